@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.envs.odd_envs import Counting
+from tests.waiting import until
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import first_steps
 from zmqrl.envs.first_steps import EPISODES, STEPS, check_first_steps
@@ -20,22 +24,42 @@ BREAKING = "tests.envs.odd_envs:Breaking"
 
 
 class Recorded(Counting):
-    """Counts what is done to it; a step takes `step_s`."""
+    """Writes what is done to it into a file; a step takes `step_s`."""
 
-    resets = steps = 0
-
-    def __init__(self, step_s: float = 0.0, length: int = 1000) -> None:
+    def __init__(self, record: str, step_s: float = 0.0, length: int = 1000) -> None:
         super().__init__(length)
-        self._step_s = step_s
+        self._record, self._step_s = record, step_s
+
+    def _note(self, text: str) -> None:
+        with open(self._record, "a") as file:
+            file.write(text)
 
     def reset(self, **kwargs: Any) -> Any:
-        Recorded.resets += 1
+        self._note("r")
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
         time.sleep(self._step_s)
-        Recorded.steps += 1
+        self._note("s")
         return super().step(action)
+
+
+class Ending(Counting):
+    """An env that ends its process, after it has started another one, or hangs."""
+
+    def __init__(self, how: str, child: str) -> None:
+        super().__init__(1000)
+        self._how, self._child = how, child
+
+    def step(self, action: Any) -> Any:
+        process = subprocess.Popen(["sleep", "600"])
+        Path(self._child).write_text(str(process.pid))
+        if self._how == "SIGSEGV":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self._how == "exit":
+            os._exit(7)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
 
 
 class Slow(Counting):
@@ -48,17 +72,6 @@ class Slow(Counting):
 
 def _checked(section: EnvSection) -> None:
     probe(section, partial(check_first_steps, seed=1))
-
-
-@pytest.fixture
-def alarms() -> Iterator[list[int]]:
-    """What the caller's own handler received."""
-    received: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, frame: received.append(number))
-    timer = signal.setitimer(signal.ITIMER_REAL, 0.0)
-    yield received
-    signal.signal(signal.SIGALRM, before)
-    signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 @pytest.mark.parametrize(
@@ -105,23 +118,37 @@ def test_an_env_that_survives_its_first_steps_is_accepted(section: EnvSection) -
         ({"step_s": 0.2}, 1, 2),  # 0.2 s after the first step; another one would end after 0.4 s
     ],
 )
-def test_the_limits_of_the_first_steps(kwargs: dict[str, Any], resets: int, steps: int) -> None:
-    Recorded.resets = Recorded.steps = 0
-    _checked(EnvSection(id=f"{__name__}:Recorded", kwargs=kwargs))
-    assert (Recorded.resets, Recorded.steps) == (resets, steps)
+def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], resets: int, steps: int) -> None:
+    record = tmp_path / "record"
+    _checked(EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record), **kwargs}))
+    done = record.read_text()
+    assert (done.count("r"), done.count("s")) == (resets, steps)
 
 
-def test_an_env_that_takes_longer_is_left_to_the_workers(monkeypatch: pytest.MonkeyPatch, alarms: list[int]) -> None:
+def test_an_env_that_takes_longer_is_left_to_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_steps, "LIMIT_S", 0.1)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     begun = time.monotonic()
     _checked(EnvSection(id=f"{__name__}:Slow"))
     assert time.monotonic() - begun < 10
-    time.sleep(0.3)
-    assert alarms == [signal.SIGALRM], "the timer of the caller's program continues, with its handler"
 
 
-def test_outside_of_the_main_thread_nothing_is_stepped() -> None:
+@pytest.mark.parametrize(("how", "said"), [("SIGSEGV", "SIGSEGV"), ("exit", "exit code 7"), ("hang", "")])
+def test_what_an_env_does_to_its_process_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
+) -> None:
+    monkeypatch.setattr(first_steps, "LIMIT_S", 1.0)
+    before, child = signal.getsignal(signal.SIGTERM), tmp_path / "child"
+    section = EnvSection(id=f"{__name__}:Ending", kwargs={"how": how, "child": str(child)})
+    with pytest.raises(ConfigError, match=f"ended its process in the first steps .{said}") if said else nullcontext():
+        _checked(section)
+    assert signal.getsignal(signal.SIGTERM) is before
+    pid = int(child.read_text())
+    until(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2], "its end"
+    )
+
+
+def test_another_thread_checks_too() -> None:
     faulty = EnvSection(id=BREAKING, kwargs={"fault": "raise", "at": 1})
     found: list[BaseException] = []
 
@@ -134,4 +161,4 @@ def test_outside_of_the_main_thread_nothing_is_stepped() -> None:
     thread = threading.Thread(target=check)
     thread.start()
     thread.join()
-    assert not found
+    assert len(found) == 1

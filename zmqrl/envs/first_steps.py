@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
-import threading
+import sys
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,38 +22,90 @@ from zmqrl.random_streams import stream
 from zmqrl.types import EnvSpec
 
 LIMIT_S = 2.0
-"""An env that takes longer for its first step is left to the workers."""
+"""An env whose first steps take longer is left to the workers."""
 FURTHER_S, STEPS, EPISODES = 0.3, 200, 2
 """After the first step: seconds at most, steps at most, and episodes whose end is enough."""
+CHUNK = 1 << 16
 _HERE = str(Path(__file__).parent)
 
 
-class _OutOfTime(BaseException):
-    """Not an `Exception`: what the env does with those does not concern it."""
-
-
 def check_first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
-    """Reset and step `env` as the first worker will, with random actions. It is not closed.
+    """Reset and step `env` as the first worker will, with random actions, in a child process.
 
-    The limits are signals, so outside of the main thread nothing is checked. An env that is too slow for another step
-    within the limit is not interrupted in it.
+    The child is a copy of this process, so the env is not constructed again, and `env` itself stays as it is. What the
+    env starts, blocks or breaks ends with the child.
 
     Args:
-        env: One env, which is not used after this.
+        env: One env.
         spec: Its properties.
         seed: Of the run; the episode has the seed of the first one.
 
     Raises:
-        ConfigError: The code of the env raised, or returned what its spaces do not allow.
+        ConfigError: The code of the env raised, returned what its spaces do not allow, or ended its process.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, seed, 0), stream(seed, "first step"))
+    for stream_of_text in (sys.stdout, sys.stderr):
+        stream_of_text.flush()  # the child writes nothing twice
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: a child that waits for one is killed
+        pid = os.fork()
+    if pid == 0:
+        _in_child(env, spec, seed, writer)
+    os.close(writer)
     try:
-        if _within(LIMIT_S, walk.begin):
-            _within(FURTHER_S, walk.go_on)
+        fault = _fault_within(LIMIT_S, reader)
+    finally:
+        os.close(reader)
+        for kill in (os.kill, os.killpg):  # it may not have its group yet
+            with suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    if fault is None:
+        return
+    if not fault.endswith(_COMPLETE):
+        raise ConfigError(f"env.id: the env ended its process in the first steps ({_how(status)})")
+    if fault != _COMPLETE:
+        raise ConfigError(f"env.id: {fault.removesuffix(_COMPLETE)}")
+
+
+_COMPLETE = "\0"
+"""Ends what the child says."""
+
+
+def _in_child(env: Any, spec: EnvSpec, seed: int, writer: int) -> NoReturn:
+    said = ""
+    try:
+        os.setpgid(0, 0)
+        walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, seed, 0), stream(seed, "first step"))
+        walk.begin()
+        walk.go_on()
     except EnvFault as fault:
-        raise ConfigError(f"env.id: {fault}{_traceback(fault.__cause__)}") from fault
+        said = f"{fault}{_traceback(fault.__cause__)}"
+    finally:  # nothing of the caller's is run here, whatever the env has raised
+        with suppress(BaseException):
+            os.write(writer, said.encode()[: CHUNK - 1] + _COMPLETE.encode())
+            for stream_of_text in (sys.stdout, sys.stderr):
+                stream_of_text.flush()
+        os._exit(0)
+
+
+def _fault_within(limit_s: float, reader: int) -> str | None:
+    """What the child says; None: it takes longer."""
+    said, end = b"", time.monotonic() + limit_s
+    while not said.endswith(_COMPLETE.encode()):
+        if not select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
+            return None
+        chunk = os.read(reader, CHUNK)
+        if not chunk:
+            break
+        said += chunk
+    return said.decode(errors="replace")
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit code {os.WEXITSTATUS(status)}"
 
 
 class _Walk:
@@ -97,28 +151,3 @@ def _traceback(cause: BaseException | None) -> str:
     while len(shown.stack) > 1 and shown.stack[0].filename.startswith(_HERE):
         del shown.stack[0]
     return "\n" + "".join(shown.format()).rstrip()
-
-
-def _within(limit_s: float, call: Callable[[], None]) -> bool:
-    """End `call` at the limit, and return whether it ended before. A timer of the caller's program continues."""
-    armed = True
-
-    def on_alarm(number: int, frame: FrameType | None) -> None:
-        if armed:
-            raise _OutOfTime
-
-    begun, before = time.monotonic(), signal.signal(signal.SIGALRM, on_alarm)
-    left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        try:
-            call()
-        finally:
-            armed = False
-        return True
-    except _OutOfTime:
-        return False
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before if before is not None else signal.SIG_DFL)
-        if left_s:
-            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - begun), 1e-3), interval_s)

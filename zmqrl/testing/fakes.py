@@ -26,6 +26,8 @@ ENV = "zmqrl.testing.fakes:FakeEnv"
 ALGORITHM = "zmqrl.testing.fakes:FakeAlgorithm"
 EPISODE_STEPS = 50
 FAR_S = 3600.0
+FAULT_AT = 250
+"""No check of the first steps before the start comes so far."""
 Fault = Literal["", "hang", "die", "orphan"]
 
 
@@ -35,7 +37,7 @@ class FakeEnv(gymnasium.Env[Array, np.int64]):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(4)
 
-    def __init__(self, fault: Fault = "", at: int = 10, token: str = "", step_s: float = 0.0) -> None:
+    def __init__(self, fault: Fault = "", at: int = FAULT_AT, token: str = "", step_s: float = 0.0) -> None:
         """A fake env.
 
         Args:
