@@ -163,6 +163,9 @@ def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
 def test_a_resume_that_needs_a_full_does_not_begin_without(boot: Boot) -> None:
     """Also the learner that is started again in the same attempt."""
     needs = replace(boot, plan=replace(boot.plan, full_required=True))
+    again = replace(boot, plan=replace(boot.plan, from_scratch=True, may_continue=False))
+    with pytest.raises(ConfigError, match=r"--from-scratch: .* can be loaded"):
+        load_start_state(again, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None))
     for spawn in (0, 1):
         with pytest.raises(ConfigError, match="--from-scratch"):
             load_start_state(replace(needs, spawn=spawn), _store(), _stream(None))

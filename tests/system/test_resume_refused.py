@@ -144,12 +144,18 @@ def test_a_run_without_env_steps_begins(run_dir: Path) -> None:
     assert summary(run_dir)["env_steps"] >= STEPS and summary(run_dir)["last_seen"] is None
 
 
-def test_from_scratch_goes_on_where_a_full_can_be_loaded(run_dir: Path) -> None:
+def test_from_scratch_is_refused_where_a_full_can_be_loaded_and_auto_continues(run_dir: Path) -> None:
     before, newest = summary(run_dir), fulls(run_dir)[-1]
     started_at = json.loads((run_dir / "run.json").read_text())["started_at"]
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"wall_s": 2.0, "env_steps": 999}\n{"wall_s": 3.0, "env_')
-    resume(run_dir, 2 * STEPS, "--from-scratch")
+    kept = contents(run_dir)
+    said = resume(run_dir, 2 * STEPS, "--from-scratch", code=2)
+    assert newest.stem in said and "remove --from-scratch" in said and "--run-dir" in said, said
+    assert newest.stem in resume(run_dir, STEPS, "--from-scratch", code=2), "also where nothing remains to train"
+    assert contents(run_dir) == kept
+    flags = (*SETS, "--set", f"run.total_env_steps={2 * STEPS}", "--mode", "single", "--plain", "--from-scratch")
+    zmqrl("train", "cartpole-ppo", "--run-dir", run_dir, "--resume", "auto", *flags, at=run_dir.parent)
     after = summary(run_dir)
     assert after["resumed_from"]["env_steps"] == before["env_steps"]
     assert f"full-{after['resumed_from']['version']}.safetensors" == newest.name

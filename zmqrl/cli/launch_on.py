@@ -226,6 +226,8 @@ class _Start:
     def _words(self, file: str) -> Sequence[str]:
         request = self._request
         where = ["--resume" if self._is_resumed else "--run-dir", self._directory]
+        if self._is_resumed and request.from_scratch and str(request.resume) == "auto":
+            where = ["--run-dir", self._directory, "--resume", "auto"]  # which may continue the run
         words = ["launch", file, *where, "--in-place"]
         if request.init_from is not None and not self._is_resumed:
             words += ["--init-from", request.init_from]

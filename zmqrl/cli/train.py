@@ -67,7 +67,10 @@ OPTIONS = (
         "if there is one, else start a new run there.",
     ),
     click.option(
-        "--from-scratch", is_flag=True, help="With --resume: start at env step 0 if no checkpoint can be loaded."
+        "--from-scratch",
+        is_flag=True,
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded: exit code "
+        "2; with --resume auto the run continues.",
     ),
     click.option(
         "--for",
@@ -165,6 +168,13 @@ class TrainRequest:
     """Print the summary of each run as JSON."""
     in_place: bool
     """Started by `--on` of another machine, see `run_in_place`."""
+    is_auto: bool = False
+    """`resume` is the run that `--resume auto` found."""
+
+    @property
+    def must_start_again(self) -> bool:
+        """`--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
+        return self.from_scratch and not self.is_auto
 
 
 @click.command("launch", cls=_CommandOfARun)
@@ -311,7 +321,7 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
     from zmqrl.launch.checks import holds_run
 
     if holds_run(request.run_dir):
-        return replace(request, resume=request.run_dir, run_dir=None, init_from=None)
+        return replace(request, resume=request.run_dir, run_dir=None, init_from=None, is_auto=True)
     return replace(request, resume=None, from_scratch=False)
 
 
@@ -510,7 +520,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     loaded = _load(request, seed)
     if request.resume is not None:
         check_resume(directory, loaded.config, request.preset)
-        condition = reached(directory, loaded.config)
+        condition = None if request.must_start_again else reached(directory, loaded.config)
         if condition is not None:
             click.echo(nothing_to_train(directory, condition))
             if not request.dry_run:
@@ -531,6 +541,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
         plan = plan_run(config, directory, started_at, resume, loaded.sources)
     from zmqrl.launch.launcher import launch
 
+    plan = replace(plan, may_continue=not request.must_start_again)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)
 
 

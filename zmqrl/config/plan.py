@@ -71,6 +71,8 @@ class RunPlan:
     """Of a resume: the run had env steps, so a learner that finds no FULL must not begin at env step 0."""
     from_scratch: bool = False
     """Of a resume: the user allows it to begin at env step 0."""
+    may_continue: bool = True
+    """Of a resume: False: a full checkpoint that can be loaded ends it (`--from-scratch` without `--resume auto`)."""
     warnings: tuple[str, ...] = ()
     """What works, and is hardly what was meant: a line each, for the user."""
 

@@ -1,4 +1,4 @@
-"""A resume that finds no FULL: the message to the user, and which weights are left to start from."""
+"""The messages of a resume that finds no FULL, or one that `--from-scratch` would leave; which weights are left."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.base import few
+from zmqrl.data_stores.base import Full, few
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.errors import ConfigError, StoreError
@@ -39,6 +40,19 @@ def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ())
         preset = shlex.quote(plan.config.run.preset or "PRESET")
         lines.append(f"   start a new run with its weights: zmqrl train {preset} --init-from {files[0]}{other}")
     return ConfigError("\n".join(lines))
+
+
+def check_nothing_loads(plan: RunPlan, full: Full | None) -> None:
+    """ConfigError where a run that has to start again could continue from `full`."""
+    if full is None or plan.may_continue:
+        return
+    counters: Any = full.meta["counters"]
+    raise ConfigError(
+        f"--from-scratch: the run can be continued: full-{full.version} in {plan.store_path} can be loaded "
+        f"(env step {int(counters.get('env_steps', 0)):,})\n"
+        f"   continue the run: remove --from-scratch\n"
+        f"   start again, and keep this run: a new --run-dir, without --resume and --from-scratch"
+    )
 
 
 def starting_files(folder: Path) -> Iterator[str]:

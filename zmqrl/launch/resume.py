@@ -18,7 +18,7 @@ from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, unlogged
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import is_shared, make_store, shared_directory
-from zmqrl.data_stores.no_full import no_full
+from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, HostFailed, StoreError
 from zmqrl.launch.lineage import recorded_env_steps
@@ -102,7 +102,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
 
     Raises:
         ConfigError: The checkpoints or their copy belong to another run or to a later attempt elsewhere, or the run had
-            env steps and nothing can be loaded.
+            env steps and nothing can be loaded. Without `plan.may_continue`: something can be loaded.
     """
     run_dir = Path(plan.run_dir)
     check_mirror_owner(plan)
@@ -113,6 +113,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     visible = _is_visible(plan)
     if visible:
         required, full = _check_full(plan, from_scratch, [*why, *unseen], required)
+        check_nothing_loads(plan, full)
     if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
         # The next attempt has another folder there: what is on that disk would never be looked at again.
         raise ConfigError(

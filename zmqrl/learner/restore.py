@@ -11,7 +11,7 @@ from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
-from zmqrl.data_stores.no_full import no_full
+from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.errors import StoreError
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import has_state, held_segments, restore_segments, stored_counters
@@ -104,6 +104,8 @@ def _newest_full(plan: RunPlan, store: DataStore, spawn: int) -> Full | None:
         if not plan.from_scratch or spawn > 0:
             raise
         full = None
+    if spawn == 0:  # of an earlier attempt, in a store that the launcher may not see
+        check_nothing_loads(plan, full)
     if full is None and plan.full_required:
         raise no_full(plan, store.passed_over())
     return full
