@@ -30,7 +30,7 @@ _HERE = str(Path(__file__).parent)
 
 
 def check_first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
-    """Reset and step `env` as the first worker will, with random actions, in a child process.
+    """Reset and step `env` as a worker will, with random actions and seeds of its own, in a child process.
 
     The child is a copy of this process, so the env is not constructed again, and `env` itself stays as it is. What the
     env starts, blocks or breaks ends with the child.
@@ -38,7 +38,7 @@ def check_first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
     Args:
         env: One env.
         spec: Its properties.
-        seed: Of the run; the episode has the seed of the first one.
+        seed: Of the run; seeds and actions follow from it.
 
     Raises:
         ConfigError: The code of the env raised, returned what its spaces do not allow, or ended its process.
@@ -69,14 +69,16 @@ def check_first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
 
 
 _COMPLETE = "\0"
-"""Ends what the child says."""
+"""Ends the message of the child."""
 
 
 def _in_child(env: Any, spec: EnvSpec, seed: int, writer: int) -> NoReturn:
     said = ""
     try:
         os.setpgid(0, 0)
-        walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, seed, 0), stream(seed, "first step"))
+        drawn = stream(seed, "first steps")
+        own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
+        walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
         walk.begin()
         walk.go_on()
     except EnvFault as fault:
@@ -90,7 +92,7 @@ def _in_child(env: Any, spec: EnvSpec, seed: int, writer: int) -> NoReturn:
 
 
 def _fault_within(limit_s: float, reader: int) -> str | None:
-    """What the child says; None: it takes longer."""
+    """The message of the child; None: it takes longer."""
     said, end = b"", time.monotonic() + limit_s
     while not said.endswith(_COMPLETE.encode()):
         if not select.select([reader], [], [], max(0.0, end - time.monotonic()))[0]:
