@@ -13,6 +13,8 @@ from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.api.policies import LoadedPolicy, Sampler
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.make import probe
+from zmqrl.spaces import composite
 from zmqrl.types import Array, EnvSpec, SpaceSpec
 
 OBS = SpaceSpec("box", (3,), "float64", 0)
@@ -90,3 +92,45 @@ def test_a_name_of_another_library_is_answered() -> None:
         policy.predict  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match=r"write zmqrl.train\(PRESET\)"):
         zmqrl.PPO  # type: ignore[attr-defined]  # noqa: B018
+
+
+PARTS = composite([("a", OBS, ("a",)), ("b", SpaceSpec("discrete", (), "int64", n=4), ("b",))])
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (OBS, np.zeros(4), r"^observation of shape \(4,\); the policy was trained with \(3,\)$"),
+        (OBS, np.zeros((5, 4)), r"^observation of shape \(5, 4\); .* \(3,\)$"),
+        (OBS, np.zeros((2, 5, 3)), r"^observation of shape \(2, 5, 3\); .* \(3,\)$"),
+        (OBS, 1.0, r"^observation of shape \(\); .* \(3,\)$"),
+        (OBS, None, r"^observation of type NoneType; .* \(3,\)$"),
+        (OBS, {"a": [1, 2, 3]}, r"^observation of type dict; .* \(3,\)$"),
+        (OBS, [[1, 2, 3], [1]], r"^observation of type list: .* \(3,\)$"),
+        (OBS, (np.zeros(3), {}), r"^observation of type tuple: .* \(3,\)$"),
+        (PARTS, {"a": [1, 2, 3]}, r"without part 'b' .*; the policy was trained with a: \(3,\), b: discrete \[4\]$"),
+        (PARTS, {"a": 1.0, "b": 1}, r"part 'a' of an observation of shape \(\), its space has \(3,\); the policy was"),
+        (PARTS, {"a": [1, 2], "b": 1}, r"of shape \(2,\), its space has \(3,\); the policy was trained with a: \(3,\)"),
+        (PARTS, None, r"without part 'a' \(found: NoneType\); the policy was trained with"),
+    ],
+)
+def test_an_observation_of_another_space_is_named(space: SpaceSpec, obs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LoadedPolicy(Fixed(), EnvSpec("toy", space, ACTION))(obs)
+
+
+@pytest.mark.parametrize(
+    ("trained", "env", "message"),
+    [
+        ("CartPole-v1", "Acrobot-v1", r"^env: Acrobot-v1 has observations \(6,\); .* with \(4,\) in CartPole-v1$"),
+        ("CartPole-v1", Counting(), r"^env: Counting has observations \(3,\); .* with \(4,\)"),
+        (
+            "MountainCar-v0",
+            "MountainCarContinuous-v0",
+            r"has actions \(1,\); .* with discrete \[3\] in MountainCar-v0$",
+        ),
+    ],
+)
+def test_an_env_of_other_spaces_is_refused_before_it_is_played(trained: str, env: Any, message: str) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        zmqrl.evaluate(LoadedPolicy(Fixed(), probe(EnvSection(id=trained))), env, episodes=1)

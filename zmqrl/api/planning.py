@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zmqrl.api.arguments import dotted, without_preset
 from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
+from zmqrl.config.load import Loaded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
 from zmqrl.launch.continuation import for_env_steps as more_env_steps
 from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.own_code import with_paths
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.resume import prepare_resume
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory
@@ -36,6 +37,7 @@ class RunArguments:
     """The arguments that `train`, `start` and `resume` have in common."""
 
     preset: str | None
+    algo: str | None
     run_dir: str | Path | None
     resume: str | Path | None
     for_env_steps: int | None
@@ -67,10 +69,7 @@ def prepared(asked: RunArguments) -> PreparedRun:
             return _resumed(asked, Path(asked.resume), started_at)
         if asked.for_env_steps is not None:
             raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
-        source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
-        loaded = load(
-            asked.preset, None, _dotted(asked.overrides), asked.mode, asked.workers, asked.seed, init_from=source
-        )
+        loaded = loaded_for(asked)
         directory = Path(asked.run_dir) if asked.run_dir is not None else _default_directory(loaded.config.run.name)
         check_new_directory(directory)
         plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
@@ -80,15 +79,30 @@ def prepared(asked: RunArguments) -> PreparedRun:
         return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
 
 
+def loaded_for(asked: RunArguments) -> Loaded:
+    """The configuration of a new run."""
+    source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
+    given = dotted(asked.overrides)
+    base = without_preset(asked.preset, asked.algo, asked.overrides.get("env"), given)
+    flags = (asked.mode, asked.workers, asked.seed)
+    return load(asked.preset, None, given, *flags, init_from=source, without_preset=base)
+
+
 def _resumed(asked: RunArguments, directory: Path, started_at: float) -> PreparedRun:
-    given = {"run_dir": asked.run_dir, "mode": asked.mode, "seed": asked.seed, "init_from": asked.init_from}
+    given = {
+        "algo": asked.algo,
+        "run_dir": asked.run_dir,
+        "mode": asked.mode,
+        "seed": asked.seed,
+        "init_from": asked.init_from,
+    }
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
     if not directory.is_dir():
         raise ConfigError(f"resume: {directory}: run directory not found")
     more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
-    overrides = {**more, **_dotted(asked.overrides)}
+    overrides = {**more, **dotted(asked.overrides)}
     loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
     check_resume(directory, loaded.config, asked.preset)
     plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
@@ -109,10 +123,6 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
         owned.discard()
         raise
     return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
-
-
-def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return with_paths({name.replace("__", "."): value for name, value in overrides.items()})
 
 
 def _default_directory(name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, probe, quiet
 from zmqrl.envs.packing import packed_batch
+from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
 from zmqrl.launch.policies import stored_policy
@@ -142,12 +143,14 @@ def evaluate(
         seed: Of the first episode.
 
     Raises:
-        ConfigError: The env cannot be made, or has several agents.
+        ConfigError: The env cannot be made, has several agents, or other spaces than those of a loaded policy.
     """
     if episodes < 1:
         raise ConfigError(f"episodes: {episodes}: at least 1")
     made = env if isinstance(env, gym.Env) else _made(policy, env)
     try:
+        if isinstance(policy, LoadedPolicy) and env is not None:
+            _check_spaces(policy._env, made)
         played = [_play(policy, made, seed + episode) for episode in range(episodes)]
     finally:
         if made is not env:
@@ -184,8 +187,39 @@ def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tu
 
 def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
     """As a batch of rows, and whether `obs` is a single observation."""
+    trained = f"the policy was trained with {_described(space)}"
     if space.kind != "box":
-        return packed_batch(space, obs)
-    rows = np.asarray(obs, dtype=space.dtype)
+        try:
+            return packed_batch(space, obs)
+        except ValueError as error:  # numpy raises ValueError for rows of unequal lengths
+            raise ValueError(f"{error}; {trained}") from None
+    if obs is None or isinstance(obs, (Mapping, str)):
+        raise ValueError(f"observation of type {type(obs).__name__}; {trained}")
+    try:
+        rows = np.asarray(obs, dtype=space.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"observation of type {type(obs).__name__}: {error}; {trained}") from None
     single = rows.shape == space.shape
+    if not single and (not rows.ndim or rows.shape[1:] != space.shape):
+        raise ValueError(f"observation of shape {rows.shape}; {trained}")
     return (rows[None] if single else rows), single
+
+
+def _described(space: SpaceSpec) -> str:
+    """Shape of a space, or its kind and size; of a composite one, each part."""
+    if space.parts:
+        return ", ".join(f"{part.name}: {_described(part.space)}" for part in space.parts)
+    return str(space.shape) if space.kind == "box" else f"{space.kind} {list(space.choices)}"
+
+
+def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any]) -> None:
+    """Raise `ConfigError` where `env` has other observations or actions than those of the run."""
+    name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+    observation, action = observation_spec(name, env.observation_space), action_spec(name, env.action_space)
+    pairs = (("observations", observation, trained.observation), ("actions", action, trained.action))
+    for what, found, before in pairs:
+        if _described(found) != _described(before) or (what == "actions" and found.start != before.start):
+            raise ConfigError(
+                f"env: {name} has {what} {_described(found)}; the policy was trained with {_described(before)} in "
+                f"{trained.id}"
+            )

@@ -126,6 +126,7 @@ def _end_all() -> None:
 def train(
     preset: str | None = None,
     *,
+    algo: str | None = None,
     run_dir: str | Path | None = None,
     mode: ModeName | None = None,
     workers: int | None = None,
@@ -143,7 +144,8 @@ def train(
     In the main thread Ctrl-C stops the run with a checkpoint, and again kills it. Other threads catch no signals.
 
     Args:
-        preset: A name of `zmqrl presets`, or a path of a YAML file; None: the defaults.
+        preset: A name of `zmqrl presets`, or a path of a YAML file; None: `env` names an env to train in.
+        algo: Without a preset: the algorithm; default ppo. Its settings for the env are those of `zmqrl train --env`.
         run_dir: Run directory; default `runs/<name>-<time>`.
         mode: single, sync or async.
         workers: Rollout workers.
@@ -157,14 +159,15 @@ def train(
         check: Raise where the training failed; else its summary is returned.
         overrides: As for `--set`: `run__total_env_steps=10_000` for `run.total_env_steps`, a section as a mapping,
             `run={"total_env_steps": 10_000}`, or a dotted key by `**{"run.total_env_steps": 10_000}`. None resets. A
-            class at the top level of a module is its dotted path: `env__id=my_envs.Walk`.
+            class at the top level of a module is its dotted path: `env__id=my_envs.Walk`. `env="CartPole-v1"` and
+            `env=my_envs.Walk` are short for its `id`.
 
     Raises:
         ConfigError: The run cannot be started with these arguments; nothing was written.
         TrainingFailed: The training failed; its `summary` is that of the run.
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(preset, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
+    asked = RunArguments(preset, algo, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
     return _run_here(asked, check)
 
 
@@ -198,13 +201,16 @@ def resume(
         TrainingFailed: The training failed.
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet)
+    asked = RunArguments(
+        None, None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet
+    )
     return _run_here(asked, check)
 
 
 def start(
     preset: str | None = None,
     *,
+    algo: str | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
     for_env_steps: int | None = None,
@@ -222,6 +228,7 @@ def start(
 
     Args:
         preset: As for `train`, like all arguments that are not listed here.
+        algo: Without a preset: the algorithm.
         run_dir: Run directory; default `runs/<name>-<time>`.
         resume: Continue the run in this directory instead; `for_env_steps` as for `resume`.
         for_env_steps: Train so many more env steps.
@@ -240,7 +247,7 @@ def start(
     """
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(
-        preset, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet
+        preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet
     )
     run = Run(prepared(asked))
     run._start()

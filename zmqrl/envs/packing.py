@@ -41,8 +41,11 @@ def packed_batch(space: SpaceSpec, observation: Any) -> tuple[Array, bool]:
     space.
     """
     part = next(iter(space.leaves()))
-    first = np.asarray(_at(observation, part.path))
-    single = first.ndim == len(_shape_in_env(part.space))
+    first, shape = np.asarray(_at(observation, part.path)), _shape_in_env(part.space)
+    single = first.ndim == len(shape)
+    if not single and first.ndim != len(shape) + 1:
+        name = f"part {part.name!r} of an observation" if part.name else "an observation"
+        raise BadObservation(f"{name} of shape {first.shape}, its space has {shape}")
     rows = 1 if single else len(first)
     out: Array = np.zeros((rows, *space.shape), space.dtype)
     Packer(space, out).write(0 if single else WHOLE, observation)

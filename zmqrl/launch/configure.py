@@ -84,6 +84,7 @@ def load(
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
     if without_preset is not None:
+        request = replace(request, sections_name=without_preset.named)
         sections = without_preset.sections(lambda named: resolve(replace(request, sections=named), config_of))
         request = replace(request, sections=sections)
     return resolve(request, config_of)

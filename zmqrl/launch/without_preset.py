@@ -24,6 +24,8 @@ class WithoutPreset:
 
     env: str
     algorithm: str = DEFAULT_ALGORITHM
+    named: str = "--env"
+    """The option or argument that gave the env, for messages."""
 
     @property
     def name(self) -> str:

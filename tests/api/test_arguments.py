@@ -1,0 +1,62 @@
+"""What `zmqrl.train` takes in place of a preset, and how it names its arguments in errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zmqrl
+from tests.envs.space_envs import Unmasked
+from zmqrl.api.callbacks import Callbacks
+from zmqrl.api.planning import RunArguments, loaded_for
+from zmqrl.config.sections import Config
+from zmqrl.launch.configure import load
+from zmqrl.launch.without_preset import WithoutPreset
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def configuration(preset: str | None = None, algo: str | None = None, **overrides: Any) -> Config:
+    """Of a new run."""
+    none = (None,) * 7
+    return loaded_for(RunArguments(preset, algo, *none, overrides, Callbacks(None, None, None), True)).config
+
+
+@pytest.mark.parametrize("algo", [None, "dqn", "PPO"])
+@pytest.mark.parametrize("env", ["CartPole-v1", {"id": "CartPole-v1"}, "tests.envs.space_envs:Unmasked", Unmasked])
+def test_an_env_has_the_settings_of_the_command_line(algo: str | None, env: Any) -> None:
+    """Also one without a step limit."""
+    named = env["id"] if isinstance(env, dict) else "tests.envs.space_envs:Unmasked" if env is Unmasked else env
+    other = load(without_preset=WithoutPreset(named, (algo or "ppo").lower()), overrides=["run.seed=4"]).config
+    assert configuration(algo=algo, env=env, run__seed=4) == other
+
+
+def test_arguments_go_over_the_settings() -> None:
+    config = configuration(env={"id": "CartPole-v1", "num_envs": 3}, algorithm={"kind": "dqn", "gamma": 0.5})
+    assert (config.env.num_envs, config.algorithm["kind"], config.algorithm["gamma"]) == (3, "dqn", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"a preset .* or env=\"ID\" is required"),
+        ({"run__seed": 3}, r"a preset .* or env=\"ID\" is required"),
+        ({"env": {"num_envs": 3}}, r"a preset .* or env=\"ID\" is required"),
+        ({"algo": "dqn"}, r"algo='dqn' requires an env"),
+        ({"algo": "a2c", "env": "CartPole-v1"}, r"^algo: unknown algorithm 'a2c'; known: dqn"),
+        ({"preset": "cartpole-ppo", "algo": "dqn"}, r"^algo: 'dqn' cannot be combined .* algorithm__kind='dqn'"),
+        ({"preset": "cartpole-ppo", "env": "Acrobot-v1"}, r"^env: 'Acrobot-v1' cannot .* env__id='Acrobot-v1'"),
+        ({"preset": "cartpole-ppo", "env": Unmasked}, r"env__id='tests.envs.space_envs:Unmasked'"),
+    ],
+)
+def test_what_is_refused(directory: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        zmqrl.start(**arguments)
+    assert list(directory.iterdir()) == []

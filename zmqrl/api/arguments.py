@@ -1,0 +1,70 @@
+"""`env` and `algo` of `train` and `start`: what takes the place of a preset, as `--env` and `--algo` do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zmqrl.algorithms.make import kind_of
+from zmqrl.errors import ConfigError
+from zmqrl.launch.own_code import path_of, with_paths
+from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+
+REQUIRED = (
+    'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
+    'example zmqrl.train("cartpole-ppo") or zmqrl.train(env="CartPole-v1", algo="ppo")'
+)
+
+
+def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides by dotted keys, with the paths of classes; `env="ID"` and `env=my_envs.Walk` are its `id`."""
+    named = {name.replace("__", "."): value for name, value in overrides.items()}
+    env = named.get("env")
+    if callable(env):
+        env = path_of(env)
+    if isinstance(env, str):
+        named["env"] = {"id": env}
+    return with_paths(named)
+
+
+def without_preset(preset: str | None, algo: str | None, env: Any, given: Mapping[str, Any]) -> WithoutPreset | None:
+    """What takes the place of a preset; None where there is one.
+
+    Args:
+        preset: The first argument.
+        algo: An algorithm, or None.
+        env: As it was given: a mapping changes a preset, an id or a class replaces it.
+        given: Further arguments, from `dotted`.
+
+    Raises:
+        ConfigError: A preset and an env are both missing or both given, or `algo` is unknown or given with a preset.
+    """
+    preset = preset or _value(given, "run", "preset")
+    if preset is not None:
+        named = _value(given, "env", "id") if isinstance(env, str) or callable(env) else None
+        for argument, value, key in (("env", named, "env__id"), ("algo", algo, "algorithm__kind")):
+            if value is not None:
+                raise ConfigError(
+                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; {key}={value!r} changes "
+                    "that of the preset"
+                )
+        return None
+    env_id = _value(given, "env", "id")
+    if env_id is None:
+        other = "" if algo is None else f"algo={algo!r} requires an env: "
+        raise ConfigError(f"{other}{REQUIRED}")
+    named = algo or _value(given, "algorithm", "kind") or DEFAULT_ALGORITHM
+    kind = named if ":" in named else named.lower()
+    try:
+        kind_of(kind)
+    except ConfigError as error:
+        raise ConfigError(f"{'algo' if algo else 'algorithm.kind'}: {error}") from None
+    return WithoutPreset(env_id, kind, "env")
+
+
+def _value(given: Mapping[str, Any], section: str, key: str) -> str | None:
+    """A text of the arguments: `section.key`, or `key` of the mapping `section`."""
+    found = given.get(f"{section}.{key}")
+    if found is None and isinstance(within := given.get(section), Mapping):
+        found = within.get(key)
+    return found if isinstance(found, str) else None
