@@ -196,13 +196,19 @@ def _check_torch(device: str) -> None:
         raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {tail}")
 
 
-def check_new_directory(run_dir: Path) -> None:
-    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
+def check_new_directory(run_dir: Path, resume: str | None = None) -> None:
+    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over.
+
+    Args:
+        run_dir: Of the new run.
+        resume: What continues a run there, for the message; default: the option of the command line.
+    """
     check_not_live(run_dir)
+    resume = resume or f"--resume {run_dir}"
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run directory {run_dir} is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
-        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: --resume {run_dir}")
+        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: {resume}")
 
 
 def holds_run(run_dir: Path) -> bool:
