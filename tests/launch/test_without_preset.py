@@ -67,6 +67,12 @@ def test_what_is_refused(tmp_path: Path, env: str, algorithm: str, flags: tuple[
     assert message in f"{caught.value}$"
 
 
+def test_a_version_that_gymnasium_chooses_is_named(tmp_path: Path) -> None:
+    (warning,) = planned(tmp_path, "CartPole", "ppo").warnings
+    assert warning.startswith("env.id: 'CartPole' has no version: 'CartPole-v1' is used")
+    assert planned(tmp_path, "CartPole-v1", "ppo").warnings == ()
+
+
 def test_flags_go_over_the_settings(tmp_path: Path) -> None:
     flags = ("env.num_envs=3", "algorithm.minibatch_size=32", "run.total_env_steps=999", "network.hidden=[8]")
     config = planned(tmp_path, "CartPole-v1", "ppo", *flags).config
