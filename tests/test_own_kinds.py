@@ -154,7 +154,7 @@ def test_a_lost_host_is_connected_again_by_scale(folder: Path) -> None:
         os.kill(agent_of_far(run), signal.SIGKILL)
         run.wait_for(lambda: row_of_far(run)["state"] == "lost")
         scaled = zmqrl(folder, "scale", "run", "far=1")
-        assert (scaled.returncode, scaled.stdout.strip()) == (0, "far: reconnecting, 1 workers"), scaled.stderr
+        assert (scaled.returncode, scaled.stdout.strip()) == (0, "far: reconnecting, 1 worker"), scaled.stderr
         run.wait_for(lambda: row_of_far(run)["state"] == "ready")
         assert zmqrl(folder, "stop", "run").returncode == 0
         assert run.done()["ledger"]["balanced"]

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
+NEAR = 0.7
+"""Names of three letters that differ in one have 0.67: `sac` is not what `a2c` means."""
 INSTALL = (
     "run the command in the directory that has it, install it on this host, or set PYTHONPATH (for another host: "
     "hosts.HOST.env.PYTHONPATH)"
@@ -32,7 +34,7 @@ def load(kind: str, package: str, base: type[T]) -> Any:
         return _by_path(kind, base)
     names = modules(package, base)
     if kind not in names:
-        near = difflib.get_close_matches(kind.lower(), names, n=1)
+        near = difflib.get_close_matches(kind.lower(), names, n=1, cutoff=NEAR)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(names)
         raise ConfigError(f"unknown {_words(base)} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")

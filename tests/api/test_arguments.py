@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,34 @@ def test_what_is_refused(directory: Path, arguments: dict[str, Any], message: st
     with pytest.raises(zmqrl.ConfigError, match=message):
         zmqrl.start(**arguments)
     assert list(directory.iterdir()) == []
+
+
+class Mine(Unmasked):
+    """As if it was defined in the calling script."""
+
+
+Mine.__module__ = "__main__"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"run__total_env_steps": -5}, r"^run.total_env_steps: -5: must be"),
+        ({"mode": "all"}, r"^run.mode: 'all': must be"),
+        ({"workers": -1}, r"^hosts.local.workers: -1: must be"),
+        ({"env": {"id": "tests.envs.space_envs:Unmasked"}}, r"^env.recovery: 'exact' needs"),
+        ({"env__id": "CartPol-v1"}, r"^env.id: no env is registered as 'CartPol-v1'"),
+        ({"lr": 1}, r"^lr: unknown key"),
+        ({"verbose": 1}, r"quiet=True"),
+        ({"callback": print}, r"on_metrics=, on_score="),
+        ({"env": Mine}, r'move the class to my_envs.py and use env=\{"id": my_envs.Mine\} \(import my_envs\)$'),
+        ({"run_dir": "full"}, r"to continue its run: zmqrl.resume\('full'\)$"),
+    ],
+)
+def test_errors_name_arguments_of_python(directory: Path, arguments: dict[str, Any], message: str) -> None:
+    (directory / "full").mkdir()
+    (directory / "full" / "file").touch()
+    with pytest.raises(zmqrl.ConfigError, match=message) as caught:
+        zmqrl.start("cartpole-ppo", **arguments)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count(str(caught.value)) == 1 and "The above exception" not in shown

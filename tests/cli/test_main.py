@@ -76,6 +76,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["quux"], "No such command 'quux'"),
         (["train"], "--resume DIR"),
         (["launch"], "Missing argument 'HOSTS'"),
+        (["export", "RUN", "DIR"], "Missing option '--to'. Choose from: onnx, numpy"),
         (["train", "cartpole-ppo", "--workesr", "2"], "--workers"),
         (["train", "cartpole-ppo", "--seed", "x"], "'x' is not a valid integer"),
         (["train", "cartpole-ppo", "--seeds", "0"], "--seeds"),

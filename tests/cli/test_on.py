@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.cli.commands import Command
 from tests.waiting import until
+from zmqrl.cli.launch_on import _Start
 from zmqrl.cli.on import without_flags
 from zmqrl.cli.status import StatusLines
+from zmqrl.cli.train import TrainRequest
+from zmqrl.config.sections import Config
 
 
 @pytest.mark.parametrize(
@@ -91,3 +96,14 @@ def test_the_view_of_another_host_reports_a_silent_launcher_by_the_clock_here() 
     now += 9.0
     assert lines.take(line(2, 6.0))
     assert shown == [(1, []), (2, ["p"]), (2, ["no status from the launcher for 9 s", "p"])]
+
+
+@pytest.mark.parametrize(
+    ("resume", "where"), [("auto", ["--run-dir", "runs/a", "--resume", "auto"]), ("runs/a", ["--resume", "runs/a"])]
+)
+def test_the_launcher_there_continues_what_auto_found(resume: str, where: list[str]) -> None:
+    """With the run directory as `--resume`, `--from-scratch` would be refused there."""
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(TrainRequest))
+    request = TrainRequest(**{**nothing, "resume": Path(resume), "from_scratch": True, "dry_run": False})
+    start = _Start(request, cast("Any", None), Config(), cast("Any", None), "runs/a", b"{}")
+    assert start._words("f.yaml") == ["launch", "f.yaml", *where, "--in-place", "--from-scratch"]

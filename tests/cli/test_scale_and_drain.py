@@ -52,7 +52,7 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_workers(info.run_id, {"worker-0", "worker-1", "worker-2"})
     fewer = zmqrl("scale", directory, "local=1", "--json")
     place = {"run_dir": str(directory), "run_id": info.run_id}
-    assert (fewer.code, json.loads(fewer.out)) == (0, {**place, "workers": {"local": 1}, "done": "local: 1 workers"})
+    assert (fewer.code, json.loads(fewer.out)) == (0, {**place, "workers": {"local": 1}, "done": "local: 1 worker"})
     await_workers(info.run_id, {"worker-0"})
     refusals = {
         (

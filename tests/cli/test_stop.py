@@ -57,7 +57,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def summary_of(code: int, run_id: str = "run-1") -> str:
-    return json.dumps({"run_id": run_id, "status": "stopped", "exit_code": code, "env_steps": 12})
+    return json.dumps({"run_id": run_id, "status": "stopped", "exit_code": code, "env_steps": 32_608})
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -66,7 +66,7 @@ def test_it_waits_for_the_end_and_has_the_exit_code_of_the_run(zmqrl: Command, l
     begun = time.monotonic()
     ended = zmqrl("stop", directory, "--wait", "30")
     assert time.monotonic() - begun >= 0.3
-    assert (ended.code, ended.out) == (code, f"run-1: stopped, 12 env steps; see {directory}/summary.json\n")
+    assert (ended.code, ended.out) == (code, f"run-1: stopped, 32,608 env steps; see {directory}/summary.json\n")
 
 
 def test_a_run_that_does_not_end_in_time_is_exit_1(zmqrl: Command, launch: Launch) -> None:

@@ -477,7 +477,7 @@ def test_a_host_that_never_joined_is_not_connected_to_again(links: Links, tmp_pa
     links.links.renew(100.0)
     assert (len(links.orchestrator.deployed), links.state.hosts["x"].cause) == (2, "no route")
     again = '{"scale": {"x": 1}, "hosts": {"x": {"ssh": "10.0.0.9"}}}'
-    assert "x: connecting, 1 workers" in links.serve(tmp_path, again, 102.0)
+    assert "x: connecting, 1 worker" in links.serve(tmp_path, again, 102.0)
     assert links.orchestrator.deployed[-1]["x"].plan.config.hosts["x"].ssh == "10.0.0.9"
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Summary, final_lines, summarise
+from zmqrl.types import Ledger
 from zmqrl.views.header import duration
 from zmqrl.views.plain import line_of
 from zmqrl.views.tables import render, sparkline
@@ -115,6 +117,18 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         f"  log: {state.plan.run_dir}/logs/local-worker-0.log",
         "  restarting in 0.5 s, the last restart within 600 s (restart.max 1)",
     ]
+
+
+def test_a_run_that_ended_before_its_first_update_counts_what_the_ledger_has(state: RunState) -> None:
+    account = Ledger(produced=1_600, stored=1_500, in_flight=100, dropped={}, duplicates_refused=0)
+    unknown = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    assert final_lines(unknown) == f"run {state.plan.run_id}: failed in 2.0 s"
+    tell(state, "finished", ledger=account)
+    summary = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    assert (summary.env_steps, summary.updates, summary.trained_env_steps) == (1_500, None, 1_500)
+    assert final_lines(summary).splitlines()[0] == f"run {state.plan.run_id}: failed, 1,500 env steps in 2.0 s"
+    resumed = summarise(replace(state.plan, resume=True), state, "failed", 1, "why", state.plan.started_at + 2)
+    assert resumed.env_steps is None, "the start of this attempt is unknown"
 
 
 def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened(state: RunState) -> None:

@@ -120,7 +120,7 @@ def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
 
 def test_a_command_counts_until_the_next_edge(tmp_path: Path) -> None:
     run = Run(tmp_path, "12:00", only="20:00-07:00")
-    assert "b: connecting, 1 workers" in run.request(1)
+    assert "b: connecting, 1 worker" in run.request(1)
     run.come()
     run.pass_time()
     assert (run.b["state"], run.b["workers"], run.workers()) == ("ready", 1, [])

@@ -55,7 +55,8 @@ def test_what_fits(env: str) -> None:
         ("Pendulum-v1", "dqn", (), "has continuous actions; these do: ppo, ppo_gru, sac, td3"),
         ("tests.envs.space_envs:MaskedBandit", "dqn", (), "has an action_mask; these do: ppo"),
         ("CartPol-v1", "ppo", (), "--env: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ("CartPole-v1", "a2c", (), "unknown algorithm 'a2c'; known: dqn, ppo"),
+        ("CartPole-v1", "a2c", (), "sac, td3; or a dotted path `module:Name`$"),
+        ("CartPole-v1", "saac", (), "did you mean 'sac'?"),
         ("CartPole-v1", "ppo", ("algorithm.lr=1",), "in zmqrl it is algorithm.learning_rate"),
         ("CartPole-v1", "ppo", ("run.preset=acrobot-ppo",), "'acrobot-ppo': cannot be combined with --env"),
     ],
@@ -63,7 +64,13 @@ def test_what_fits(env: str) -> None:
 def test_what_is_refused(tmp_path: Path, env: str, algorithm: str, flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         planned(tmp_path, env, algorithm, *flags)
-    assert message in str(caught.value)
+    assert message in f"{caught.value}$"
+
+
+def test_a_version_that_gymnasium_chooses_is_named(tmp_path: Path) -> None:
+    (warning,) = planned(tmp_path, "CartPole", "ppo").warnings
+    assert warning.startswith("env.id: 'CartPole' has no version: 'CartPole-v1' is used")
+    assert planned(tmp_path, "CartPole-v1", "ppo").warnings == ()
 
 
 def test_flags_go_over_the_settings(tmp_path: Path) -> None:

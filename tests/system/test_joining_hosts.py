@@ -68,7 +68,7 @@ def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
         run.wait_for_steps(200)
         # h2 is a name of ~/.ssh/config; its Python and its workdir are of `defaults`
         code, out, err = run.command("scale", str(run.run_dir), "h2=1")
-        assert (code, out) == (0, "h2: connecting, 1 workers\n"), err
+        assert (code, out) == (0, "h2: connecting, 1 worker\n"), err
         assert await_part(run, "h2") < JOIN_S
         hosts = {"local": {"workers": 1}, "h2": {"workers": 1}, "c": lab.hosts[3].hosts_yaml(workers=2)}
         file = edited(lab, {**settings, "hosts": hosts})

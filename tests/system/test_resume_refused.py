@@ -155,7 +155,8 @@ def test_from_scratch_is_refused_where_a_full_can_be_loaded_and_auto_continues(r
     assert newest.stem in resume(run_dir, STEPS, "--from-scratch", code=2), "also where nothing remains to train"
     assert contents(run_dir) == kept
     flags = (*SETS, "--set", f"run.total_env_steps={2 * STEPS}", "--mode", "single", "--plain", "--from-scratch")
-    zmqrl("train", "cartpole-ppo", "--run-dir", run_dir, "--resume", "auto", *flags, at=run_dir.parent)
+    said = zmqrl("train", "cartpole-ppo", "--run-dir", run_dir, "--resume", "auto", *flags, at=run_dir.parent)
+    assert said.count("keeps its configuration; the preset cartpole-ppo is not read again") == 1, said
     after = summary(run_dir)
     assert after["resumed_from"]["env_steps"] == before["env_steps"]
     assert f"full-{after['resumed_from']['version']}.safetensors" == newest.name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from zmqrl.algorithms.make import kind_of
 from zmqrl.errors import ConfigError
-from zmqrl.launch.own_code import path_of, with_paths
+from zmqrl.launch.own_code import MAIN, path_of, with_paths
 from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
 
 REQUIRED = (
@@ -42,11 +43,13 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     preset = preset or _value(given, "run", "preset")
     if preset is not None:
         named = _value(given, "env", "id") if isinstance(env, str) or callable(env) else None
+        if named is not None and named.startswith(f"{MAIN}:"):
+            return None  # refused later, with the file to move the class to
         for argument, value, key in (("env", named, "env__id"), ("algo", algo, "algorithm__kind")):
             if value is not None:
                 raise ConfigError(
-                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; {key}={value!r} changes "
-                    "that of the preset"
+                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; to change "
+                    f"{key.replace('__', '.')} of the preset: {key}={value!r}"
                 )
         return None
     env_id = _value(given, "env", "id")
@@ -60,6 +63,13 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     except ConfigError as error:
         raise ConfigError(f"{'algo' if algo else 'algorithm.kind'}: {error}") from None
     return WithoutPreset(env_id, kind, "env")
+
+
+def for_python(message: str) -> str:
+    """A message of the configuration, as the caller of `zmqrl.train` writes arguments."""
+    message = re.sub(r"^(override|default|env|--mode|--workers|--seed|--init-from): (?=[\w.]+: )", "", message)
+    message = re.sub(r"env\.id=(\w+):(\w+)(?!\w|, env)", r'env={"id": \1.\2} (import \1)', message)
+    return re.sub(r"^--resume ", "resume: ", message)
 
 
 def _value(given: Mapping[str, Any], section: str, key: str) -> str | None:

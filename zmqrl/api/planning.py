@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.api.arguments import dotted, without_preset
+from zmqrl.api.arguments import dotted, for_python, without_preset
 from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
 from zmqrl.config.load import Loaded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
+from zmqrl.launch.continuation import EXAMPLE_STEPS, nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.continuation import for_env_steps as more_env_steps
-from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.resume import prepare_resume
@@ -62,7 +62,17 @@ class PreparedRun:
 
 
 def prepared(asked: RunArguments) -> PreparedRun:
-    """A run that is planned, and whose directory this process owns."""
+    """A run that is planned, and whose directory this process owns. ConfigError names arguments of Python."""
+    try:
+        return _prepared(asked)
+    except ConfigError as error:
+        text, error.args = str(error), (for_python(str(error)), *error.args[1:])
+        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text:
+            raise
+        raise error from None  # the cause has the same text
+
+
+def _prepared(asked: RunArguments) -> PreparedRun:
     started_at = time.time()
     with _planning:
         if asked.resume is not None:
@@ -71,7 +81,7 @@ def prepared(asked: RunArguments) -> PreparedRun:
             raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
         loaded = loaded_for(asked)
         directory = Path(asked.run_dir) if asked.run_dir is not None else _default_directory(loaded.config.run.name)
-        check_new_directory(directory)
+        check_new_directory(directory, f"zmqrl.resume({str(directory)!r})")
         plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
         observer, orchestrator = RunObserver(plan, asked.callbacks), make_orchestrator(plan)
         owned = RunDirectory.own(plan)
@@ -112,7 +122,8 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
         record_nothing_trained(directory)
         observer.finish(stored_summary(directory))
         if not asked.quiet:
-            print(nothing_to_train(directory, condition))
+            call = f"zmqrl.resume({str(directory)!r}, for_env_steps={EXAMPLE_STEPS})"
+            print(nothing_to_train(directory, condition, call))
         return PreparedRun(None, observer, Path(plan.run_dir), plan.run_id)
     owned = RunDirectory.own(plan)
     try:

@@ -110,6 +110,8 @@ def main() -> None:
         from zmqrl.cli.habits import unknown_option
 
         _fail(unknown_option(error), 2)
+    except click.MissingParameter as error:  # the choices of an option are lines of their own
+        _fail(" ".join(error.format_message().split()), 2)
     except click.ClickException as error:
         _fail(error.format_message(), 2)
     except (click.Abort, KeyboardInterrupt):

@@ -79,7 +79,9 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
         raise TrainingFailed(
             f"run {info.run_id} in {directory} ended without a summary; see its logs: zmqrl logs {directory}"
         )
-    text = f"{info.run_id}: {summary['status']}, {summary['env_steps']} env steps; see {directory}/summary.json"
+    env_steps = summary["env_steps"]
+    counted = "" if env_steps is None else f", {env_steps:,} env steps"
+    text = f"{info.run_id}: {summary['status']}{counted}; see {directory}/summary.json"
     click.echo(json.dumps({**place(directory, info), "ended": True, "summary": summary}) if as_data else text)
     return int(summary["exit_code"])
 

@@ -520,6 +520,9 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     loaded = _load(request, seed)
     if request.resume is not None:
         check_resume(directory, loaded.config, request.preset)
+        if request.preset is not None:
+            text = f"the run in {directory} keeps its configuration; the preset {request.preset} is not read again"
+            click.echo(text, err=True)
         condition = None if request.must_start_again else reached(directory, loaded.config)
         if condition is not None:
             click.echo(nothing_to_train(directory, condition))

@@ -93,13 +93,20 @@ NO_KEYS: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("log_interval", "log_level", "progress_bar", "verbose"),
-        "the live view is always shown on a terminal; --plain prints lines instead",
+        "the live view is always shown on a terminal; --plain prints lines instead; in Python, train "
+        "prints lines, and quiet=True prints nothing",
     ),
     **dict.fromkeys(
         ("n_seeds", "num_seeds", "seeds"),
         "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed=",
     ),
-    **dict.fromkeys(("load", "load_path", "reset_num_timesteps", "restore"), "--resume DIR continues a run"),
+    **dict.fromkeys(
+        ("callback", "callbacks", "on_step"),
+        "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called during the run",
+    ),
+    **dict.fromkeys(
+        ("load", "load_path", "reset_num_timesteps", "restore"), "--resume DIR or zmqrl.resume(DIR) continues a run"
+    ),
 }
 """Names without a key in zmqrl, and how it is done."""
 

@@ -31,6 +31,8 @@ EXTRAS = {
 """Extras of zmqrl by what an error text or an id mentions."""
 OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d")
 """Ids of Atari games before gymnasium 1.0."""
+OF_FILE = re.compile(r"(?:\./)?([\w/]+)\.py:(\w+)")
+"""A class by the file of its module."""
 FOREIGN = tuple(
     os.path.join(path, "")
     for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
@@ -48,6 +50,8 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
         return error
     inner = _original(error)
     subject = f"env.id: {section.id!r}"
+    if (meant := _dotted_path(section.id, error)) is not None:
+        return ConfigError(f"{subject}: a class of a module is written module:Class; did you mean {meant!r}?")
     if isinstance(error, gym_error.UnregisteredEnv):
         return _unregistered(section, error)
     missing = _not_found(subject, section.id, error) or _missing(
@@ -58,6 +62,16 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if section.kwargs and _refuses(inner, section.kwargs):
         return ConfigError(f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {_text(inner)}")
     return ConfigError(f"{subject} cannot be created: {described(error)}")
+
+
+def _dotted_path(env_id: str, error: Exception) -> str | None:
+    """`module:Class` of an id that names the class as `module.Class` or by the file, `module.py:Class`."""
+    if (named := OF_FILE.fullmatch(env_id)) is not None and isinstance(error, (ModuleNotFoundError, TypeError)):
+        return f"{named[1].replace('/', '.')}:{named[2]}"
+    if re.fullmatch(r"\w+(\.\w+)+", env_id) and isinstance(error, gym_error.UnregisteredEnv):
+        module, _, name = env_id.rpartition(".")
+        return f"{module}:{name}"
+    return None
 
 
 def explain_wrapper(path: str, arguments: Mapping[str, Any], error: Exception) -> ConfigError:

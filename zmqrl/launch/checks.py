@@ -21,6 +21,7 @@ from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
+from zmqrl.envs.make import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
@@ -52,6 +53,13 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
             f"is {run.total_env_steps:,}: later env steps change no weights; a new run with run.schedule_env_steps="
             f"{run.total_env_steps} trains to its end"
         )
+
+
+def without_version(env: EnvSection) -> Iterator[str]:
+    """A warning when gymnasium chooses the version of the env; call it after the env was made."""
+    found = None if ":" in env.id else registered(env.id)
+    if found is not None and found.id != env.id:
+        yield f"env.id: {env.id!r} has no version: {found.id!r} is used, the highest one of gymnasium"
 
 
 def check_parts(config: Config) -> None:
@@ -196,13 +204,19 @@ def _check_torch(device: str) -> None:
         raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {tail}")
 
 
-def check_new_directory(run_dir: Path) -> None:
-    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
+def check_new_directory(run_dir: Path, resume: str | None = None) -> None:
+    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over.
+
+    Args:
+        run_dir: Of the new run.
+        resume: What continues a run there, for the message; default: the option of the command line.
+    """
     check_not_live(run_dir)
+    resume = resume or f"--resume {run_dir}"
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run directory {run_dir} is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
-        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: --resume {run_dir}")
+        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: {resume}")
 
 
 def holds_run(run_dir: Path) -> bool:

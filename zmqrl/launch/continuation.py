@@ -46,13 +46,13 @@ def reached(run_dir: Path, config: Config) -> str | None:
     return None
 
 
-def nothing_to_train(run_dir: Path, condition: str) -> str:
-    """The message of a resume that trains nothing."""
+def nothing_to_train(run_dir: Path, condition: str, more: str | None = None) -> str:
+    """The message of a resume that trains nothing. `more`: what trains `EXAMPLE_STEPS` more; default: the command."""
+    more = more or f"{resume_command(run_dir)} --for {EXAMPLE_STEPS}"
     env_steps = _summary(run_dir).get("env_steps")
     at = "" if env_steps is None else f" at {env_steps:,} env steps"
     return (
-        f"nothing was trained: {run_dir} has reached {condition}{at}; to train {EXAMPLE_STEPS:,} more env steps: "
-        f"{resume_command(run_dir)} --for {EXAMPLE_STEPS}"
+        f"nothing was trained: {run_dir} has reached {condition}{at}; to train {EXAMPLE_STEPS:,} more env steps: {more}"
     )
 
 

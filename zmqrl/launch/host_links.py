@@ -359,7 +359,7 @@ class HostLinks:
         self._allow()
         if row.is_gone:
             return f"{host}: {row.cause}"
-        return f"{host}: {workers} workers, once it joins with its new connection file"
+        return f"{host}: {_counted(workers)}, once it joins with its new connection file"
 
     def _scale(self, host: str, workers: int, stays: bool = False, least: int = 1) -> str:
         """`stays`: the agent stays without workers. `least`: workers that the run keeps."""
@@ -372,12 +372,12 @@ class HostLinks:
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":
             self._orchestrator.command(host, agent.SetWorkers(list(indexes), stays))
-            return f"{host}: {workers} workers" if workers else f"{host}: workers leave at the end of their segments"
+            return f"{host}: {_counted(workers)}" if workers else f"{host}: workers leave at the end of their segments"
         if not workers and not stays:
             return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
-        return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {workers} workers"
+        return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {_counted(workers)}"
 
     def _keep(self, part: agent.LogText) -> None:
         """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""

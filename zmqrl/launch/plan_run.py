@@ -34,6 +34,7 @@ from zmqrl.launch.checks import (
     check_processor,
     check_transport,
     check_videos,
+    without_version,
     zero_learning_rate,
 )
 from zmqrl.launch.env_recovery import check_recovery
@@ -109,7 +110,7 @@ def plan_run(
             store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
-            warnings=tuple(zero_learning_rate(config.run, algorithm)),
+            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env)),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)

@@ -115,7 +115,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         env=plan.env.id,
         seed=plan.config.run.seed,
         workers=plan.total_workers,
-        env_steps=_env_steps(known, ledger),
+        env_steps=_env_steps(plan, known, ledger, state),
         updates=_whole(known.get("updates")),
         episodes=_whole(known.get("episodes")),
         wall_s=round(now - plan.started_at, 3),
@@ -153,14 +153,18 @@ def recovery_of(plan: RunPlan) -> str | None:
     return plan.config.env.recovery if plan.config.mode.deterministic else None
 
 
-def _env_steps(known: Mapping[str, Any], ledger: Ledger | None) -> int | None:
+def _env_steps(plan: RunPlan, known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -> int | None:
     """Rows stored: those of earlier arenas of a resumed run, and what this one has in its stream record.
 
-    In async the learner may not have used the last of them.
+    In async the learner may not have used the last of them. A learner that reported nothing may have ended before its
+    first update.
     """
-    if ledger is None or "env_steps_before" not in known:
+    before = known.get("env_steps_before")
+    if before is None and not known and (state.resumed_from is not None or not plan.resume):
+        before = 0 if state.resumed_from is None else state.resumed_from.env_steps
+    if ledger is None or before is None:
         return _whole(known.get("env_steps"))
-    return int(known["env_steps_before"]) + ledger.stored
+    return int(before) + ledger.stored
 
 
 def _trained(known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -> int | None:
@@ -181,8 +185,9 @@ def _since(wall: float | None, started_at: float) -> float | None:
 
 def final_lines(summary: Summary) -> str:
     """The summary for people."""
-    counts = f"{_count(summary.env_steps)} env steps, {_count(summary.updates)} updates in {summary.wall_s:.1f} s"
-    lines = [f"run {summary.run_id}: {summary.status}, {counts}"]
+    counted = ((summary.env_steps, "env steps"), (summary.updates, "updates"))
+    counts = [f", {number:,} {what}" for number, what in counted if number is not None]
+    lines = [f"run {summary.run_id}: {summary.status}{''.join(counts)} in {summary.wall_s:.1f} s"]
     if summary.resumed_from is not None and summary.trained_env_steps is not None:
         trained = f"{summary.trained_env_steps:,} env steps were" if summary.trained_env_steps else "nothing was"
         lines.append(f"  {trained} trained since the resume")
@@ -210,7 +215,3 @@ def final_lines(summary: Summary) -> str:
         lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
     lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]
     return "\n".join(lines)
-
-
-def _count(number: int | None) -> str:
-    return "unknown" if number is None else f"{number:,}"

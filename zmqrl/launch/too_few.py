@@ -30,19 +30,23 @@ class TooFew:
             if state.paused:
                 state.paused = False
                 paused_s = 0.0 if since is None else now - since
-                return Problem("run", f"{ready} workers are ready again after {paused_s:.0f} s", "the run continues")
+                return Problem("run", f"{_ready(ready)} again after {paused_s:.0f} s", "the run continues")
             return None
         self._since = now if self._since is None else self._since
         if state.paused or now - self._since < SETTLE_S:
             return None
         state.paused = True
-        cause = f"{ready} workers are ready, min_workers is {required}{_who(state)}"
+        cause = f"{_ready(ready)}, min_workers is {required}{_who(state)}"
         action = f"the run is paused, for at most limits.too_few_s ({self._limit_s:g} s)"
         return Problem("run", cause, f"{action}; zmqrl scale HOST=N adds workers")
 
     def is_over(self, now: float) -> bool:
         """Whether the run has been paused for as long as it may be."""
         return self._since is not None and now - self._since >= self._limit_s
+
+
+def _ready(workers: int) -> str:
+    return "1 worker is ready" if workers == 1 else f"{workers} workers are ready"
 
 
 def _who(state: RunState) -> str:
