@@ -45,8 +45,8 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
         for argument, value, key in (("env", named, "env__id"), ("algo", algo, "algorithm__kind")):
             if value is not None:
                 raise ConfigError(
-                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; {key}={value!r} changes "
-                    "that of the preset"
+                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; to change "
+                    f"{key.replace('__', '.')} of the preset: {key}={value!r}"
                 )
         return None
     env_id = _value(given, "env", "id")
