@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.hosts_options import SET
+from zmqrl.cli.hosts_options import limit as limit_option
+
 if TYPE_CHECKING:
     from zmqrl.config.load import Loaded
 
@@ -17,15 +20,8 @@ EXIT_FAULTS = 2
 
 @click.command("doctor")
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
-)
-@click.option(
-    "--limit",
-    multiple=True,
-    metavar="HOST,...",
-    help="Check these hosts only. HOST is a name, a pattern such as node0*, or a group.",
-)
+@SET
+@limit_option("Check these hosts only.")
 @click.option("--json", "as_data", is_flag=True, help="Print all measurements as JSON.")
 @click.option("--plain", is_flag=True, help="Print plain columns instead of a table.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
@@ -24,12 +25,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="End all your runs that are active on this machine, and runs in runs/ that have no recorded end.",
 )
-@click.option(
-    "--limit",
-    multiple=True,
-    metavar="HOST,...",
-    help="End the run on these hosts only. HOST is a name, a pattern such as node0*, or a group.",
-)
+@limit_option("End the run on these hosts only.")
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, as soon as its state is known.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: bool) -> None:
     """End RUN immediately on every host, even if its launcher has ended.

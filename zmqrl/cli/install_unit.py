@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from zmqrl.cli.hosts_options import SET
+from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import OnCommand
 
 SESSION_S = 15.0
@@ -19,15 +21,8 @@ SESSION_S = 15.0
 @click.argument("hosts", type=click.Path(path_type=Path), metavar="HOSTS")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>.")
 @click.option("--name", metavar="NAME", help="Name the unit zmqrl-NAME.service. Default: the value of run.name.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
-)
-@click.option(
-    "--limit",
-    multiple=True,
-    metavar="HOST,...",
-    help="Use only these hosts. HOST is a name, a pattern such as node0*, or a group.",
-)
+@SET
+@limit_option("Use only these hosts.")
 @click.option("--print", "as_text", is_flag=True, help="Print the unit and write nothing.")
 def install_unit_command(
     hosts: Path,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.hosts_options import SET
+from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,15 +19,8 @@ if TYPE_CHECKING:
 
 @click.command("setup")
 @click.argument("hosts", type=click.Path(path_type=Path))
-@click.option(
-    "--limit",
-    multiple=True,
-    metavar="HOST,...",
-    help="Install on these hosts only. HOST is a name, a pattern such as node0*, or a group.",
-)
-@click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
-)
+@limit_option("Install on these hosts only.")
+@SET
 @click.option(
     "--wheels",
     type=click.Path(path_type=Path),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.cli import completion
+from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,12 +84,7 @@ OPTIONS = (
     click.option(
         "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."
     ),
-    click.option(
-        "--limit",
-        multiple=True,
-        metavar="HOST,...",
-        help="Use only these hosts. HOST is a name, a pattern such as node0*, or a group.",
-    ),
+    limit_option("Use only these hosts."),
     click.option(
         "--on", metavar="HOST", help="Start the launcher on HOST; the run does not depend on this machine after that."
     ),

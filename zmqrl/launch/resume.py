@@ -63,10 +63,6 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
         raise ConfigError(f"store.path: {root}: its checkpoints cannot be moved to {place}: {error}") from error
 
 
-RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
-"""Of a run directory; a run that begins at env step 0 has its own."""
-
-
 def foreign_files(root: Path, names: Sequence[str], info: RunInfo) -> list[str]:
     """Of `names` those that another run may have written.
 

@@ -161,7 +161,7 @@ class Supervision:
         return same + self.workers_failed() >= self._workers
 
     def _give_up(self, event: Died) -> list[Action]:
-        """For a repeated exception; with the last worker, those that wait for a restart are given up too."""
+        """Restart no more after a repeated exception. If no worker remains, pending restarts are cancelled as well."""
         slots = {event.slot: event.cause} if event.point != NO_SEGMENT else self._fruitless
         actions: list[Action] = []
         for slot, cause in sorted(slots.items(), key=lambda item: item[0] == event.slot):
