@@ -20,6 +20,7 @@ from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.orchestrators.on_hosts import handshakes_over
 from zmqrl.ssh.config import resolve
+from zmqrl.views.problem import counted
 
 ABSENT = ("failed", "drained", "ended")
 """States of hosts that get their workers by a request only; one that is lost may be on its way back."""
@@ -50,11 +51,11 @@ class Changes:
         for host, workers in self.scale.items():
             before = now.get(host)
             if host in self.joining or before is None or (before.state in ABSENT and workers):
-                yield f"{host}: joins with {_counted(workers)}"
+                yield f"{host}: joins with {counted(workers, 'worker')}"
             elif not workers:
-                yield f"{host}: drains, {_counted(before.workers)}"
+                yield f"{host}: drains, {counted(before.workers, 'worker')}"
             else:
-                yield f"{host}: {before.workers} to {_counted(workers)}"
+                yield f"{host}: {before.workers} to {counted(workers, 'worker')}"
 
 
 def hosts_now(status: Mapping[str, Any]) -> dict[str, HostNow]:
@@ -128,10 +129,6 @@ def _leaves(config: Config) -> Iterator[tuple[str, object]]:
 
 def _changed(section: HostSection, before: HostSection) -> list[str]:
     return [key.name for key in fields(section) if getattr(section, key.name) != getattr(before, key.name)]
-
-
-def _counted(workers: int | Literal["auto"]) -> str:
-    return f"{workers} worker{'s' * (workers != 1)}"
 
 
 def with_numbers_of(

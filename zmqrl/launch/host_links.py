@@ -27,7 +27,7 @@ from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.types import AllowList, HostKey
-from zmqrl.views.problem import Problem
+from zmqrl.views.problem import Problem, counted
 
 
 def boots(plan: RunPlan) -> dict[str, Boot]:
@@ -161,7 +161,7 @@ class HostLinks:
             self._scale(row.host, change.workers, change.presence == "kept", least=0)
             self._staffing.done(change)
             if change.presence == "here":
-                done = f"back with {_counted(change.workers)}"
+                done = f"back with {counted(change.workers, 'worker')}"
             else:
                 done = "its workers leave at the end of their segments" if before else "it has no workers"
             self._state.note(Problem(row.host, change.reason, done))
@@ -186,7 +186,9 @@ class HostLinks:
             else:
                 self._scale(row.host, row.workers, row.is_kept, least=0)
         for row, away_s in self._rejoining.pop_returned():
-            self._state.note(Problem(row.host, f"was away for {away_s:.0f} s", f"back with {_counted(row.workers)}"))
+            self._state.note(
+                Problem(row.host, f"was away for {away_s:.0f} s", f"back with {counted(row.workers, 'worker')}")
+            )
 
     def take(self, event: HostEvent) -> None:
         """Each host receives the broker's address once the broker knows its key; lost hosts lose theirs at once.
@@ -359,7 +361,7 @@ class HostLinks:
         self._allow()
         if row.is_gone:
             return f"{host}: {row.cause}"
-        return f"{host}: {_counted(workers)}, once it joins with its new connection file"
+        return f"{host}: {counted(workers, 'worker')}, once it joins with its new connection file"
 
     def _scale(self, host: str, workers: int, stays: bool = False, least: int = 1) -> str:
         """`stays`: the agent stays without workers. `least`: workers that the run keeps."""
@@ -372,12 +374,16 @@ class HostLinks:
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":
             self._orchestrator.command(host, agent.SetWorkers(list(indexes), stays))
-            return f"{host}: {_counted(workers)}" if workers else f"{host}: workers leave at the end of their segments"
+            return (
+                f"{host}: {counted(workers, 'worker')}"
+                if workers
+                else f"{host}: workers leave at the end of their segments"
+            )
         if not workers and not stays:
             return f"{host}: not part of this run"
         row.state = "connecting"
         self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
-        return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {_counted(workers)}"
+        return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {counted(workers, 'worker')}"
 
     def _keep(self, part: agent.LogText) -> None:
         """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""
@@ -386,10 +392,6 @@ class HostLinks:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log.write(part.text)
-
-
-def _counted(workers: int) -> str:
-    return f"{workers} worker{'s' * (workers != 1)}"
 
 
 def _names(keys: Mapping[str, HostKey]) -> set[str]:

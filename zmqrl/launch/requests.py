@@ -13,6 +13,7 @@ from zmqrl.config.plan import MOST_WORKERS, RunPlan, worker_indexes
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
+from zmqrl.views.problem import counted
 
 FOLDER = "requests"
 POLL_EVERY_S = 0.05
@@ -171,7 +172,7 @@ class Scaling:
         if trial.total < min(least, self.total):
             changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
             raise ConfigError(
-                f"{changes} is refused: {_workers(trial.total)} would remain, and min_workers is {least}. "
+                f"{changes} is refused: {counted(trial.total, 'worker')} would remain, and min_workers is {least}. "
                 "To end the run: zmqrl stop"
             )
         return order
@@ -204,7 +205,3 @@ class Scaling:
 def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
     changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
     return ConfigError(f"{changes} would remove the last worker. To end the run: zmqrl stop")
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zmqrl.launch.run_state import RunState
-from zmqrl.views.problem import Problem
+from zmqrl.views.problem import Problem, counted
 
 SETTLE_S = 2.0
 """A worker that is only restarted is back within this time."""
@@ -46,7 +46,7 @@ class TooFew:
 
 
 def _ready(workers: int) -> str:
-    return "1 worker is ready" if workers == 1 else f"{workers} workers are ready"
+    return f"{counted(workers, 'worker')} {'is' if workers == 1 else 'are'} ready"
 
 
 def _who(state: RunState) -> str:

@@ -55,6 +55,11 @@ def _last(lines: Sequence[str], begin: str) -> int | None:
     return max((at for at, line in enumerate(lines) if line.startswith(begin)), default=None)
 
 
+def counted(number: object, noun: str) -> str:
+    """`1 worker`, `2 workers`, `auto workers`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def short(value: object) -> str:
     """A value for people: at most 4 significant digits of a fraction; status.json and summary.json keep all."""
     if not isinstance(value, float):
