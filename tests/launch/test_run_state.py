@@ -94,6 +94,13 @@ def test_bottleneck_is_who_the_others_wait_for(state: RunState, learner: float, 
     assert state.bottleneck == word
 
 
+def test_a_learner_without_workers_waits_for_workers(state: RunState) -> None:
+    tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.7)
+    tell(state, "metrics", role="learner", index=0, values={"wait_fraction": 0.7})
+    tell(state, "restart_limit_reached", role="worker", index=0, cause="ValueError")
+    assert state.bottleneck == "workers"
+
+
 def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
     for wall in (3.0, 2.0, 5.0):
         tell(state, "first_step", role="worker", index=0, wall=wall)

@@ -172,9 +172,8 @@ class RunState:
         learner_waits = known.get("wait_fraction")
         if learner_waits is None:
             return None
-        return bottleneck(
-            self.workers.values(), learner_waits, known.get("store_wait_fraction", 0.0), self.slowest_worker
-        )
+        workers = [row for row in self.workers.values() if row.state not in ("down", "failed", "lost")]
+        return bottleneck(workers, learner_waits, known.get("store_wait_fraction", 0.0), self.slowest_worker)
 
     @property
     def relieved_workers(self) -> list[Relieved]:
