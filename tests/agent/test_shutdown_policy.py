@@ -49,6 +49,13 @@ def test_a_failed_run_scores_nothing_final() -> None:
     assert ScoreFinal() not in ending.step({"evaluator"}, 0.2)
 
 
+def test_the_learner_of_a_failed_run_is_told_twice() -> None:
+    """It waits for the round under way after one SIGTERM, and abandons it after two."""
+    ending = ShutdownPolicy(ShutdownMode.FAILED, grace_s=5.0, final_limit_s=3.0, now=0.0)
+    told = [ending.step({"learner", "evaluator"}, now) for now in (0.0, 0.1, 0.2, 0.3)]
+    assert told == [[Terminate("learner")], [Terminate("learner")], [], []]
+
+
 def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
     ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert ending.step(ALL, 0.0) == [Terminate("learner"), Terminate("worker"), Terminate("broker"), CloseEvaluator()]

@@ -29,3 +29,12 @@ def test_a_stop_that_comes_after_the_wall_clock_is_no_other_reason(
     assert (end.reason, end.overdue) == ("max_wall_s", None)
     clock[0] = 17.0
     assert end.overdue == "max_wall_s"
+
+
+def test_the_second_stop_abandons_the_round(tmp_path: Path) -> None:
+    config = Config(limits=LimitsSection(grace_s=1000.0), algorithm={"kind": "ppo"})
+    end = EndConditions(plan_run(config, tmp_path / "run", time.time()))
+    end.request_stop()
+    assert (end.reason, end.overdue) == ("stop", None)
+    end.request_stop()
+    assert end.overdue == "stop"

@@ -18,7 +18,7 @@ class ShutdownMode(Enum):
     CLEAN = "clean"
     """One role after the other, the evaluator scores the final version."""
     FAILED = "failed"
-    """As CLEAN, but nothing final is scored."""
+    """As CLEAN, but nothing final is scored, and the learner does not wait for a round: it cannot come together."""
     HURRIED = "hurried"
     """All at once, within the grace: the launcher is gone."""
     KILL = "kill"
@@ -66,6 +66,7 @@ class ShutdownPolicy:
         self._evaluator_until: float | None = None
         self._evaluator_closed = False
         self._began = now
+        self._abandons_round = shutdown_mode is ShutdownMode.FAILED
         self.final_stopped = False
         """Whether the evaluator was stopped at `final_limit_s`, before the score of the final version."""
 
@@ -109,6 +110,9 @@ class ShutdownPolicy:
                 if role not in self._stage_until:
                     self._stage_until[role] = now + self._grace_s
                     actions.append(Terminate(role))
+                elif self._abandons_round and role == "learner":
+                    self._abandons_round = False
+                    actions.append(Terminate(role))  # the second one means: at once
                 elif now >= self._stage_until[role]:
                     actions += self._kill([role], alive, now)
                 return actions

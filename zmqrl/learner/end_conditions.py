@@ -22,7 +22,9 @@ class EndConditions:
         self._round_began, self._round_s = time.monotonic(), 0.0
 
     def request_stop(self) -> None:
-        """End at the next opportunity; safe in a signal handler."""
+        """End at the next opportunity; the second time without the round under way. Safe in a signal handler."""
+        if self._stop_at is not None:
+            self._stop_grace_s = 0.0
         self._stop_at = self._stop_at or time.monotonic()
 
     def round_ended(self) -> None:
