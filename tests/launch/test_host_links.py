@@ -154,6 +154,10 @@ def test_where_a_move_would_end_episodes_the_broker_is_told_who_is_not_waited_fo
     assert links.allowed() == AllowList(), "b is waited for"
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
     assert links.allowed() == AllowList(1, absent=("b",))
+    more = links.serve(tmp_path, '{"scale": {"local": 3}}', 1.0)
+    assert "local: 3 workers" in more and "no vector envs until another worker leaves" in more
+    fewer = links.serve(tmp_path, '{"scale": {"local": 1}}', 2.0)
+    assert "vector envs" not in fewer
 
 
 def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:

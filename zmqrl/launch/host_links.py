@@ -70,6 +70,10 @@ def _ports(learner: LearnerSection) -> tuple[int, int, int]:
 
 LEASE_EVERY_S = 1.0
 LOG_LIMIT_BYTES = 20_000_000
+WITHOUT_VECTOR_ENVS = (
+    "with env.recovery: restart_episode an added worker has no vector envs until another worker leaves; "
+    "to redistribute them, stop the run and resume it"
+)
 
 
 class HostLinks:
@@ -235,9 +239,14 @@ class HostLinks:
 
     def _absent(self) -> tuple[str, ...]:
         """Hosts that a broker does not wait for, where it waits: in sync, where a move would end episodes."""
-        if not self._plan.config.mode.deterministic or self._plan.config.env.recovery == "exact":
+        if self._moves_vector_envs:
             return ()
         return tuple(sorted(row.host for row in self._state.hosts if row.is_gone or row.away))
+
+    @property
+    def _moves_vector_envs(self) -> bool:
+        """Whether a worker gets vector envs while others have them."""
+        return not self._plan.config.mode.deterministic or self._plan.config.env.recovery == "exact"
 
     def no_hosts_reason(self) -> str | None:
         """Why the run cannot start or continue without further hosts; None while it can."""
@@ -295,7 +304,10 @@ class HostLinks:
         except (ConfigError, OSError) as error:
             self._requests.answer(path, RequestAnswer(refused=str(error)))
         else:
+            before = self._scaling.total
             answers = [self._scale(host, request.scale[host], least=0) for host in order]
+            if self._scaling.total > before and not self._moves_vector_envs:
+                answers.append(WITHOUT_VECTOR_ENVS)
             for row in self._state.hosts:
                 if row.host in request.scale:
                     row.away = ""  # until its window opens or closes, or its other users come or go
