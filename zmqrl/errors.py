@@ -117,3 +117,9 @@ class EnvFault(ZmqrlError):
 
 class DeadlineExceeded(ZmqrlError):
     """A bounded wait ended without what it waited for."""
+
+
+def name_of(error: BaseException) -> str:
+    """The name of its class; with its module where the class is not named as an exception (`pygame.error`)."""
+    kind = type(error)
+    return kind.__name__ if kind.__name__[0].isupper() else f"{kind.__module__}.{kind.__name__}"

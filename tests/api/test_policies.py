@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("env", "episodes", "message"),
     [
-        (None, 1, "give an env or its id"),
+        (None, 1, "required: an env, or its id"),
         ("CartPole-v1", 0, "episodes: 0: at least 1"),
         ("CartPol-v1", 1, "did you mean 'CartPole-v1'"),
     ],
@@ -60,6 +61,12 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
 def test_what_cannot_be_evaluated_is_refused(env: str | None, episodes: int, message: str) -> None:
     with pytest.raises(zmqrl.ConfigError, match=message):
         zmqrl.evaluate(lambda _: 0, env, episodes=episodes)
+
+
+@pytest.mark.parametrize("given", ["runs/a", Path("runs/a")])
+def test_a_run_directory_is_not_a_policy(given: Any) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=r"policy: .*zmqrl.load_policy\('runs/a'\)"):
+        zmqrl.evaluate(given, "CartPole-v1")
 
 
 class Fixed(Policy):

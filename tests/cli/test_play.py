@@ -66,7 +66,7 @@ def test_eval_of_a_named_checkpoint(zmqrl: Command, stored: Path) -> None:
     assert zmqrl("eval", stored, "--checkpoint", "last", "--episodes", "1").out.startswith("version 0-5: return ")
     ended = zmqrl("eval", stored, "--checkpoint", "0-4", "--episodes", "1")
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert "--checkpoint 0-4: not found" in ended.err and "last (0-5), 0-3, 0-5" in ended.err
+    assert "--checkpoint 0-4: not found" in ended.err and "its versions: 0-5 (last), 0-3" in ended.err
 
 
 def test_a_video_of_the_first_episode(zmqrl: Command, stored: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_minimum_that_is_not_understood_is_refused(value: str) -> None:
 
 
 def test_minimums_that_no_plan_can_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match="6 faults are more than the 5"):
+    with pytest.raises(ConfigError, match="6 faults in all, and the drill has 5; set --faults 6"):
         plan_faults(1, 5, 60.0, [LEARNING], minimums_named(["worker:kill=6"]))
     with pytest.raises(ConfigError, match="evaluator:kill: the fault does not apply"):
         plan_faults(1, 5, 60.0, [WITNESS], minimums_named(["evaluator:kill=1"]))

@@ -91,7 +91,7 @@ def test_a_fault_of_the_first_steps_is_one_message_with_the_traceback_of_the_use
     with pytest.raises(ConfigError) as caught:
         _checked(EnvSection(id=BREAKING, kwargs={"fault": fault, "at": at}))
     first, *further = str(caught.value).splitlines()
-    assert first.startswith(f"env.id: env {BREAKING} (vector env 0, slot 0, seed ") and words in first
+    assert first.startswith(f"env.id: env {BREAKING} (vector env 0, env slot 0, seed ") and words in first
     if "raised" in words:
         assert further[0] == "Traceback (most recent call last):" and "odd_envs.py" in further[1]
         assert further[-1] == words.partition("raised ")[2] and "zmqrl/envs" not in "\n".join(further)

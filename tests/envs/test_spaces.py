@@ -96,7 +96,7 @@ def _same(expected: Any, parts: dict[str, np.ndarray], space: Any, prefix: str =
         ("Mixed", "missing", "step returned an observation without part 'vector' (found: dict)"),
         ("Mixed", "shape", "part 'image' of an observation of shape (3, 5, 3), its space has (3, 5, 5)"),
         ("Mixed", "range", "part 'inner.0' of an observation 2, which is outside of its space"),
-        ("Mixed", "dtype", "part 'image' of an observation of float64, its space has uint8"),
+        ("Mixed", "dtype", "part 'image' of an observation of dtype float64, its space has dtype uint8"),
         ("Mixed", "mask", "the action_mask of the observation forbids every action"),
         ("Mixed", "array", "step returned an observation without part 'action_mask' (found: ndarray)"),
     ],

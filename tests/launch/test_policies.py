@@ -50,5 +50,5 @@ def test_checkpoints_by_name(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as raised:
             named_checkpoint(store, "place", wrong)
         assert str(raised.value) == (
-            f"--checkpoint {wrong}: not found in place; it has best (0-2), last (1-5), 0-1, 0-2, 0-3, 0-5, 1-5"
+            f"--checkpoint {wrong}: not found in place; its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
         )

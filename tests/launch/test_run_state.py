@@ -122,7 +122,7 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         "local/worker-0: signal SIGKILL",
         "    last words",
         f"  log: {state.plan.run_dir}/logs/local-worker-0.log",
-        "  restarting in 0.5 s, the last restart within 600 s (restart.max 1)",
+        "  restarting in 0.5 s (restart 1 of at most 1 within 600 s)",
     ]
 
 

@@ -51,9 +51,9 @@ def test_what_fits(env: str) -> None:
 @pytest.mark.parametrize(
     ("env", "algorithm", "flags", "message"),
     [
-        ("CartPole-v1", "sac", (), "has discrete actions; these do: dqn, ppo, ppo_gru, pqn, qrdqn"),
-        ("Pendulum-v1", "dqn", (), "has continuous actions; these do: ppo, ppo_gru, sac, td3"),
-        ("tests.envs.space_envs:MaskedBandit", "dqn", (), "has an action_mask; these do: ppo"),
+        ("CartPole-v1", "sac", (), "has discrete actions; algorithms for this env: dqn, ppo, ppo_gru, pqn, qrdqn"),
+        ("Pendulum-v1", "dqn", (), "has continuous actions; algorithms for this env: ppo, ppo_gru, sac, td3"),
+        ("tests.envs.space_envs:MaskedBandit", "dqn", (), "has an action_mask; algorithms for this env: ppo"),
         ("CartPol-v1", "ppo", (), "--env: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'?"),
         ("CartPole-v1", "a2c", (), "sac, td3; or a dotted path `module:Name`$"),
         ("CartPole-v1", "saac", (), "did you mean 'sac'?"),

@@ -78,8 +78,11 @@ def test_a_learner_takes_the_steps_that_it_says(executor: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (-1, "algorithm.learning_rate: -1: must be greater than 0, or a section of keys (start, end, fraction, shape)"),
-        ("x", "algorithm.learning_rate: 'x': must be a valid number, or a section of keys"),
+        (
+            -1,
+            "algorithm.learning_rate: -1: must be greater than 0, or a mapping with the keys start, end, ",
+        ),
+        ("x", "algorithm.learning_rate: 'x': must be a valid number, or a mapping with the keys"),
         ({"start": -1}, "algorithm.learning_rate.start: -1: must be greater than 0"),
         ({"start": "x"}, "algorithm.learning_rate.start: 'x': must be a valid number"),
         ({"end": 0.1}, "algorithm.learning_rate.start: required key is missing"),

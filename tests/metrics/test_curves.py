@@ -33,8 +33,11 @@ def test_groups(tmp_path: Path) -> None:
     assert group_of(f"{tmp_path}/dqn-") == Group("dqn", tuple(others))
     assert group_of(f"{tmp_path}/dqn-=DQN, all") == Group("DQN, all", tuple(others))
     for wrong in ("sac", "sac=SAC", "lr=0.2"):
-        with pytest.raises(ConfigError, match=r"no run found"):
+        with pytest.raises(ConfigError, match=r"no run directory has this name"):
             group_of(f"{tmp_path}/{wrong}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty: not a run: neither it nor a directory seed-\* in it has"):
+        group_of(f"{tmp_path}/empty")
 
 
 def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     run = hear(_plan(tmp_path, "run", "sync", 2, RestartSection(max=1, backoff_s=0.1)))
     run.wait_for_updates(1)
     killed = r"\Alocal/worker-1: signal SIGKILL"
-    last = rf"\n  {RESTARTED}, the last restart within 600 s \(restart\.max 1\)\Z"
+    last = rf"\n  {RESTARTED} \(restart 1 of at most 1 within 600 s\)\Z"
     before = run.process_of("worker-1")
     run.kill("worker-1")
     _hear(run, [killed, _log("worker-1"), last])

@@ -22,7 +22,7 @@ def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     misfit, section = kind.misfit(env), config.env
     if misfit is not None:
         others = fitting(env)
-        fix = f"; these do: {', '.join(others)}" if others else ""
+        fix = f"; algorithms for this env: {', '.join(others)}" if others else ""
         raise ConfigError(f"algorithm.kind: {misfit}{fix}")
     algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
     return algorithm

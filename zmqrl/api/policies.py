@@ -147,6 +147,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ConfigError(f"episodes: {episodes}: at least 1")
+    _check_callable(policy)
     made = env if isinstance(env, gym.Env) else _made(policy, env)
     try:
         if isinstance(policy, LoadedPolicy) and env is not None:
@@ -158,10 +159,16 @@ def evaluate(
     return Evaluation(tuple(score for score, _ in played), tuple(length for _, length in played))
 
 
+def _check_callable(policy: object) -> None:
+    if not callable(policy):
+        load = f"zmqrl.load_policy({str(policy)!r})" if isinstance(policy, (str, Path)) else "zmqrl.load_policy(RUN)"
+        raise ConfigError(f"policy: {str(policy)!r}: expected a function of observations, such as {load}")
+
+
 def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
     section = EnvSection(id=env) if env is not None else getattr(policy, "section", None)
     if section is None:
-        raise ConfigError("env: give an env or its id; only a policy of load_policy has an env of its own")
+        raise ConfigError("env: required: an env, or its id; only a policy of zmqrl.load_policy has an env of its own")
     try:
         with quiet():
             made = make_for_scores(section)

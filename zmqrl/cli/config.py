@@ -50,7 +50,7 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     from zmqrl.config.aliases import KEYS, alias
 
     text = pattern.lower()
-    by_name = [pair for pair in keys if text in pair[0].name or fnmatch(pair[0].name, text)]
+    by_name = [pair for pair in keys if text in pair[0].name.lower() or fnmatch(pair[0].name.lower(), text)]
     meant = KEYS.get(alias(pattern), ((), ""))[0]
     by_alias = [pair for pair in keys if pair[0].name.replace("hosts.NAME", "hosts.local") in meant]
     by_meaning = [pair for pair in keys if text in pair[0].meaning.lower()]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from zmqrl.errors import HostFailed
+from zmqrl.errors import ConfigError, HostFailed
 
 HOSTS_FILE = Path("hosts.yaml")
 """Read for the login where it is in the current directory, and --hosts names no other."""
@@ -53,6 +53,8 @@ class OnCommand(LoginCommand):
             if hosts_file is not None:
                 raise click.UsageError("--hosts requires --on HOST")
             return super().invoke(ctx)
+        if host == "local":
+            raise ConfigError("--on local: local is this machine; omit --on, or name another host")
         return run_on(host, hosts_file, [str(ctx.info_name), *ctx.meta[__name__]])
 
 

@@ -55,7 +55,7 @@ hosts.local.workers: num_cpus num_env_runners num_rollout_workers num_workers n_
 learner.device: cuda gpu num_gpus num_gpus_per_learner
 network.activation: activation activation_fn fcnet_activation nonlinearity
 network.hidden: fcnet_hiddens head_fcnet_hiddens hidden_size hidden_sizes hiddens layers net_arch network_arch
-network.kind: features_extractor_class policy policy_class
+network.kind: features_extractor_class module policy policy_class
 replay.capacity: buffer_size memory_size replay_buffer_config replay_size
 replay.learning_starts: num_steps_sampled_before_learning_starts start_steps
 replay.ratio: train_freq train_frequency training_intensity
@@ -76,6 +76,7 @@ NOTES: Mapping[str, str] = {
     "evaluator.episodes": "the evaluator plays so many with one published version after another",
     "learner.device": "cuda, or cpu",
     "replay.ratio": "updates per env step",
+    "network.kind": "a torch.nn.Module of your own: network.kind=my_networks:MyNetwork",
     "run.mode": "single and sync give the same weights for the same seed",
     "store.keep": "run.checkpoint_every_s is the interval of full checkpoints",
 }
@@ -173,7 +174,7 @@ def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
         return f"{preset!r} is an algorithm: {command}; presets with it: {', '.join(named)}"
     named = [name for name in envs if name.startswith(f"{preset.lower()}-")]
     if named:
-        return f"unknown preset {shown(preset)}; presets of this env: {', '.join(named)}"
+        return f"unknown preset {shown(preset)}; presets that begin with it: {', '.join(named)}"
     near = difflib.get_close_matches(preset.lower(), envs, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown preset {shown(preset)}; {hint}known: {', '.join(envs)}"

@@ -45,7 +45,7 @@ class KnownKeys:
 
     def similar(self, name: str) -> str | None:
         """The key of any section whose last part is spelled most alike."""
-        near = difflib.get_close_matches(alias(name), [key.rpartition(".")[2] for key in self.keys], n=1, cutoff=0.75)
+        near = difflib.get_close_matches(alias(name), [key.rpartition(".")[2] for key in self.keys], n=1, cutoff=0.85)
         return self.elsewhere(near[0]) if near else None
 
     def hint(self, path: Sequence[str], inner: Iterable[str], known: Sequence[str]) -> str:
@@ -58,14 +58,17 @@ class KnownKeys:
         """
         name = path[-1]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        spelling = f"did you mean {near[0]!r}?" if near else None
+        is_plural = bool(near) and name in (f"{near[0]}s", near[0].removesuffix("s"))
         nested = next((f"{part}: {found}" for part in inner if (found := self.of_another_library(part))), None)
         translated = self.of_another_library(name)
         has_key = translated is not None and (alias(name) in NO_KEYS or self._counterpart(name) is not None)
         return (
             (translated if has_key else None)
             or nested
+            or (spelling if is_plural else None)
             or self.elsewhere(name)
-            or (f"did you mean {near[0]!r}?" if near else None)
+            or spelling
             or translated  # a key that another algorithm has
             or self.similar(name)
             or f"known keys of {'.'.join(path[:-1]) or 'the configuration'}: {', '.join(known)}"

@@ -277,6 +277,11 @@ def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] =
     return [*lower, merge_all([from_stored(name, Source(str(path))), content])]
 
 
+def was_started_with(preset: str | None) -> str:
+    """For a message: the preset of a run."""
+    return "was started without a preset" if preset is None else f"was started with {preset!r}"
+
+
 def _stored_preset(request: Request, above: Branch) -> str | None:
     """The preset that a resumed run was started with; the hosts file and the flags may name no other."""
     stored: str | None = (request.stored or {}).get("run", {}).get("preset")
@@ -288,7 +293,7 @@ def _stored_preset(request: Request, above: Branch) -> str | None:
     except ConfigError as error:
         raise ConfigError(f"{node.source}: {error}") from error
     if not same:
-        raise ConfigError(f"{node.source}: run.preset: {requested!r}: the resumed run was started with {stored!r}")
+        raise ConfigError(f"{node.source}: run.preset: {requested!r}: the run {was_started_with(stored)}")
     return stored
 
 
@@ -300,7 +305,7 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
         return [plain]
     if isinstance(modes, Leaf):
         raise ConfigError(
-            f"{modes.source}: modes: {shown(modes.value)}: must be a section of keys ({', '.join(MODES)})"
+            f"{modes.source}: modes: {shown(modes.value)}: must be a mapping with the keys {', '.join(MODES)}"
         )
     found = [plain]
     for key, node in modes.children.items():

@@ -162,7 +162,7 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     what, near = _message(constant) if constant else "must be", _nearest("".join(full[-1:]), node.value, constant)
     if len(constant) < len(same):
         keys = _keys_at(cls, path)
-        what += f"{', or' if constant else ''} a section of keys ({', '.join(keys)})"
+        what += f"{', or' if constant else ''} a mapping with the keys {', '.join(keys)}"
         near = next((f"; did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), near)
     raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {what}{near}")
 
@@ -190,6 +190,8 @@ def _message(errors: list[ErrorDetails]) -> str:
         text = error["msg"].removeprefix("Input ").removeprefix("should ")
         if error["type"] in LISTS:
             text = f"be a list, such as {_as_list(error['input'])}"
+        elif text == "be an object":
+            text = "be a mapping (key: value)"
         texts.append(text if text not in texts else "")
     return "must " + " or ".join(text for text in texts if text)
 

@@ -106,7 +106,7 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
         root = yaml.compose(text, _Loader)
         return _Reader(name, lines).read(root) if root is not None else Leaf(None, Source(name, 1 if lines else None))
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark = error.context_mark if _is_open(error) else error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
         raise ConfigError(f"{where}: invalid YAML: {_problem(error)}") from error
     except yaml.YAMLError as error:
@@ -124,9 +124,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _is_open(error: yaml.MarkedYAMLError) -> bool:
+    """Whether a bracket is not closed where it should be; the mark of the context is that of the bracket."""
+    flow = str(error.context).startswith("while parsing a flow")
+    return flow and error.context_mark is not None and "expected ',' or" in str(error.problem)
+
+
 def _problem(error: yaml.MarkedYAMLError) -> str:
     if error.problem is not None and "'\\t'" in error.problem:
         return "the line is indented with a tab; use spaces"
+    if _is_open(error) and error.problem_mark is not None:
+        what, end = ("mapping", "}") if "mapping" in str(error.context) else ("list", "]")
+        return f"the {what} that begins here has no {end!r} before line {error.problem_mark.line + 1}, or lacks a comma"
     return ", ".join(part for part in (error.context, error.problem) if part)
 
 

@@ -188,6 +188,6 @@ COLUMNS: tuple[tuple[str, Callable[[Measurement], str]], ...] = (
     ("CURVE", _curve),
     ("store", _store),
     ("env", _env),
-    ("repeats", _repeats),
+    ("env repeats", _repeats),
     ("used by", _lock),
 )

@@ -246,7 +246,9 @@ def _drawn(
         raise ConfigError("--only: the fault does not apply to any process of these runs")
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
-        raise ConfigError(f"--at-least: {len(drawn)} faults are more than the {count} of the drill; raise --faults")
+        raise ConfigError(
+            f"--at-least: {len(drawn)} faults in all, and the drill has {count}; set --faults {len(drawn)}"
+        )
     decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
     while len(drawn) < count:
         target = targets[dice.randrange(len(targets))]

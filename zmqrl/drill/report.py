@@ -12,6 +12,7 @@ from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.faults import Fault, Minimum
 from zmqrl.drill.session import Outcome
 from zmqrl.types import Ledger
+from zmqrl.views.problem import counted
 
 UNKNOWN = "unknown"
 """The reason of dropped rows without a known cause."""
@@ -231,8 +232,8 @@ class Report:
         rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
         for run in self.runs:
             rows.append(
-                f"{run.name}: {run.mode}, {run.env_steps} env steps, {run.restarts} restarts in the last of "
-                f"{run.attempts} attempts, ledger {_ledger(run.ledger)}"
+                f"{run.name}: {run.mode}, {run.env_steps:,} env steps in {counted(run.attempts, 'attempt')}; "
+                f"in the last one: {counted(run.restarts, 'restart')}, ledger {_ledger(run.ledger)}"
             )
         if (outside := self.outside) is not None:
             rows.append(

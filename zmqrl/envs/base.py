@@ -65,8 +65,9 @@ class Where:
 
     def fault(self, what: str) -> EnvFault:
         """The error to raise."""
-        place = f"slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
-        return EnvFault(f"env {self.env} (vector env {self.vector_env}, {place}): {what}", asdict(self))
+        of = "for scores" if self.vector_env < 0 else f"vector env {self.vector_env}"
+        place = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
+        return EnvFault(f"env {self.env} ({of}, {place}): {what}", asdict(self))
 
 
 Floats: TypeAlias = Sequence[tuple[str, Array]]

@@ -138,7 +138,8 @@ def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = No
         except Exception as error:  # get_state of the user's env may raise anything
             raise explain(section, error) from error
         finally:
-            env.close()
+            if hasattr(env, "close"):  # what is no env may lack it
+                env.close()
 
 
 _QUIET = threading.RLock()

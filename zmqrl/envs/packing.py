@@ -70,7 +70,7 @@ class _Part:
         if array.shape != (*lead, *self._shape):
             raise BadObservation(f"{self._what()} of shape {array.shape}, its space has {(*lead, *self._shape)}")
         if array.dtype.kind not in "fiub" or (array.dtype.kind == "f" and not self._takes_floats):
-            raise BadObservation(f"{self._what()} of {array.dtype}, its space has {self.rows.dtype}")
+            raise BadObservation(f"{self._what()} of dtype {array.dtype}, its space has dtype {self.rows.dtype}")
         if self._space.choices:
             array = self._whole_numbers(array.reshape(self.rows[slot].shape))
         self.rows[slot] = array

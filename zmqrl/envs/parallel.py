@@ -12,7 +12,7 @@ from zmqrl.envs.base import EnvSlotState, StepResult, Where
 from zmqrl.envs.packing import BadObservation
 from zmqrl.envs.returned import NOTHING
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
-from zmqrl.errors import EnvFault
+from zmqrl.errors import EnvFault, name_of
 from zmqrl.types import Array, EnvSpec
 
 
@@ -66,7 +66,7 @@ class ParallelVectorEnv(SlotVectorEnv):
                 self._envs.append(make())
             except Exception as error:  # the user's constructor may raise anything
                 where = Where(spec.id, vector_env, first, 0, 0, 0)
-                raise where.fault(f"the env cannot be created: {type(error).__name__}: {error}") from error
+                raise where.fault(f"the env cannot be created: {name_of(error)}: {error}") from error
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for copy, slots in enumerate(self._slots()):
@@ -122,7 +122,7 @@ class ParallelVectorEnv(SlotVectorEnv):
             self._fault(slot, f"reset returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._check_form(slot, env, "reset", returned, error)
-            self._env_fault(slot, f"reset raised {type(error).__name__}: {error}", error)
+            self._env_fault(slot, f"reset raised {name_of(error)}: {error}", error)
 
     def _step(self, copy: int, slots: range, running: Sequence[int], given: Any) -> None:
         """One step of copy `copy`, whose agents in the slots `running` act."""
@@ -150,7 +150,7 @@ class ParallelVectorEnv(SlotVectorEnv):
             self._fault(slot, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._check_form(slot, env, "step", returned, error)
-            self._env_fault(slot, f"step raised {type(error).__name__}: {error}", error)
+            self._env_fault(slot, f"step raised {name_of(error)}: {error}", error)
         if not any(phases[slot] == RUNNING for slot in slots):
             for slot in slots:
                 phases[slot] = PARKED if phases[slot] == PARKED else RESETTING

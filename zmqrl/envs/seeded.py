@@ -12,7 +12,7 @@ from zmqrl.envs.make import stripped
 from zmqrl.envs.packing import BadObservation
 from zmqrl.envs.returned import NOTHING
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
-from zmqrl.errors import EnvFault
+from zmqrl.errors import EnvFault, name_of
 from zmqrl.types import Array, EnvSpec
 
 
@@ -81,7 +81,7 @@ class SeededVectorEnv(SlotVectorEnv):
             self._fault(slot, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._check_form(slot, self._envs[slot], "step", returned, error)
-            self._fault(slot, f"step raised {type(error).__name__}: {error}", error)
+            self._fault(slot, f"step raised {name_of(error)}: {error}", error)
         self._check()
         return self._result
 
@@ -95,7 +95,7 @@ class SeededVectorEnv(SlotVectorEnv):
             env = make()
         except Exception as error:  # the user's constructor may raise anything
             where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
-            raise where.fault(f"the env cannot be created: {type(error).__name__}: {error}") from error
+            raise where.fault(f"the env cannot be created: {name_of(error)}: {error}") from error
         # Counting steps and checking the order of calls is done here: two Python calls per step less.
         inner, limit = stripped(env)
         self._envs.append(inner)
@@ -124,12 +124,14 @@ class SeededVectorEnv(SlotVectorEnv):
             self._fault(slot, f"reset returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._check_form(slot, env, "reset", returned, error)
-            self._fault(slot, f"reset raised {type(error).__name__}: {error}", error)
+            self._fault(slot, f"reset raised {name_of(error)}: {error}", error)
         if row.shape != self._shape:
             self._check_form(slot, env, "reset", returned)
             self._fault(slot, f"reset returned an observation of shape {row.shape}, its space has {self._shape}")
         if row.dtype.kind not in "fiub" or (row.dtype.kind == "f" and self._obs.dtype.kind != "f"):
-            self._fault(slot, f"reset returned an observation of {row.dtype}, its space has {self._obs.dtype}")
+            self._fault(
+                slot, f"reset returned an observation of dtype {row.dtype}, its space has dtype {self._obs.dtype}"
+            )
         self._obs[slot] = row
 
     def _replay(self, slot: int, state: EnvSlotState) -> None:
@@ -150,7 +152,7 @@ class SeededVectorEnv(SlotVectorEnv):
                 if ended:
                     break
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(slot, f"step raised {type(error).__name__} in a replay: {error}", error)
+            self._fault(slot, f"step raised {name_of(error)} in a replay: {error}", error)
         if ended or state.resetting:
             self._phase[slot] = RESETTING
 
@@ -163,7 +165,7 @@ class SeededVectorEnv(SlotVectorEnv):
                 try:
                     found[slot] = packed(env.get_state(), spec)
                 except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                    self._fault(slot, f"get_state raised {type(error).__name__}: {error}", error)
+                    self._fault(slot, f"get_state raised {name_of(error)}: {error}", error)
         return found
 
     def _restore(self, slot: int, state: EnvSlotState) -> None:
@@ -176,5 +178,5 @@ class SeededVectorEnv(SlotVectorEnv):
             try:
                 self._envs[slot].set_state(unpacked(state.state, spec))
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                self._fault(slot, f"set_state raised {type(error).__name__}: {error}", error)
+                self._fault(slot, f"set_state raised {name_of(error)}: {error}", error)
         self._obs[slot], self._elapsed[slot] = state.obs, state.elapsed

@@ -13,7 +13,7 @@ from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_ba
 from zmqrl.envs.make import make_native, make_single
 from zmqrl.envs.parallel import ParallelVectorEnv
 from zmqrl.envs.seeded import SeededVectorEnv
-from zmqrl.errors import EnvFault
+from zmqrl.errors import EnvFault, name_of
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import MODES, Array, EnvSpec, ModeName
 
@@ -42,7 +42,7 @@ class NativeVectorEnv(VectorEnv):
         try:
             obs = np.asarray(self._env.reset(seed=self._seed)[0])
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(WHOLE_BATCH, f"reset raised {type(error).__name__}: {error}", error)
+            self._fault(WHOLE_BATCH, f"reset raised {name_of(error)}: {error}", error)
         self._check(obs, np.zeros(self.num_envs))
         return obs
 
@@ -53,7 +53,7 @@ class NativeVectorEnv(VectorEnv):
             obs, reward = np.asarray(obs), np.asarray(gain, np.float64)
             done = np.logical_or(terminated, truncated)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(WHOLE_BATCH, f"step raised {type(error).__name__}: {error}", error)
+            self._fault(WHOLE_BATCH, f"step raised {name_of(error)}: {error}", error)
         self._steps += 1
         self._check(obs, reward)
         if done.shape != self._flags:

@@ -15,7 +15,7 @@ from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.load import preset_name
+from zmqrl.config.load import preset_name, was_started_with
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
 from zmqrl.data_stores import files
@@ -252,7 +252,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
     check_not_live(run_dir)
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
-        raise ConfigError(f"run.preset: {preset!r}: the run in {run_dir} was started with {stored.run.preset!r}")
+        raise ConfigError(f"run.preset: {preset!r}: the run in {run_dir} {was_started_with(stored.run.preset)}")
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),

@@ -44,9 +44,9 @@ def remove_connection_file(folder: Path, host: str) -> None:
 def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
-        if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} contains a token and is readable by other users; run chmod 600 {path}")
         data = json.loads(path.read_text())
+        if "format" in data and path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} contains a token and is readable by other users; run chmod 600 {path}")
         if data["format"] != FORMAT:
             raise ConfigError(
                 f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the zmqrl version of the run"

@@ -50,8 +50,8 @@ COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
 AGAIN = f"interrupt again after {SAME_PRESS_S:g} s to kill all processes"
 NO_OTHER_HOST = (
-    "no other host with workers could be used, and a run for several hosts does not continue on this machine alone; "
-    f"to train on it alone: --limit {LOCAL}"
+    "no host except this machine could be used, and a run for several hosts does not continue on this machine alone; "
+    f"to train on this machine only: --limit {LOCAL}"
 )
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 

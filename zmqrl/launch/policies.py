@@ -94,16 +94,21 @@ def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, 
         content = store.weights_of(fitting[-1]) if fitting else None
         if content is not None:
             return fitting[-1], content
-    raise ConfigError(f"--checkpoint {name}: not found in {place}; it has {_listed(store, versions)}")
+    raise ConfigError(f"--checkpoint {name}: not found in {place}; {_listed(store, versions)}")
 
 
 def _listed(store: DataStore, versions: Sequence[Version]) -> str:
+    """The stored versions, the newest first."""
     best = store.best()
-    names = [] if best is None else [f"{BEST} ({best[0]})"]
-    names += [f"{LAST} ({versions[-1]})"] if versions else []
-    shown = versions[-MOST_LISTED:]
-    more = f" and {len(versions) - len(shown)} older ones" if len(versions) > len(shown) else ""
-    return ", ".join([*names, *map(str, shown)]) + more if names else "no version"
+    shown = [str(version) for version in reversed(versions[-MOST_LISTED:])]
+    older = len(versions) - len(shown)
+    marks = {name: [LAST] for name in shown[:1]}
+    if best is not None:
+        name = str(best[0])
+        shown += [] if name in shown else [name]
+        marks.setdefault(name, []).append(BEST)
+    listed = ", ".join(f"{name} ({', '.join(marks[name])})" if name in marks else name for name in shown)
+    return f"its versions: {listed}{' and older ones' if older else ''}" if shown else "it has no version"
 
 
 def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Source]:

@@ -103,7 +103,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     run_dir = Path(plan.run_dir)
     check_mirror_owner(plan)
     env_steps = recorded_env_steps(run_dir)
-    why = [f"the run has already made {env_steps} env steps"] if env_steps else []
+    why = [f"the {env_steps:,} env steps of the run would be lost"] if env_steps else []
     unseen = _check_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)

@@ -305,9 +305,9 @@ class RunState:
         restart = self.plan.config.restart
         times = self._restarted_at.setdefault((event.host, *event.process), [])
         times[:] = [at for at in times if event.at - at < restart.window_s] + [event.at]
-        if len(times) >= restart.max:
-            return f", the last restart within {restart.window_s:g} s (restart.max {restart.max})"
-        return f" (restart {len(times)} of {restart.max} within {restart.window_s:g} s)" if len(times) > 1 else ""
+        if len(times) < 2 and restart.max > 1:
+            return ""
+        return f" (restart {len(times)} of at most {restart.max} within {restart.window_s:g} s)"
 
     def _why_not_restarted(self, event: HostEvent, message: agent.RestartLimitReached) -> str:
         died = self._last_exit.get(event.process)
@@ -467,7 +467,7 @@ class RunState:
         if self.hosts.can_go_on and not self.expected_workers:
             others = "no host with workers remains; the run waits for its return"
         elif self.hosts.unusable_others:
-            others = "no other host with workers remains"
+            others = "no host except this machine remains"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}; {others}" if loss.fix else others

@@ -37,10 +37,9 @@ def group_of(argument: str) -> Group:
     if separator and label and (found := _runs_of(Path(path), other_than=f"{Path(path).name}=")):
         return Group(label, found)
     shown = path if separator and label else argument
-    raise ConfigError(
-        f"{shown}: no run found: {METRICS} is missing in it, in its directories seed-*, and in all directories "
-        f"whose names begin with {Path(shown).name!r}"
-    )
+    if Path(shown).is_dir():
+        raise ConfigError(f"{shown}: not a run: neither it nor a directory seed-* in it has the file {METRICS}")
+    raise ConfigError(f"{shown}: no run directory has this name, or a name that begins with it")
 
 
 def env_ids(runs: Iterable[Path]) -> list[str]:

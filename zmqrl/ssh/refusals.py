@@ -18,11 +18,8 @@ def is_about_keys(cause: str) -> bool:
 
 def unknown_name(target: Target, why: str) -> HostFailed:
     """The name has no address."""
-    return HostFailed(
-        target.host,
-        f"unknown host name {target.hostname!r} ({why})",
-        f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh or to an address",
-    )
+    fix = f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh or to an address"
+    return HostFailed(target.host, f"unknown host name {target.hostname!r} ({why})", fix)
 
 
 def connection_refused(target: Target) -> HostFailed:
