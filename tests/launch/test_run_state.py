@@ -207,6 +207,15 @@ def test_signals_within_a_second_are_one_press() -> None:
     assert signals.same_presses == 1, "it is reported"
 
 
+def test_a_terminal_that_is_closed_interrupts_and_never_kills() -> None:
+    clock = [0.0]
+    signals = StopSignals(lambda: clock[0])
+    for at in (0.0, 5.0):
+        clock[0] = at
+        signals.note(signal.SIGHUP)
+        assert signals.request == Request.INTERRUPT
+
+
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:
     directory = RunDirectory.create(state.plan)
     assert to_json(read_config(directory.path)) == to_json(state.plan.config)

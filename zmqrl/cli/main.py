@@ -99,6 +99,8 @@ def main() -> None:
     """Run the command line; every `ZmqrlError` is one message and its exit code."""
     prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         code = cli.main(standalone_mode=False, complete_var="_ZMQRL_COMPLETE")
     except ZmqrlError as error:

@@ -48,7 +48,10 @@ class Request(IntEnum):
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: once ends cleanly, again kills. SIGUSR1 (`zmqrl stop`): ends cleanly, as a success."""
+    """SIGINT and SIGTERM: once ends cleanly, again kills. SIGHUP: ends cleanly. SIGUSR1 (`zmqrl stop`): as a success.
+
+    A terminal that is closed sends SIGHUP, and the shell in it may send it again: it never kills.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.request = Request.NONE
@@ -61,6 +64,8 @@ class StopSignals:
         """Take one signal in."""
         if number == signal.SIGUSR1:
             self.request = max(self.request, Request.STOP)
+        elif number == signal.SIGHUP:
+            self.request = max(self.request, Request.INTERRUPT)
         elif self._first_at is None:
             self._first_at = self._clock()
             self.request = max(self.request, Request.INTERRUPT)
@@ -72,7 +77,9 @@ class StopSignals:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Catch them while the run lasts; the handlers before come back."""
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, lambda n, _: self.note(n)) for number in numbers}
         try:
             yield

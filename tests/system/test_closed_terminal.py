@@ -1,0 +1,46 @@
+"""A terminal that is closed during a run ends it as Ctrl-C does."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.cli.commands import ENDLESS
+
+IN_THE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "zmqrl", *sys.argv[1:]])
+"""
+
+
+def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    run, told = tmp_path / "run", tmp_path / "told"
+    words = ("train", "cartpole-ppo", *ENDLESS, "--set", f"on_end=touch {told}", "--run-dir", str(run))
+    argv = [sys.executable, "-c", IN_THE_TERMINAL, *words]
+    with subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        try:
+            _await_env_steps(master, run / "status.json")
+        finally:
+            os.close(master)
+        assert process.wait(20) == 130
+    assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
+    assert told.exists()
+
+
+def _await_env_steps(terminal: int, status: Path) -> None:
+    by = time.monotonic() + 60
+    while time.monotonic() < by:
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 1 << 16)
+        if status.exists() and json.loads(status.read_text())["env_steps"]:
+            return
+    raise AssertionError("the run has not begun within 60 s")
