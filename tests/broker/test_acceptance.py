@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
+from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
@@ -20,10 +22,11 @@ HELLO = ev.WorkerReported(0, 0, (), {})
 class Bus:
     """A state whose worker 0 steps vector env 0."""
 
-    def __init__(self) -> None:
-        self.arena = Arena.private(PLAN)
-        self.state = BrokerState(PLAN, self.arena)
+    def __init__(self, plan: RunPlan = PLAN, trained: int = 0) -> None:
+        self.arena = Arena.private(plan)
+        self.state = BrokerState(plan, self.arena)
         self.state.handle(ev.HostReported({}, (), "local", (0, 1)))
+        self.state.handle(ev.LearnerReported(0, trained))
         self.state.handle(HELLO)
 
     def leases(self) -> Sequence[SlotRef]:
@@ -117,6 +120,19 @@ def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
         bus.arena.release(ref)
     assert max(ref.generation for ref in seen) > 1
     assert len(seen) == 11
+
+
+def test_near_the_end_of_async_no_more_is_leased_than_the_last_batch_needs() -> None:
+    """On-policy, 8 rows a segment and 2 segments a batch; after 96 of 100 env steps one batch is needed."""
+    plan = bus_plan("async", workers=1, vector_envs=2, slots=8, leases=4)
+    run = replace(plan.config.run, total_env_steps=100)
+    bus = Bus(replace(plan, config=replace(plan.config, run=run)), trained=96)
+    first, second = bus.leases()
+    bus.seal(first, SegmentId(0, 0, 0), rows=1)
+    bus.push(first)
+    assert bus.leases() == (second,), "the first counts until the learner releases it"
+    bus.state.handle(ev.LearnerReported(0, 0))
+    assert len(bus.leases()) == 4, "a learner that continues from a full checkpoint needs more"
 
 
 def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broker(bus: Bus) -> None:

@@ -53,7 +53,7 @@ def test_a_lease_can_be_granted_whenever_no_update_is_due() -> None:
     for ratio, workers, leases, rows, starts in COMBINATIONS:
         broker = limiter(ratio, workers, leases, rows, starts)
         for updates in UPDATES:
-            broker.report(updates)
+            broker.report(0, updates)
             for stored in last_without_work(updates, ratio, starts):
                 state = (ratio, workers, leases, rows, starts, updates, stored)
                 assert broker.allows(stored, 0), f"deadlock: {state}"
@@ -76,7 +76,7 @@ def test_random_schedules_get_on(seed: int) -> None:
             count = due(stored, updates, ratio, starts)
             assert count or moved, f"deadlock at {stored} env steps, {updates} updates"
             updates += count
-            broker.report(updates)
+            broker.report(0, updates)
     assert updates >= 19 - 16
 
 
@@ -84,3 +84,31 @@ def test_the_least_slack_is_a_lease_each_or_a_segment_and_what_one_update_needs(
     assert least_slack(2, 2, 32, 0.25) == 128
     assert least_slack(1, 2, 32, 0.02) == 82
     assert least_slack(1, 1, 16, 0.03) == 50
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int) -> None:
+    """Segments have fewer valid rows than fit, and the learner may go back to a full checkpoint."""
+    dice = random.Random(seed)
+    batch, rows, leases = dice.choice((1, 2, 4)), dice.choice((1, 16, 100)), dice.choice((1, 2, 6))
+    total, slots = dice.choice((1, 50, 1000)), leases + 2 * batch
+    plan = bus_plan("async", workers=1, vector_envs=1, leases=leases)
+    env, run = EnvSection(num_envs=1, segment_steps=rows), replace(plan.config.run, total_env_steps=total)
+    config = replace(plan.config, env=env, run=run)
+    broker = LeaseLimiter(replace(plan, config=config, batch_segments=batch, slots=slots))
+    held, out, trained, deaths = list[int](), 0, 0, 3
+    while trained < total:
+        wanted = out < leases and len(held) + out < slots
+        may_lease = wanted and (broker.is_far_from_the_end or broker.has_use_for(len(held), out))
+        moves = [*["lease"] * may_lease, *["fill"] * (out > 0), *["train"] * (len(held) >= batch)]
+        assert moves, f"deadlock: {len(held)} held, {trained} of {total}"
+        move = dice.choice(moves)
+        out += {"lease": 1, "fill": -1, "train": 0}[move]
+        if move == "fill":
+            held.append(dice.choice((1, rows)))
+        if move == "train":
+            trained, held = trained + sum(held[:batch]), held[batch:]
+            if deaths and dice.random() < 0.05:
+                trained, deaths = 0, deaths - 1
+            broker.report(trained, 0)
+    assert len(held) + out <= 2 * batch

@@ -326,7 +326,7 @@ def test_an_engine_that_ends_the_learners_host_interrupts_the_run_and_is_reporte
     assert launcher.summary is not None and launcher.summary.status == status
     out, err = capfd.readouterr()
     assert ("DUE TO TIME LIMIT" in out + err) == (code != 0)
-    assert out.endswith(f"\n  resume with: zmqrl train --resume {run_dir}\n") == (status == "interrupted")
+    assert out.endswith(f"\n  resume with: zmqrl train --resume {run_dir}\n") == (status in ("interrupted", "stopped"))
 
 
 @pytest.mark.parametrize("was_there", [False, True])

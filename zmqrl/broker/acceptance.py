@@ -174,9 +174,9 @@ class Acceptance:
 
     # leases
 
-    def report_updates(self, updates: int) -> None:
+    def report_progress(self, env_steps: int, updates: int) -> None:
         """Where the learner is; it may have released slots."""
-        self._limiter.report(updates)
+        self._limiter.report(env_steps, updates)
         self._released = True
 
     def revoke_leases(self, process: WorkerProcess) -> None:
@@ -201,7 +201,7 @@ class Acceptance:
         actions: list[ev.Action] = []
         wanting, outstanding = self._under_leased()
         spare = self._assignment.spare_leases() if self._sync else 0
-        while wanting and self._limiter.allows((self._base or 0) + self._ledger.stored, outstanding):
+        while wanting and self._may_lease(outstanding):
             has_enough, count, turn, index = min(wanting)
             if has_enough and spare >= self._assignment.most_spare:
                 break
@@ -219,6 +219,13 @@ class Acceptance:
                 wanting.append((self._has_enough(worker.process), count + 1, turn, index))
             actions.append(ev.Reply(index))
         return actions
+
+    def _may_lease(self, outstanding: int) -> bool:
+        """Whether one more lease may be given, beside the `outstanding` ones."""
+        stored = (self._base or 0) + self._ledger.stored
+        return self._limiter.allows(stored, outstanding) and (
+            self._limiter.is_far_from_the_end or self._limiter.has_use_for(self._slots.count_held(), outstanding)
+        )
 
     def _has_enough(self, process: WorkerProcess) -> bool:
         """In sync: it has a lease for each position that it has to fill yet, or to deliver again."""
@@ -307,6 +314,10 @@ class Slots:
             for slot in self._arena.released():
                 if held.pop(slot, None) is not None:
                     self._free.append(slot)
+
+    def count_held(self) -> int:
+        """Slots that the learner has not released."""
+        return sum(self._arena.word(slot, RELEASE) < generation for slot, generation in self._held.items())
 
     def lease(self) -> SlotRef | None:
         """The next free slot under a new generation."""

@@ -158,6 +158,8 @@ class LearnerReported(Struct, frozen=True):
     """The learner's report; it also may have released slots."""
 
     updates: int
+    env_steps: int = 0
+    """Of the whole run, that it has trained on."""
 
 
 class Announced(Struct, frozen=True):

@@ -98,7 +98,7 @@ class BrokerState:
             case ev.WorkerReported():
                 return self._worker_reported(event)
             case ev.LearnerReported():
-                self._acceptance.report_updates(event.updates)
+                self._acceptance.report_progress(event.env_steps, event.updates)
             case ev.Announced():
                 return self._version_announced(event)
             case ev.HostReported():

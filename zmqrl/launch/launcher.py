@@ -475,7 +475,7 @@ class Launcher:
         if error is not None:
             text = error.splitlines()[0] if self._problems_reported else error
             self._print(f"{status}: {text}\n{resume}", sys.stderr)
-        elif status == "interrupted":
+        elif status in ("interrupted", "stopped"):
             self._print(resume)
         return exit_code
 
