@@ -26,8 +26,8 @@ def config_command() -> None:
 def keys_command(pattern: str | None, as_data: bool) -> None:
     """Show the type, default and meaning of each key.
 
-    With PATTERN, only the keys that match it are shown. PATTERN is a part of a name, or a pattern such as `run.*`. A name that another library uses, such as `lr`, shows the
-    corresponding keys of zmqrl.
+    With PATTERN, only the keys that match it are shown. PATTERN is a part of a name, or a pattern such as `run.*`. A
+    name that another library uses, such as `lr`, shows the corresponding keys of zmqrl.
     """
     found = _matching(pattern)
     if as_data:

@@ -117,9 +117,9 @@ def drill_command(
 ) -> int:
     """Inject random faults into two runs; find lost env steps.
 
-    A fault kills, pauses or hangs a process, damages a checkpoint, or makes the disk or the store unavailable. The first
-    run trains PRESET. The second, the witness run, uses an env and an algorithm that record every env step. The drill
-    checks that each recorded env step was stored exactly once.
+    A fault kills, pauses or hangs a process, damages a checkpoint, or makes the disk or the store unavailable. The
+    first run trains PRESET. The second, the witness run, uses an env and an algorithm that record every env step. The
+    drill checks that each recorded env step was stored exactly once.
     """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named

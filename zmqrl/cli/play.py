@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 """Environment variables, of which one is set where a window can be opened."""
 CHECKPOINT = click.option(
-    "--checkpoint", metavar="VERSION|best|last", default="best", show_default=True, help="Checkpoint to load: best, last, or a version such as 0-23."
+    "--checkpoint",
+    metavar="VERSION|best|last",
+    default="best",
+    show_default=True,
+    help="Checkpoint to load: best, last, or a version such as 0-23.",
 )
 
 

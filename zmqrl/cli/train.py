@@ -71,16 +71,16 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, --resume RUN "
-        "ends with exit code 2, and --resume auto continues the run.",
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, --resume "
+        "RUN ends with exit code 2, and --resume auto continues the run.",
     ),
     click.option(
         "--for",
         "for_env_steps",
         type=Steps(1),
         metavar="N",
-        help="With --resume: train N more env steps. The keys run.stop_at_return, run.stop_at_updates and run.max_wall_s "
-        "of the stored run do not apply.",
+        help="With --resume: train N more env steps. The keys run.stop_at_return, run.stop_at_updates and "
+        "run.max_wall_s of the stored run do not apply.",
     ),
     click.option(
         "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."
