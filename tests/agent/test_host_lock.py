@@ -101,7 +101,7 @@ def test_another_users_run_is_refused_by_name_and_left_alone(folder: Path, tmp_p
     path = put(folder, entry_of(others, "walker-6a2b", NOBODY), NOBODY)
     with pytest.raises(ConfigError) as refused, registered(boot_of(tmp_path), "", print, folder):
         pass
-    for part in ("node01: busy: run walker-6a2b of user nobody, since 2 h", "15 workers", "from lap", "--limit"):
+    for part in ("node01: busy: run walker-6a2b of user nobody, for 2 h", "15 workers", "from lap", "--limit"):
         assert part in str(refused.value)
     assert files(folder) == [path]
 

@@ -63,8 +63,8 @@ def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Call
     down = zmqrl("down", target.info.run_id)
     assert (down.code, down.err) == (0, "")
     launcher, local = down.out.splitlines()[1:]
-    assert launcher == f"  launcher: ended launcher (pid {target.info.pid}), 0 left"
-    assert local == "  local: 0 left"
+    assert launcher == f"  launcher: ended launcher (pid {target.info.pid}), 0 processes left"
+    assert local == "  local: 0 processes left"
     assert not await_gone(target.processes, 0.0)
     assert all(map(is_alive, other.processes))
     assert json.loads((target.directory / "summary.json").read_text())["status"] == "interrupted"
@@ -88,7 +88,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     assert not await_gone(run.processes, 0.0)
     assert not private_folder(run.info.run_id).exists()
     again = zmqrl("down", run.directory)
-    assert again.out.splitlines()[1:] == ["  launcher: 0 left", "  local: 0 left"]
+    assert again.out.splitlines()[1:] == ["  launcher: 0 processes left", "  local: 0 processes left"]
     assert zmqrl("down", "--all").out == "no active run of yours on this machine\n"
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     down = zmqrl("down", directory)
     assert down.code == 3
     lines = down.out.splitlines()
-    assert lines[2] == "  local: 0 left"
+    assert lines[2] == "  local: 0 processes left"
     assert lines[3].startswith("  own: NOT VERIFIED: it joined manually")
     assert lines[4].startswith("  gone: NOT VERIFIED: ")
     assert str(port) in lines[4]
@@ -150,7 +150,7 @@ class Jobs(LocalOrchestrator):
 
 
 @pytest.mark.parametrize(
-    ("job", "code", "expected"), [("77", 0, "ended job 77, 0 left"), ("stuck", 3, "LEFT job stuck")]
+    ("job", "code", "expected"), [("77", 0, "ended job 77, 0 processes left"), ("stuck", 3, "LEFT job stuck")]
 )
 def test_a_launcher_of_another_machine_is_ended_by_its_job(
     zmqrl: Command, finished: Path, tmp_path: Path, job: str, code: int, expected: str

@@ -24,6 +24,13 @@ def test_help_names_every_command(zmqrl: Command) -> None:
     assert all(f"\n  {name} " in shown.out for name in COMMANDS)
 
 
+@pytest.mark.parametrize("group", [(), ("config",)])
+def test_help_shows_whole_summaries_of_commands(zmqrl: Command, group: tuple[str, ...]) -> None:
+    _, *lines = zmqrl(*group, "--help").out.splitlines()  # the first is the usage, which may end in ARGS...
+    assert lines
+    assert not [line for line in lines if line.endswith("...")]
+
+
 def test_version_as_a_command_and_as_an_option(zmqrl: Command) -> None:
     assert zmqrl("version").out == zmqrl("--version").out == f"zmqrl, version {version('zmqrl')}\n"
 

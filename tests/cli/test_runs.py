@@ -174,6 +174,15 @@ def test_one_word_that_is_no_run_is_who_of_the_newest(zmqrl: Command, logs: Path
         assert ended.out.splitlines() == [f"{name}: begun" for name in shown]
 
 
+@pytest.mark.parametrize("name", ["node-1/3", "worker-9", "node07"])
+def test_one_word_that_is_neither_a_run_nor_a_log_names_the_logs(zmqrl: Command, logs: Path, name: str) -> None:
+    ended = zmqrl("logs", name)
+    assert ended.code == 2
+    assert f"{name!r} is not a run" in ended.err
+    assert f"{Path('runs') / logs.name} has no log of it; known: " in ended.err
+    assert "node-1/worker-1" in ended.err
+
+
 def test_lines_are_picked_by_a_pattern(zmqrl: Command, logs: Path) -> None:
     del logs
     shown = zmqrl("logs", "--grep", "^second.*worker-1$|launcher")

@@ -164,7 +164,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
     "another's run": (
         {"locks": Locks((Lock("6a2b", "anna", False, 77, 7200.0, 15),))},
         "lock",
-        "busy: run 6a2b (pid 77, since 2 h, 15 workers) of user anna",
+        "busy: run 6a2b (pid 77, for 2 h, 15 workers) of user anna",
         "--limit",
     ),
     "no connection": ({"failure": Failure("ssh", "refused", "ask")}, "ssh", "refused", "ask"),
@@ -208,7 +208,7 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "own run": (
         {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2),))},
         "lock",
-        "run 6a2b (pid 77, since 1 min, 2 workers)",
+        "run 6a2b (pid 77, for 1 min, 2 workers)",
     ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False, {}, ())}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False, {}, ())}, "cores", "6 workers for 4 cores"),

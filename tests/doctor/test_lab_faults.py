@@ -186,7 +186,7 @@ FAULTS = {
     "no-zmqrl": ("zmqrl", "No module named", "zmqrl setup"),
     "other-version": ("versions", f"zmqrl 9.9 there, {metadata.version('zmqrl')} here", "--limit other-version"),
     "full": ("workdir", "/tmp/full/zmqrl cannot be written: /tmp/full: No space left on device", "df -h /tmp/full"),
-    "busy": ("lock", ", since 2 h, 15 workers) of user nobody", "--limit"),
+    "busy": ("lock", ", for 2 h, 15 workers) of user nobody", "--limit"),
     "no-env": ("env", "module 'odd_env' was not found", "code.sync"),
     "other-spaces": ("env", "float32 [4] -> discrete 3, on local float32 [3] -> discrete 3", "zmqrl setup"),
     "silent": ("answer", "no answer within 8 s to: the handshake; its login shell printed: Password:", "start-up"),

@@ -138,10 +138,10 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert hosts.zmqrl("fetch", "runs/b", "--on", "gpu1").code == 0
     assert files(hosts.lab.folder / "runs" / "b") == files(hosts.gpu1.tmp / "zmqrl" / "runs" / "b")
     down = hosts.elsewhere("down", "runs/b", *where)
-    assert down.code == 0 and down.out.count("0 left") == 3, down
+    assert down.code == 0 and down.out.count("0 processes left") == 3, down
     hosts.lab.power_off(2)
     down = hosts.elsewhere("down", "runs/b", *where)
-    assert down.code == 3 and "  local: 0 left" in down.out and "on n2" in down.err, down
+    assert down.code == 3 and "  local: 0 processes left" in down.out and "on n2" in down.err, down
     assert re.search(r"^  n2: NOT VERIFIED: ", down.out, re.M)
 
 

@@ -88,6 +88,6 @@ def test_a_launcher_that_was_killed_leaves_a_master_for_its_bound_only(lab: Lab)
         for host in lab.hosts[1:]:
             until(lambda host=host: not sessions(host) and not processes(host, run_id))
         code, out, err = run.command("down", str(run.run_dir))
-        assert code == 0 and "h1: 0 left" in out and "h2: 0 left" in out, (out, err)
+        assert code == 0 and "h1: 0 processes left" in out and "h2: 0 processes left" in out, (out, err)
     code, out, _ = run.command("clean")
     assert code == 0 and masters() == [], out

@@ -127,7 +127,7 @@ def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Be
     one.process.send_signal(signal.SIGSTOP)  # it cannot help
     code, out, err = one.command("down", str(one.run_dir))
     assert code == 0, (out, err)
-    assert "h1" in out and "0 left" in out, out
+    assert "h1" in out and "0 processes left" in out, out
     assert is_gone(lab, one.run_id)
     before = other.status()["env_steps"]
     other.wait_for_steps(before + 1_000)

@@ -70,7 +70,7 @@ class Entry:
 
     def __str__(self) -> str:
         age = _age(time.time() - self.since)
-        return f"run {self.run_id} of user {self.user}, since {age} ({self.workers} workers, from {self.launcher})"
+        return f"run {self.run_id} of user {self.user}, for {age} ({self.workers} workers, from {self.launcher})"
 
 
 def own_entry(boot: Boot, launcher: str) -> Entry:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from zmqrl.cli.hosts_options import LIMIT_WORKERS
 from zmqrl.cli.on import RUN_HELP
 from zmqrl.cli.runs import ANSWER_S, JSON, check_running, place
 from zmqrl.errors import ConfigError
@@ -23,7 +24,7 @@ from zmqrl.errors import ConfigError
     help="Override a key of HOSTS. Give every --set of the launch again.",
 )
 @click.option(
-    "--limit", multiple=True, metavar="HOST,...", help="Use only these hosts. Give every --limit of the launch again."
+    "--limit", multiple=True, metavar="HOST,...", help=f"{LIMIT_WORKERS} Give every --limit of the launch again."
 )
 @click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 @JSON

@@ -24,10 +24,10 @@ def config_command() -> None:
 @click.argument("pattern", required=False)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def keys_command(pattern: str | None, as_data: bool) -> None:
-    """Show type, default and meaning of all configuration keys, or of those that match PATTERN.
+    """Show the type, default and meaning of each key.
 
-    PATTERN is a part of a name, or a pattern such as `run.*`. A name that another library uses, such as `lr`, shows the
-    corresponding keys of zmqrl.
+    With PATTERN, only the keys that match it are shown. PATTERN is a part of a name, or a pattern such as `run.*`. A
+    name that another library uses, such as `lr`, shows the corresponding keys of zmqrl.
     """
     found = _matching(pattern)
     if as_data:

@@ -21,7 +21,7 @@ EXIT_FAULTS = 2
 @click.command("doctor")
 @click.argument("hosts", type=click.Path(path_type=Path))
 @SET
-@limit_option("Check these hosts only.")
+@limit_option("Check only these hosts and the learner's host.")
 @click.option("--json", "as_data", is_flag=True, help="Print all measurements as JSON.")
 @click.option("--plain", is_flag=True, help="Print plain columns instead of a table.")
 @click.option(
@@ -43,9 +43,9 @@ def doctor_command(
     accept_new_hosts: bool,
     on: str | None,
 ) -> int:
-    """Check every host of HOSTS (hosts.yaml) without starting a run.
+    """Check the hosts of HOSTS without starting a run.
 
-    Exit code 2: at least one fault prevents a launch.
+    HOSTS is a hosts file (hosts.yaml). Exit code 2: at least one fault prevents a launch.
     """
     from zmqrl.doctor.judge import judge_all
     from zmqrl.doctor.needs import needs_of

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="End all your runs that are active on this machine, and runs in runs/ that have no recorded end.",
 )
-@limit_option("End the run on these hosts only.")
+@limit_option("End the run on these hosts only. For an active run use `zmqrl drain` instead.")
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, as soon as its state is known.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: bool) -> None:
-    """End RUN immediately on every host, even if its launcher has ended.
+    """End RUN immediately on every host.
 
-    No checkpoint is written; `stop` writes one.
+    The command also works if the launcher of RUN has ended. No checkpoint is written; `stop` writes one.
     """
     if every and (run is not None or limit):
         raise click.UsageError("--all cannot be combined with RUN or --limit")
@@ -93,5 +93,5 @@ def _line(report: HostReport) -> str:
     reaped = report.reaped
     parts = [f"ended {', '.join(reaped.ended)}"] if reaped.ended else []
     parts += [f"killed {', '.join(reaped.killed)}"] if reaped.killed else []
-    parts += [f"LEFT {', '.join(reaped.left)}"] if reaped.left else ["0 left"]
+    parts += [f"LEFT {', '.join(reaped.left)}"] if reaped.left else ["0 processes left"]
     return f"  {report.host}: {', '.join(parts)}"

@@ -70,7 +70,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option(
     "--plant",
     type=click.Choice(PLANTS),
-    help="Insert this defect into the witness run; the drill must then fail and name it.",
+    help="Test the drill: give the learner of the witness run wrong segments. lose: some rows are missing. double: a "
+    "segment is repeated. tear: the last half of a segment is from another segment. The drill must then fail.",
 )
 @click.option(
     "--small-disk",
@@ -114,10 +115,11 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Inject random faults (kill, stop, hang, damage) into two runs, and verify that no env steps were lost.
+    """Inject random faults into two runs; find lost env steps.
 
-    The first run trains PRESET. The second, the witness run, uses an env and an algorithm of the drill; its records are
-    checked for lost env steps.
+    A fault kills, pauses or hangs a process, damages a checkpoint, or makes the disk or the store unavailable. The
+    first run trains PRESET. The second, the witness run, uses an env and an algorithm that record every env step. The
+    drill checks that each recorded env step was stored exactly once.
     """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from zmqrl.cli.hosts_options import SET
+from zmqrl.cli.hosts_options import LIMIT_WORKERS, SET
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import OnCommand
 
@@ -22,7 +22,7 @@ SESSION_S = 15.0
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>.")
 @click.option("--name", metavar="NAME", help="Name the unit zmqrl-NAME.service. Default: the value of run.name.")
 @SET
-@limit_option("Use only these hosts.")
+@limit_option(LIMIT_WORKERS)
 @click.option("--print", "as_text", is_flag=True, help="Print the unit and write nothing.")
 def install_unit_command(
     hosts: Path,
@@ -32,9 +32,9 @@ def install_unit_command(
     limit: tuple[str, ...],
     as_text: bool,
 ) -> None:
-    """Write a systemd user unit that launches HOSTS (hosts.yaml) at each boot.
+    """Write a systemd user unit that launches HOSTS.
 
-    The unit starts the run, or resumes it if it was started before.
+    HOSTS is a hosts file (hosts.yaml). At each boot the unit starts the run, or resumes it if it was started before.
     """
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of

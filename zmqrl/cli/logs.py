@@ -40,14 +40,13 @@ def logs_command(
     """Show the logs of RUN.
 
     WHO selects logs: HOST, ROLE, ROLE-INDEX, HOST/ROLE-INDEX, or HOST/INDEX for a worker. ROLE is agent,
-    broker, evaluator, learner or worker. A single argument is RUN if such a run exists, otherwise WHO.
+    broker, evaluator, learner or worker. A single argument is RUN if such a run exists; otherwise it is WHO.
     """
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)
     logs = _logs(directory, who)
     if not logs:
-        there = ", ".join(log.name for log in _logs(directory, None).values()) or "none"
-        raise ConfigError(f"no log of {who!r} in {directory}; known: {there}")
+        raise ConfigError(f"no log of {who!r} in {directory}; known: {_names(directory)}")
     from zmqrl.launch.run_directory import is_live
 
     first = -lines if lines else (0 if grep else -LINES)
@@ -134,21 +133,25 @@ def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
 
 
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
-    """A single argument is WHO when it names no run but logs of the newest one."""
+    """A single argument that names no run is WHO, of the default run."""
     from zmqrl.cli.find_run import find_run
 
     try:
         return (*find_run(run), who)
-    except ConfigError:
+    except ConfigError as error:
         if run is None or who is not None:
             raise
         try:
-            newest = find_run(None)
+            directory, info = find_run(None)
         except ConfigError:
-            newest = None
-        if newest is None or not _logs(newest[0], run):
-            raise
-        return (*newest, run)
+            raise error from None
+        if not _logs(directory, run):
+            raise ConfigError(f"{error}; and {directory} has no log of it; known: {_names(directory)}") from error
+        return directory, info, run
+
+
+def _names(directory: Path) -> str:
+    return ", ".join(log.name for log in _logs(directory, None).values()) or "none"
 
 
 def _pattern(grep: str | None) -> re.Pattern[str]:

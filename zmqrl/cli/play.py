@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 """Environment variables, of which one is set where a window can be opened."""
 CHECKPOINT = click.option(
-    "--checkpoint", metavar="VERSION|best|last", default="best", show_default=True, help="Checkpoint to load."
+    "--checkpoint",
+    metavar="VERSION|best|last",
+    default="best",
+    show_default=True,
+    help="Checkpoint to load: best, last, or a version such as 0-23.",
 )
 
 
@@ -51,7 +55,10 @@ class Played:
 )
 @click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
 def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
-    """Play greedy episodes with a checkpoint of RUN: a run directory, a run id, or the URL of a copy of a run."""
+    """Play greedy episodes with a checkpoint of RUN.
+
+    RUN is a run directory, a run id, or the URL of a copy of a run.
+    """
     from zmqrl.evaluator.evaluation import evaluate
     from zmqrl.evaluator.rendering import check_video, record
 
@@ -90,9 +97,9 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) -> None:
-    """Show greedy episodes in a window of the env (render_mode=human).
+    """Show greedy episodes in a window of the env.
 
-    RUN is a run directory, or the URL of a copy of one.
+    The env is created with render_mode=human. RUN is a run directory, a run id, or the URL of a copy of a run.
     """
     from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode
 

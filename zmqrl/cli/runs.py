@@ -53,9 +53,9 @@ class _Limit(click.ParamType[float]):
 )
 @JSON
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
-    """Stop RUN after its current version; write a checkpoint and a summary.
+    """Stop RUN cleanly, with a checkpoint and a summary.
 
-    Remaining runs of --seeds are not started.
+    The run ends when its current version is complete. In a run with --seeds the remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
@@ -117,7 +117,10 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 @click.argument("ids", nargs=-1, metavar="[RUN_ID]...")
 @JSON
 def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
-    """Remove the socket folders that ended runs left on this machine: of all runs in runs/, or only of RUN_ID."""
+    """Remove the socket folders of ended runs.
+
+    A run that was killed leaves such a folder on this machine. Default: the folders of all runs in runs/.
+    """
     from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -155,10 +158,10 @@ ANSWER_S = 10.0
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
 @JSON
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
-    """Set the number of workers of HOST to N. A lost or drained host is reconnected.
+    """Set the number of workers of HOST to N.
 
-    A HOST that is not part of the run is added to it: HOST must then be an address or a name of ~/.ssh/config. The
-    settings of the host come from `defaults` of the run.
+    A lost or drained host is reconnected. A HOST that is not part of the run is added to it: HOST must then be an
+    address or a name of ~/.ssh/config. The settings of the host come from `defaults` of the run.
     """
     is_run = "=" not in arguments[0] or "/" in arguments[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = arguments[0] if is_run else None
@@ -177,9 +180,10 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
 @click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
 @JSON
 def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
-    """Remove the workers of HOST from the run after their current segments; no env steps are lost.
+    """Remove the workers of HOST from the run.
 
-    A host that joined with a connection file is removed at once; env steps that it has not delivered are dropped.
+    The workers first complete and deliver their current segments: no env steps are lost. Exception: a host that joined
+    by `zmqrl worker` is removed at once, and env steps that it has not delivered are dropped.
     """
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")

@@ -34,7 +34,10 @@ def setup_command(
     hosts: Path, limit: tuple[str, ...], overrides: tuple[str, ...], wheels: Path | None, constraints: Path | None,
     extras: str,
 ) -> int:  # fmt: skip
-    """Create a venv on each remote host of HOSTS (hosts.yaml), and install the zmqrl of this machine into it."""
+    """Install zmqrl on the remote hosts of HOSTS.
+
+    HOSTS is a hosts file (hosts.yaml). Each host gets a venv with the zmqrl of this machine.
+    """
     from zmqrl.config.hosts import chosen_hosts
     from zmqrl.launch.configure import load_config
     from zmqrl.orchestrators.make import check_by_ssh

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.cli import completion
+from zmqrl.cli.hosts_options import LIMIT_WORKERS
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.errors import ConfigError
 
@@ -70,23 +71,23 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded: exit code "
-        "2; with --resume auto the run continues.",
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, --resume "
+        "RUN ends with exit code 2, and --resume auto continues the run.",
     ),
     click.option(
         "--for",
         "for_env_steps",
         type=Steps(1),
         metavar="N",
-        help="With --resume: train N more env steps; run.stop_at_return, run.stop_at_updates and run.max_wall_s of the "
-        "stored run do not apply.",
+        help="With --resume: train N more env steps. The keys run.stop_at_return, run.stop_at_updates and "
+        "run.max_wall_s of the stored run do not apply.",
     ),
     click.option(
         "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."
     ),
-    limit_option("Use only these hosts."),
+    limit_option(LIMIT_WORKERS),
     click.option(
-        "--on", metavar="HOST", help="Start the launcher on HOST; the run does not depend on this machine after that."
+        "--on", metavar="HOST", help="Start the launcher on HOST. The run then does not depend on this machine."
     ),
     click.option(
         "--detach", is_flag=True, help="Return when all processes are ready; the run continues in the background."
@@ -201,7 +202,11 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
 @_with_options
 @click.pass_obj
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
-    """Train on this machine. PRESET is a name that `zmqrl presets` lists, or a YAML file; --env ID replaces it."""
+    """Train with PRESET on this machine.
+
+    PRESET is a name that `zmqrl presets` lists, or a YAML file; --env ID replaces it. If the YAML file lists hosts, the
+    run also uses these hosts.
+    """
     _check_env(preset, env, algo, options["resume"])
     return _run(_request_of(preset, None, env, algo, started_at, options))
 
@@ -221,7 +226,10 @@ def _check_env(preset: str | None, env: str | None, algo: str | None, resume: st
 @click.command("presets")
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def presets_command(as_data: bool) -> None:
-    """List the presets with env, algorithm, mode, limit of env steps, and the return that ends training early."""
+    """List the presets.
+
+    The columns are env, algorithm, mode, limit of env steps, and the return that ends training early.
+    """
     from zmqrl.config.load import presets
     from zmqrl.launch.configure import load_config
 

@@ -25,7 +25,11 @@ GRACE_S = 10.0
     help="The connection file that the launcher wrote for this host.",
 )
 def worker_command(file: Path) -> int:
-    """Run the workers of a `manual` host until the run ends. Ctrl-C removes this host from the run."""
+    """Join a run with the workers of this machine.
+
+    For a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). The command ends with the run.
+    Ctrl-C removes this host from the run.
+    """
     from zmqrl.launch.connection_file import read_connection_file
     from zmqrl.messages import agent
     from zmqrl.orchestrators.local import LocalOrchestrator

@@ -70,7 +70,9 @@ def _numbers(key: str, part: str) -> Sequence[str]:
             raise _no_range(key)
         first, last = match[1], match[2] or match[1]
         count = int(last) - int(first) + 1
-        if not 1 <= count <= MOST_HOSTS:
+        if count < 1:
+            raise ConfigError(f"{key}: {first} is greater than {last}; write the smaller number first")
+        if count > MOST_HOSTS:
             raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
         found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return found

@@ -175,7 +175,7 @@ def judge_locks(host: HostCheck) -> None:
 
 
 def _run(lock: Lock) -> str:
-    return f"run {lock.run_id} (pid {lock.pid}, since {span(lock.age_s)}, {lock.workers} workers)"
+    return f"run {lock.run_id} (pid {lock.pid}, for {span(lock.age_s)}, {lock.workers} workers)"
 
 
 def judge_curve(host: HostCheck) -> None:
