@@ -69,6 +69,15 @@ def test_eval_of_a_named_checkpoint(zmqrl: Command, stored: Path) -> None:
     assert "--checkpoint 0-4: not found" in ended.err and "its versions: 0-5 (last), 0-3" in ended.err
 
 
+def test_episodes_that_take_long_are_remarked_once_and_can_be_truncated(
+    zmqrl: Command, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.cli.play.REMARK_AFTER_S", 0.0)
+    ended = zmqrl("eval", stored, "--episodes", "2", "--max-episode-steps", "3")
+    assert ended.out == "version 0-5: return 3.00 +- 0.00 over 2 greedy episodes\n"
+    assert ended.err == "no result yet: the longest episodes have 1 steps; --max-episode-steps N truncates them\n"
+
+
 def test_a_video_of_the_first_episode(zmqrl: Command, stored: Path) -> None:
     import imageio.v3
     import imageio_ffmpeg

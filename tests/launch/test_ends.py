@@ -129,9 +129,9 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
     started.append(run)
     processes = run.ready()
     run.process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    time.sleep(0.5)
     run.process.send_signal(signal.SIGINT)
-    time.sleep(0.78)
+    time.sleep(1.0)
     run.process.send_signal(signal.SIGINT)
     code, out, err = run.end()
     assert code == 130

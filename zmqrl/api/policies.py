@@ -138,7 +138,7 @@ def evaluate(
     Args:
         policy: From `load_policy`, or any function from an observation to an action.
         env: An env, which stays open, or an id as `env.id` takes it; None: that of the run of `load_policy`, with its
-            wrappers and without those that change rewards.
+            wrappers and without those that change rewards. Its episodes have to end.
         episodes: How many.
         seed: Of the first episode.
 

@@ -6,9 +6,10 @@ import json
 import os
 import shlex
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,14 @@ CHECKPOINT = click.option(
     show_default=True,
     help="Checkpoint to load: best, last, or a version such as 0-23.",
 )
+MOST_STEPS = click.option(
+    "--max-episode-steps",
+    "most_steps",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Truncate each episode after N steps.",
+)
+REMARK_AFTER_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,11 +59,20 @@ class Played:
 )
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
+@MOST_STEPS
 @click.option(
     "--video", type=click.Path(path_type=Path), help="Write a video of the first episode to this .mp4 or .gif file."
 )
 @click.option("--json", "as_data", is_flag=True, help="Print the score as JSON.")
-def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, video: Path | None, as_data: bool) -> None:
+def eval_command(
+    run: str,
+    episodes: int,
+    seed: int | None,
+    checkpoint: str,
+    most_steps: int | None,
+    video: Path | None,
+    as_data: bool,
+) -> None:
     """Play greedy episodes with a checkpoint of RUN.
 
     RUN is a run directory, a run id, or the URL of a copy of a run.
@@ -66,10 +84,10 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
         check_video(video)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # envs draw without a window; SDL prints about displays
     with run_directory(run) as run_dir:
-        played = _load(run_dir, "eval", checkpoint, seed)
+        played = _load(run_dir, "eval", checkpoint, seed, most_steps)
     config, spec = played.config, played.spec
     recorded = None if video is None else record(played.policy, config.env, spec, played.seed, video)
-    score = evaluate(played.policy, config.env, spec, episodes, played.seed)
+    score = evaluate(played.policy, config.env, spec, episodes, played.seed, _Remark())
     if as_data:
         data = {
             "run_dir": run if "://" in run else str(run_dir.absolute()),
@@ -96,7 +114,8 @@ def eval_command(run: str, episodes: int, seed: int | None, checkpoint: str, vid
 )
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
-def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) -> None:
+@MOST_STEPS
+def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None) -> None:
     """Show greedy episodes in a window of the env.
 
     The env is created with render_mode=human. RUN is a run directory, a run id, or the URL of a copy of a run.
@@ -109,7 +128,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str) ->
     if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
         os.environ.setdefault("SDL_VIDEODRIVER", "x11")
     with run_directory(run) as run_dir:
-        played = _load(run_dir, "watch", checkpoint, seed)
+        played = _load(run_dir, "watch", checkpoint, seed, most_steps)
     for number in range(episodes):
         episode = RenderedEpisode(played.config.env, played.spec, played.seed + number, WINDOW)
         try:
@@ -134,12 +153,30 @@ def run_directory(run: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None) -> Played:
+class _Remark:
+    """Printed once when the episodes take long: an env without a step limit may never end one."""
+
+    def __init__(self) -> None:
+        self._steps, self._at = 0, time.monotonic() + REMARK_AFTER_S
+
+    def __call__(self) -> None:
+        self._steps += 1
+        if time.monotonic() >= self._at:
+            self._at = float("inf")
+            text = (
+                f"no result yet: the longest episodes have {self._steps:,} steps; --max-episode-steps N truncates them"
+            )
+            click.echo(text, err=True)
+
+
+def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_steps: int | None) -> Played:
     from zmqrl.envs.make import probe
     from zmqrl.launch.policies import stored_policy
     from zmqrl.launch.run_directory import read_config
 
     config = read_config(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
+    if most_steps is not None:
+        config = replace(config, env=replace(config.env, max_episode_steps=most_steps))
     spec = probe(config.env)
     version, policy = stored_policy(run_dir, config, spec, checkpoint)
     return Played(config, spec, version, policy, config.run.seed if seed is None else seed)

@@ -99,12 +99,24 @@ class Evaluation:
         yield Score(tuple(of_envs[0].tolist()), tuple(of_envs[1].tolist()))
 
 
-def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:
-    """`episodes` greedy episodes of a loaded policy, to their ends."""
+def evaluate(
+    policy: Policy,
+    section: EnvSection,
+    spec: EnvSpec,
+    episodes: int,
+    seed: int,
+    on_step: Callable[[], None] = lambda: None,
+) -> Score:
+    """`episodes` greedy episodes of a loaded policy, to their ends. `on_step` is called after each step of all envs."""
+
+    def continues() -> bool:
+        on_step()
+        return False
+
     with quiet():
         evaluation = Evaluation(section, spec, episodes, seed)
     try:
-        score = evaluation.play(policy)
+        score = evaluation.play(policy, abandoned=continues)
         assert score is not None
         return score
     finally:
