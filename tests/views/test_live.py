@@ -48,6 +48,21 @@ def test_the_key_that_stops_a_run_is_shown_until_it_ends(
     assert ("Ctrl-C: stop" in screen.getvalue()) is has_hint
 
 
+def test_the_first_of_the_plain_lines_names_the_run_and_its_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = stand_in_plan(tmp_path / "run")
+    status = status_of(RunState(plan), time.time())
+    view = PlainView()
+    view.update(lambda: status, 1.0)
+    assert capsys.readouterr().out == "", "before the first metrics"
+    for now in (2.0, 3.0, 12.5):
+        view.update(lambda: {**status, "metrics": {"env_steps_per_s": 10.0}}, now)
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"run {plan.run_id}: {plan.config.run.mode}, in {plan.run_dir}"
+    assert len(lines) == 2 and all("10/s" in line for line in lines)
+
+
 def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()

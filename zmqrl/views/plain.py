@@ -1,4 +1,4 @@
-"""A line every 10 s, for logs and pipes."""
+"""The run in one line, then a line every 10 s, for logs and pipes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class PlainView(View):
     def update(self, status: Status, now: float) -> None:
         if now < self._next_at or not (current := status())["metrics"]:
             return
+        if not self._next_at:
+            _print(f"run {current['run_id']}: {current['mode']}, in {current['run_dir']}", sys.stdout)
         self._next_at = now + LINE_EVERY_S
         _print(line_of(current), sys.stdout)
 
