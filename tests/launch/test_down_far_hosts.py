@@ -79,7 +79,7 @@ def test_each_host_is_asked_and_what_is_gone_is_verified(lab: Lab, tmp_path: Pat
     directory = run_directory(tmp_path, lab)
     code, lines, errors = down(lab, directory)
     assert code == 3, errors
-    assert lines[:3] == [f"run {DOOMED}:", "  launcher: 0 left", "  local: 0 left"]
+    assert lines[:3] == [f"run {DOOMED}:", "  launcher: 0 processes left", "  local: 0 processes left"]
     reports = {line.split(":")[0].strip(): line for line in lines[3:]}
     assert "ended learner-0 (pid" in reports["h0"]
     assert "killed worker-3 (pid" in reports["h1"]

@@ -221,7 +221,7 @@ class Acceptance:
         return actions
 
     def _may_lease(self, outstanding: int) -> bool:
-        """Whether one more lease may be given, beside the `outstanding` ones."""
+        """Whether one more lease may be given in addition to the `outstanding` ones."""
         stored = (self._base or 0) + self._ledger.stored
         return self._limiter.allows(stored, outstanding) and (
             self._limiter.is_far_from_the_end or self._limiter.has_use_for(self._slots.count_held(), outstanding)

@@ -48,7 +48,7 @@ class LeaseLimiter:
         return not self._ends or self._trained + self._arena_rows <= self._total_env_steps
 
     def has_use_for(self, held: int, outstanding: int) -> bool:
-        """Whether the learner may need one more segment beside those that it has not used and the `outstanding` ones.
+        """Whether the learner may need one more segment than it has not used yet, and than are leased.
 
         While fewer segments than a batch are held, the answer is yes until the total is reached: the run ends.
         """

@@ -31,7 +31,10 @@ EXIT_FAULTS = 2
     "--accept-new-hosts", is_flag=True, help="Add unknown host keys to known_hosts; changed keys are rejected."
 )
 @click.option(
-    "--on", metavar="HOST", help="Run the checks on HOST over SSH, with the SSH keys of HOST, as for `launch --on`."
+    "--on",
+    metavar="HOST",
+    help="Check the hosts from HOST, not from this machine: HOST connects to them with its own SSH keys, as with "
+    "`launch --on`.",
 )
 def doctor_command(
     hosts: Path,

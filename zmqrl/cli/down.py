@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="End all your runs that are active on this machine, and runs in runs/ that have no recorded end.",
 )
-@limit_option("End the run on these hosts only. For an active run use `zmqrl drain` instead.")
+@limit_option("End the run on these hosts only. Requires that the launcher has ended; otherwise use `zmqrl drain`.")
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, as soon as its state is known.")
 def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: bool) -> None:
     """End RUN immediately on every host.

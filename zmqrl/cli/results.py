@@ -118,7 +118,12 @@ def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> Non
 
 
 @click.command("version")
-@click.option("--json", "as_data", is_flag=True, help="Print as JSON the versions that a run records.")
+@click.option(
+    "--json",
+    "as_data",
+    is_flag=True,
+    help="Print as JSON: versions of zmqrl, Python and packages, as each run records them.",
+)
 def version_command(as_data: bool) -> None:
     """Print the version of zmqrl."""
     from importlib.metadata import version

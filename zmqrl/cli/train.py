@@ -219,7 +219,7 @@ def _check_env(preset: str | None, env: str | None, algo: str | None, resume: st
     for option, value, key in (("--env", env, "env.id"), ("--algo", algo, "algorithm.kind")):
         if value is not None and (preset is not None or resume not in (None, str(AUTO))):
             other = f"the preset {preset}" if preset is not None else "--resume"
-            fix = f"; --set {key}={value} changes that of the preset" if preset is not None else ""
+            fix = f"; to change the preset: --set {key}={value}" if preset is not None else ""
             raise click.UsageError(f"{option} cannot be combined with {other}{fix}")
 
 

@@ -351,7 +351,7 @@ class DirectoryStore(DataStore):
 
     def _log_passed_over(self, damaged: list[str]) -> None:
         if damaged:
-            _log.warning("checkpoints that cannot be loaded: %d: %s", len(damaged), few(damaged))
+            _log.warning("%d checkpoints cannot be loaded: %s", len(damaged), few(damaged))
 
     def _list(self) -> list[tuple[str, str, Version]]:
         """Name, kind and version of each checkpoint. StoreError when the listing fails."""

@@ -65,7 +65,7 @@ class Where:
 
     def fault(self, what: str) -> EnvFault:
         """The error to raise."""
-        of = "for scores" if self.vector_env < 0 else f"vector env {self.vector_env}"
+        of = "evaluation" if self.vector_env < 0 else f"vector env {self.vector_env}"
         place = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
         return EnvFault(f"env {self.env} ({of}, {place}): {what}", asdict(self))
 

@@ -204,4 +204,4 @@ class Scaling:
 
 def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
     changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
-    return ConfigError(f"{changes} would remove the last worker. To end the run: zmqrl stop")
+    return ConfigError(f"the run would have no worker with {changes}; to end the run: zmqrl stop")
