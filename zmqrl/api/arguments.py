@@ -28,12 +28,20 @@ def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return with_paths(named)
 
 
+def algorithm_name(algo: Any) -> str | None:
+    """What `algorithm.kind` calls `algo`: of a class, its path. ConfigError: it is neither a class nor a text."""
+    named = with_paths({"algo": algo})["algo"]
+    if named is None or isinstance(named, str):
+        return named
+    raise ConfigError(f"algo: {algo!r}: must be the name of an algorithm, or its class")
+
+
 def without_preset(preset: str | None, algo: str | None, env: Any, given: Mapping[str, Any]) -> WithoutPreset | None:
     """What takes the place of a preset; None where there is one.
 
     Args:
         preset: The first argument.
-        algo: An algorithm, or None.
+        algo: From `algorithm_name`.
         env: As it was given: a mapping changes a preset, an id or a class replaces it.
         given: Further arguments, from `dotted`.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zmqrl.algorithms.base import Algorithm
 from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, Score
 from zmqrl.api.planning import PreparedRun, RunArguments, prepared, stored_summary
 from zmqrl.errors import ConfigError, TrainingFailed
@@ -126,7 +127,7 @@ def _end_all() -> None:
 def train(
     preset: str | None = None,
     *,
-    algo: str | None = None,
+    algo: str | type[Algorithm] | None = None,
     run_dir: str | Path | None = None,
     mode: ModeName | None = None,
     workers: int | None = None,
@@ -145,7 +146,7 @@ def train(
 
     Args:
         preset: A name of `zmqrl presets`, or a path of a YAML file; None: `env` names an env to train in.
-        algo: Without a preset: the algorithm; default ppo. Its settings for the env are those of `zmqrl train --env`.
+        algo: Without a preset: the algorithm, or its class; default ppo. Its settings for the env are those of `zmqrl train --env`.
         run_dir: Run directory; default `runs/<name>-<time>`.
         mode: single, sync or async.
         workers: Rollout workers.
@@ -210,7 +211,7 @@ def resume(
 def start(
     preset: str | None = None,
     *,
-    algo: str | None = None,
+    algo: str | type[Algorithm] | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
     for_env_steps: int | None = None,
