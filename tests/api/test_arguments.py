@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,36 @@ def test_errors_name_arguments_of_python(directory: Path, arguments: dict[str, A
         zmqrl.start("cartpole-ppo", **arguments)
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count(str(caught.value)) == 1 and "The above exception" not in shown
+
+
+@pytest.mark.parametrize(
+    ("call", "written", "meant"),
+    [
+        (zmqrl.train, "on_metric", "on_metrics"),
+        (zmqrl.train, "quite", "quiet"),
+        (zmqrl.train, "worker", "workers"),
+        (zmqrl.train, "rundir", "run_dir"),
+        (zmqrl.train, "checks", "check"),
+        (zmqrl.start, "resum", "resume"),
+        (zmqrl.start, "on_scores", "on_score"),
+        (zmqrl.start, "algos", "algo"),
+        (zmqrl.resume, "for_env_step", "for_env_steps"),
+    ],
+)
+def test_a_misspelt_argument_is_suggested(call: Callable[..., Any], written: str, meant: str) -> None:
+    message = rf"^{written}: unknown argument of zmqrl.{call.__name__}; did you mean '{meant}'\?$"
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        call("cartpole-ppo", **{written: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("total_env_steps", "did you mean run.total_env_steps"),
+        ("seeds", "loop over seed="),
+        ("resume", r"zmqrl.resume\(DIR\) continues a run"),
+    ],
+)
+def test_names_of_keys_and_of_other_libraries_have_their_own_messages(name: str, message: str) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        zmqrl.train("cartpole-ppo", **{name: 3})
