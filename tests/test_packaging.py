@@ -48,6 +48,17 @@ def test_every_requirement_is_pinned_to_a_version_that_it_allows() -> None:
             assert requirement.specifier.contains(pin), line
 
 
+def test_every_page_names_the_versions_of_python_that_setup_allows() -> None:
+    least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", setup_cfg()["options"]["python_requires"]).groups()  # type: ignore[union-attr]
+    versions = f"3.{least} to 3.{int(below) - 1}"
+    stated = re.compile(r"Linux(?:,| and) Python (\S+(?: to [0-9.]*\d)?)")
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    found = {path.name: set(stated.findall(path.read_text())) for path in pages}
+    found = {name: each for name, each in found.items() if each}
+    assert {"README.md", "index.md", "first-run.md"} <= set(found)
+    assert all(each == {versions} for each in found.values()), found
+
+
 def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(ROOT / "zmqrl", source / "zmqrl", ignore=shutil.ignore_patterns("__pycache__"))

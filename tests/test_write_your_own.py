@@ -14,7 +14,7 @@ from tests.running import ROOT, environment
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
 PAGE = ROOT / "docs" / "algorithms" / "write-your-own.md"
-BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_sac\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_(?:sac|a2c)\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN_S = 250
 MOST_LINES = 90
 SMALL = ("replay.learning_starts=200", "evaluator.episodes=0", "run.schedule_env_steps=1200")
@@ -75,3 +75,14 @@ def test_the_checks_of_the_page_pass(folder: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed   training_changes_the_network, continuous actions, a module as network" in done.stdout
     assert "imports torch: yes" in done.stdout and "InfiniteHorizon, continuous actions: learned" in done.stdout
+
+
+def test_the_on_policy_algorithm_passes_its_checks_and_runs_in_async(folder: Path) -> None:
+    code = "from my_a2c import A2C; from zmqrl.testing import check_algorithm; print(check_algorithm(A2C))"
+    command = [sys.executable, "-c", code]
+    checked = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+    words = ("--env", "CartPole-v1", "--algo", "my_a2c:A2C", "--mode", "async", "--workers", "1")
+    assert int(str(train(folder, *words, "--run-dir", "run-a2c", env_steps=3000)["updates"])) > 0

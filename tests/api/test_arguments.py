@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,16 @@ import pytest
 
 import zmqrl
 from tests.envs.space_envs import Unmasked
+from zmqrl.algorithms.ppo import PPO
 from zmqrl.api.callbacks import Callbacks
 from zmqrl.api.planning import RunArguments, loaded_for
 from zmqrl.config.sections import Config
 from zmqrl.launch.configure import load
 from zmqrl.launch.without_preset import WithoutPreset
+
+
+class OwnPPO(PPO):
+    """An algorithm of the user's."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def configuration(preset: str | None = None, algo: str | None = None, **overrides: Any) -> Config:
+def configuration(preset: str | None = None, algo: str | type[OwnPPO] | None = None, **overrides: Any) -> Config:
     """Of a new run."""
     none = (None,) * 7
     return loaded_for(RunArguments(preset, algo, *none, overrides, Callbacks(None, None, None), True)).config
@@ -39,6 +46,24 @@ def test_an_env_has_the_settings_of_the_command_line(algo: str | None, env: Any)
     assert configuration(algo=algo, env=env, run__seed=4) == other
 
 
+def test_a_class_is_an_algorithm() -> None:
+    """As `algo` and as `kind`."""
+    named = configuration(algo="tests.api.test_arguments:OwnPPO", env="CartPole-v1")
+    assert configuration(algo=OwnPPO, env="CartPole-v1") == named
+    assert configuration(algorithm={"kind": OwnPPO}, env="CartPole-v1") == named
+
+
+def test_an_algorithm_of_the_calling_script_is_refused_in_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = type("Own", (OwnPPO,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Own", own, raising=False)
+    messages = []
+    for arguments in ({"algo": own}, {"algorithm": {"kind": own}}):
+        with pytest.raises(zmqrl.ConfigError, match=r"move the class to my_algorithm\.py") as caught:
+            zmqrl.start(env="CartPole-v1", **arguments)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
 def test_arguments_go_over_the_settings() -> None:
     config = configuration(env={"id": "CartPole-v1", "num_envs": 3}, algorithm={"kind": "dqn", "gamma": 0.5})
     assert (config.env.num_envs, config.algorithm["kind"], config.algorithm["gamma"]) == (3, "dqn", 0.5)
@@ -51,6 +76,9 @@ def test_arguments_go_over_the_settings() -> None:
         ({"run__seed": 3}, r"a preset .* or env=\"ID\" is required"),
         ({"env": {"num_envs": 3}}, r"a preset .* or env=\"ID\" is required"),
         ({"algo": "dqn"}, r"algo='dqn' requires an env"),
+        ({"algo": 3, "env": "CartPole-v1"}, r"^algo: 3: must be the name of an algorithm, or its class"),
+        ({"algo": object(), "env": "CartPole-v1"}, r"^algo: an object of type object"),
+        ({"algo": Unmasked, "env": "CartPole-v1"}, r"^algo: .*Unmasked"),
         ({"algo": "a2c", "env": "CartPole-v1"}, r"^algo: unknown algorithm 'a2c'; known: dqn"),
         ({"preset": "cartpole-ppo", "algo": "dqn"}, r"^algo: 'dqn' cannot be combined .* algorithm__kind='dqn'"),
         ({"preset": "cartpole-ppo", "env": "Acrobot-v1"}, r"^env: 'Acrobot-v1' cannot .* env__id='Acrobot-v1'"),
@@ -92,3 +120,36 @@ def test_errors_name_arguments_of_python(directory: Path, arguments: dict[str, A
         zmqrl.start("cartpole-ppo", **arguments)
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count(str(caught.value)) == 1 and "The above exception" not in shown
+
+
+@pytest.mark.parametrize(
+    ("call", "written", "meant"),
+    [
+        (zmqrl.train, "on_metric", "on_metrics"),
+        (zmqrl.train, "quite", "quiet"),
+        (zmqrl.train, "worker", "workers"),
+        (zmqrl.train, "rundir", "run_dir"),
+        (zmqrl.train, "checks", "check"),
+        (zmqrl.start, "resum", "resume"),
+        (zmqrl.start, "on_scores", "on_score"),
+        (zmqrl.start, "algos", "algo"),
+        (zmqrl.resume, "for_env_step", "for_env_steps"),
+    ],
+)
+def test_a_misspelt_argument_is_suggested(call: Callable[..., Any], written: str, meant: str) -> None:
+    message = rf"^{written}: unknown argument of zmqrl.{call.__name__}; did you mean '{meant}'\?$"
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        call("cartpole-ppo", **{written: None})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("total_env_steps", "did you mean run.total_env_steps"),
+        ("seeds", "loop over seed="),
+        ("resume", r"zmqrl.resume\(DIR\) continues a run"),
+    ],
+)
+def test_names_of_keys_and_of_other_libraries_have_their_own_messages(name: str, message: str) -> None:
+    with pytest.raises(zmqrl.ConfigError, match=message):
+        zmqrl.train("cartpole-ppo", **{name: 3})

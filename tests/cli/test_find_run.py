@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
 from tests.stored_runs import store_run
-from zmqrl.cli.find_run import directory_of
+from zmqrl.cli.find_run import directory_of, find_run
 from zmqrl.config.codec import to_json
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
+from zmqrl.supervision.process_table import identify
 
 NOW, EARLIER = "pole-0b0b0b", "pole-0a0a0a"
 
@@ -63,3 +66,40 @@ def test_a_resumed_run_keeps_the_ids_of_its_attempts(tmp_path: Path) -> None:
     info = read_info(tmp_path / "run")
     assert info is not None and (info.run_id, info.earlier_ids) == ("c", ("a", "b"))
     assert all(map(info.has_id, "abc")) and not info.has_id("d")
+
+
+def info_of(run_id: str, live: bool) -> RunInfo:
+    """Of a run on this machine; a live one is driven by this process."""
+    process = identify(os.getpid())
+    assert process is not None
+    ended_at = None if live else 2.0
+    return RunInfo(run_id, process.pid, process.start_time, socket.gethostname(), 1.0, None, ended_at)
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Path:
+    """The folder of `--seeds 3`, whose second run trains."""
+    for seed in (1, 2, 3):
+        run_dir = tmp_path / "seeds" / f"seed-{seed}"
+        run_dir.mkdir(parents=True)
+        (run_dir / "config.json").write_text("{}")
+        (run_dir / "run.json").write_text(json.dumps(to_json(info_of(f"pole-00000{seed}", seed == 2))))
+    return tmp_path / "seeds"
+
+
+def test_a_folder_of_runs_names_the_live_one(seeds: Path) -> None:
+    directory, info = find_run(str(seeds))
+    assert (directory, info.run_id) == (seeds / "seed-2", "pole-000002")
+
+
+@pytest.mark.parametrize("live", [0, 2])
+@pytest.mark.parametrize("arguments", [("status", "{}"), ("stop", "{}"), ("scale", "{}", "local=2"), ("logs", "{}")])
+def test_of_no_or_several_live_runs_of_a_folder_one_has_to_be_named(
+    zmqrl: Command, seeds: Path, arguments: tuple[str, ...], live: int
+) -> None:
+    for seed in (1, 2, 3):
+        info = info_of(f"pole-00000{seed}", seed <= live)
+        (seeds / f"seed-{seed}" / "run.json").write_text(json.dumps(to_json(info)))
+    ended = zmqrl(*(word.format(seeds) for word in arguments))
+    assert ended.code == 2
+    assert f"{seeds} is a folder of 3 runs (seed-1, seed-2, seed-3); name one of them: {seeds}/seed-1" in ended.err

@@ -138,6 +138,41 @@ def test_the_worst_of_the_seeds_is_the_exit_code(
     assert left == []
 
 
+@pytest.mark.parametrize(
+    ("flags", "evaluated", "trained", "line"),
+    [
+        ((), (8.0, 10.0, 9.0), (1.0, 2.0, 3.0), "3 seeds: evaluated 9.0, standard deviation 1.0 (8.0, 10.0, 9.0)"),
+        ((), (None, 480.0), (20.0, 24.0), "2 seeds: return 22.0, standard deviation 2.8 (20.0, 24.0)"),
+        ((), (5.0,), (20.0,), None),
+        (("--json",), (480.0, 500.0), (1.0, 2.0), None),
+    ],
+)  # fmt: skip
+def test_the_last_line_is_of_all_seeds(
+    zmqrl: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    evaluated: tuple[float | None, ...],
+    trained: tuple[float | None, ...],
+    line: str | None,
+) -> None:
+    left = list(zip(evaluated, trained, strict=True))
+
+    def launch(plan: RunPlan, *_: object) -> int:
+        run_dir, values = Path(plan.run_dir), left.pop(0)
+        run_dir.mkdir(parents=True)
+        (run_dir / "run.json").write_text('{"run_id": "a"}')
+        summary = {"status": "done", **dict(zip(("eval_return_mean", "train_return_mean_100"), values, strict=True))}
+        (run_dir / "summary.json").write_text(json.dumps(summary))
+        return 0
+
+    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    ended = zmqrl(*RUN, "--seeds", len(evaluated), "--run-dir", "here", *flags)
+    assert ended.code == 0, ended.err
+    written = ended.out.splitlines()
+    assert written[-1:] == [line] if line is not None else not any("seeds:" in each for each in written)
+    assert not flags or len(written) == len(evaluated), "JSON alone"
+
+
 def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 

@@ -195,7 +195,7 @@ def test_a_fault_names_the_agent_and_the_place(fault: str, message: str) -> None
         env.step(np.zeros(3, np.int64))
     with pytest.raises(EnvFault, match=re.escape(message)) as caught:
         env.step(np.zeros(3, np.int64))
-    assert caught.value.detail["episode"] == 0 and caught.value.detail["step"] in (3, 4)
+    assert caught.value.detail["episode"] == 0 and caught.value.detail["step"] == 4
     assert caught.value.detail["seed"] == episode_seed(3, 2, 0, 0)
 
 

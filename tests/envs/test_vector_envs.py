@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from tests.envs.odd_envs import Counting
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import VectorEnv
+from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.envs.vector import NativeVectorEnv, make_vector_env
@@ -94,15 +96,50 @@ def test_a_fault_names_env_slot_seed_episode_and_step(fault: str, words: str) ->
     detail = caught.value.detail
     assert (detail["vector_env"], detail["slot"], detail["episode"]) == (4, 0, 0)
     assert detail["seed"] == int(first[0, 0])
-    assert detail["step"] in (2, 3)
+    assert detail["step"] == 3
     env.close()
 
 
 def test_a_fault_in_reset() -> None:
     section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=2, kwargs={"fault": "reset"})
     env = make_vector_env(section, probe(section), "sync", 5, 0)
-    with pytest.raises(EnvFault, match="no reset today"):
+    with pytest.raises(EnvFault, match="no reset today") as caught:
         env.start()
+    assert caught.value.detail["step"] == 0
+    env.close()
+
+
+@pytest.mark.parametrize("replayed", [2, 5])
+def test_a_replay_counts_steps_as_the_first_time(replayed: int) -> None:
+    """The fault is in the step after a replay, or within it."""
+    section = EnvSection(id="tests.envs.odd_envs:Breaking", num_envs=1, kwargs={"fault": "raise", "at": 3})
+    env = make_vector_env(section, probe(section), "sync", 5, 0)
+
+    def play() -> None:
+        env.start((EnvSlotState(0, np.zeros(replayed, np.int64)),))
+        env.step(np.zeros(1, np.int64))
+
+    with pytest.raises(EnvFault, match="the robot fell over") as caught:
+        play()
+    assert caught.value.detail["step"] == 3
+    env.close()
+
+
+class Flags(Counting):
+    """Its flags have no truth value: it is found after the reward was taken."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, np.zeros(2, bool), truncated, info
+
+
+def test_a_fault_of_the_flags_is_of_the_step_that_returned_them() -> None:
+    section = EnvSection(id=f"{__name__}:Flags", num_envs=1)
+    env = make_vector_env(section, probe(section), "sync", 5, 0)
+    env.start()
+    with pytest.raises(EnvFault, match="ambiguous") as caught:
+        env.step(np.zeros(1, np.int64))
+    assert caught.value.detail["step"] == 1
     env.close()
 
 
@@ -143,7 +180,7 @@ def test_a_native_env_that_returns_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     env.start()
     inner = env._env  # type: ignore[attr-defined]
     inner.state[0, 1] = np.nan
-    with pytest.raises(EnvFault, match=r"slot 1.*NaN"):
+    with pytest.raises(EnvFault, match=r"slot 1.*step 1\).*NaN"):
         env.step(np.zeros(3, np.int64))
     env.close()
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.extras import missing_extra
 from zmqrl.acting.spec import ActingState
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.load import PRESETS
@@ -51,6 +53,41 @@ def test_sizes(tmp_path: Path, preset: str, mode: ModeName, slots: int, streams:
     assert plan.batch_segments == batch
     assert plan.on_policy == (preset == "cartpole-ppo")
     assert from_json(RunPlan, to_json(plan)) == plan
+
+
+class OwnBatch(PPO):
+    """On-policy, with its default for batches in async."""
+
+    batch_segments = None
+
+
+class NoBatch(PPO):
+    """A batch of nothing."""
+
+    batch_segments = 0
+
+
+class ReplayBatch(DQN):
+    """Off-policy, with a batch of segments."""
+
+    batch_segments = 4
+
+
+def test_without_batch_segments_a_batch_in_async_is_that_of_sync(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "cartpole-ppo", "async", algorithm__kind=f"{__name__}:OwnBatch", env__vector_envs=3)
+    assert plan.batch_segments == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset", "message"),
+    [
+        (NoBatch, "cartpole-ppo", "NoBatch.batch_segments: 0: must be at least 1, or None"),
+        (ReplayBatch, "cartpole-dqn", "ReplayBatch.batch_segments: 4: must be None, since on_policy is False"),
+    ],
+)
+def test_a_batch_that_is_refused(tmp_path: Path, kind: type[Algorithm], preset: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, preset, "async", algorithm__kind=f"{__name__}:{kind.__name__}")
 
 
 def test_columns_paths_and_names(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed
 from zmqrl.metrics.groups import Group, group_of
-from zmqrl.metrics.plot import make_plot
+from zmqrl.metrics.plot import MARKED, draw, make_plot
 
 
 def _run(folder: Path, *rows: tuple[float, float], name: str = RETURN, env: str = "CartPole-v1") -> Path:
@@ -119,3 +120,26 @@ def test_smoothed() -> None:
     np.testing.assert_allclose(smoothed(values, 2), [1.5, 4.5, 3.0, 1.5, 3.0])
     np.testing.assert_allclose(smoothed(values, 100), [2.4] * 5)
     assert smoothed(values, 1) is values
+
+
+def test_few_scores_of_a_run_are_marked(tmp_path: Path) -> None:
+    few, many = _run(tmp_path / "few", (0, 1.0), (100, 2.0)), _run(tmp_path / "many", (0, 1.0), (100, 2.0))
+    _run(few, (0, -500.0), (100, -85.0), name=EVALUATED)
+    _run(many, *((n, float(n)) for n in range(MARKED)), name=EVALUATED)
+    plots = {run.name: make_plot([group_of(str(run))]) for run in (few, many)}
+    marks = {(line.metric, line.axis): line.marks for line in plots["few"].lines}
+    for axis, x in (("env_steps", [0, 100]), ("wall_s", [0, 10])):
+        found = marks[EVALUATED, axis]
+        assert found is not None and found[0].tolist() == x and found[1].tolist() == [-500.0, -85.0]
+        assert marks[RETURN, axis] is None
+    assert all(line.marks is None for line in plots["many"].lines)
+    both = make_plot([Group("both", (few, few))])
+    assert all(line.marks is None for line in both.lines), "the curve is not that of one run"
+
+    plot = plots["few"]
+    plain = replace(plot, lines=tuple(replace(line, marks=None) for line in plot.lines))
+    shapes = []
+    for name, drawn in (("with", plot), ("without", plain)):
+        draw(drawn, tmp_path / f"{name}.svg")
+        shapes.append((tmp_path / f"{name}.svg").read_text().count("<use "))
+    assert shapes[0] - shapes[1] == 4, "two scores in two panels"

@@ -292,7 +292,7 @@ def long_sequences() -> DQN:
 ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (algorithm.config_is_a_frozen_dataclass, changed(Config=Thawed)),
     (algorithm.modes_are_named, changed(modes=frozenset({"sometimes"}))),
-    (algorithm.batches_are_announced_by_on_policy_algorithms_only, changed(batch_segments=None)),
+    (algorithm.batches_are_announced_by_on_policy_algorithms_only, changed(batch_segments=0)),
     (algorithm.two_instances_agree, changed(statistics=lambda self: {"n": np.array(NUMBERS.next())})),
     (algorithm.acting_is_of_the_network, changed(acting=other_tower)),
     (algorithm.acting_is_of_the_network, changed(acting=with_extra("reward", (STEPS, ENVS_EACH)))),
@@ -334,6 +334,10 @@ def test_an_off_policy_algorithm_with_a_batch_is_found() -> None:
         algorithm.batches_are_announced_by_on_policy_algorithms_only(
             lambda: kind(DQN.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
         )
+
+
+def test_an_on_policy_algorithm_may_leave_the_batch_to_the_run() -> None:
+    algorithm.batches_are_announced_by_on_policy_algorithms_only(changed(batch_segments=None))
 
 
 # --- networks

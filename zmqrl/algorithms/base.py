@@ -32,6 +32,7 @@ __all__ = [
     "OffPolicyLearner",
     "OnPolicyLearner",
     "Progress",
+    "check_batch",
     "schedule_of",
 ]
 
@@ -135,7 +136,7 @@ class Algorithm(ABC):
 
     @property
     def batch_segments(self) -> int | None:
-        """async, on-policy: segments of one training batch; None for off-policy."""
+        """async, on-policy: segments of one training batch; None: `env.vector_envs`, as in single and sync."""
         return None
 
     def replay(self) -> ReplaySpec:
@@ -145,6 +146,14 @@ class Algorithm(ABC):
     @abstractmethod
     def learner(self, context: LearnerContext) -> OnPolicyLearner | OffPolicyLearner:
         """Import torch and build the learner, starting from the weights of `context`."""
+
+
+def check_batch(algorithm: Algorithm) -> None:
+    """Raise `ConfigError` for a `batch_segments` below 1, or of an off-policy algorithm."""
+    size = algorithm.batch_segments
+    if size is not None and (size < 1 or not algorithm.on_policy):
+        rule = "at least 1, or None" if algorithm.on_policy else "None, since on_policy is False"
+        raise ConfigError(f"{type(algorithm).__qualname__}.batch_segments: {size}: must be {rule}")
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:

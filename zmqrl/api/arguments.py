@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from typing import Any
 
 from zmqrl.algorithms.make import kind_of
+from zmqrl.config.aliases import KEYS, NO_KEYS, alias
+from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.launch.own_code import MAIN, path_of, with_paths
 from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
@@ -15,6 +20,19 @@ REQUIRED = (
     'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
     'example zmqrl.train("cartpole-ppo") or zmqrl.train(env="CartPole-v1", algo="ppo")'
 )
+
+
+def check_names(function: Callable[..., Any], overrides: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for an override that is a misspelt argument of `function`."""
+    sections = {field.name for field in fields(Config)}
+    parameters = signature(function).parameters.values()
+    known = [each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
+    for name in overrides:
+        if "." in name or "__" in name or name in sections or alias(name) in (*KEYS, *NO_KEYS):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(f"{name}: unknown argument of zmqrl.{function.__name__}; did you mean {near[0]!r}?")
 
 
 def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,12 +46,20 @@ def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return with_paths(named)
 
 
+def algorithm_name(algo: Any) -> str | None:
+    """What `algorithm.kind` calls `algo`: of a class, its path. ConfigError: it is neither a class nor a text."""
+    named = with_paths({"algo": algo})["algo"]
+    if named is None or isinstance(named, str):
+        return named
+    raise ConfigError(f"algo: {algo!r}: must be the name of an algorithm, or its class")
+
+
 def without_preset(preset: str | None, algo: str | None, env: Any, given: Mapping[str, Any]) -> WithoutPreset | None:
     """What takes the place of a preset; None where there is one.
 
     Args:
         preset: The first argument.
-        algo: An algorithm, or None.
+        algo: From `algorithm_name`.
         env: As it was given: a mapping changes a preset, an id or a class replaces it.
         given: Further arguments, from `dotted`.
 

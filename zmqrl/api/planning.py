@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.api.arguments import dotted, for_python, without_preset
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.api.arguments import algorithm_name, dotted, for_python, without_preset
 from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
 from zmqrl.config.load import Loaded
@@ -37,7 +38,7 @@ class RunArguments:
     """The arguments that `train`, `start` and `resume` have in common."""
 
     preset: str | None
-    algo: str | None
+    algo: str | type[Algorithm] | None
     run_dir: str | Path | None
     resume: str | Path | None
     for_env_steps: int | None
@@ -93,7 +94,7 @@ def loaded_for(asked: RunArguments) -> Loaded:
     """The configuration of a new run."""
     source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
     given = dotted(asked.overrides)
-    base = without_preset(asked.preset, asked.algo, asked.overrides.get("env"), given)
+    base = without_preset(asked.preset, algorithm_name(asked.algo), asked.overrides.get("env"), given)
     flags = (asked.mode, asked.workers, asked.seed)
     return load(asked.preset, None, given, *flags, init_from=source, without_preset=base)
 

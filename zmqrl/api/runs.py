@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.api.arguments import check_names
 from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, Score
 from zmqrl.api.planning import PreparedRun, RunArguments, prepared, stored_summary
 from zmqrl.errors import ConfigError, TrainingFailed
@@ -126,7 +128,7 @@ def _end_all() -> None:
 def train(
     preset: str | None = None,
     *,
-    algo: str | None = None,
+    algo: str | type[Algorithm] | None = None,
     run_dir: str | Path | None = None,
     mode: ModeName | None = None,
     workers: int | None = None,
@@ -145,7 +147,8 @@ def train(
 
     Args:
         preset: A name of `zmqrl presets`, or a path of a YAML file; None: `env` names an env to train in.
-        algo: Without a preset: the algorithm; default ppo. Its settings for the env are those of `zmqrl train --env`.
+        algo: Without a preset: the algorithm, or its class; default ppo. Its settings for the env are those of
+            `zmqrl train --env`.
         run_dir: Run directory; default `runs/<name>-<time>`.
         mode: single, sync or async.
         workers: Rollout workers.
@@ -166,6 +169,7 @@ def train(
         ConfigError: The run cannot be started with these arguments; nothing was written.
         TrainingFailed: The training failed; its `summary` is that of the run.
     """
+    check_names(train, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(preset, algo, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
     return _run_here(asked, check)
@@ -200,6 +204,7 @@ def resume(
         ConfigError: The run cannot be continued with these arguments.
         TrainingFailed: The training failed.
     """
+    check_names(resume, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(
         None, None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet
@@ -210,7 +215,7 @@ def resume(
 def start(
     preset: str | None = None,
     *,
-    algo: str | None = None,
+    algo: str | type[Algorithm] | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
     for_env_steps: int | None = None,
@@ -245,6 +250,7 @@ def start(
     Raises:
         ConfigError: The run cannot be started with these arguments; nothing was written.
     """
+    check_names(start, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(
         preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet

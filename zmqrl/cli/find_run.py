@@ -12,7 +12,7 @@ import click
 
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_folder_of_runs
 
 RUNS = Path("runs")
 
@@ -20,7 +20,8 @@ RUNS = Path("runs")
 def find_run(run: str | None) -> tuple[Path, RunInfo]:
     """The run directory and its `run.json`. Default: the newest live run below this directory, else that of `runs/`.
 
-    A run elsewhere has to be named: on a shared account it may be another person's.
+    A run elsewhere has to be named: on a shared account it may be another person's. Of a folder of runs, as that of
+    `--seeds`, it is the one that is live.
 
     Raises:
         ConfigError: The run was not found.
@@ -31,6 +32,9 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     if run is not None:
         named = next((pair for pair in (*active, *runs_here()) if pair[1].has_id(run)), None)
         if named is None:
+            named = _live_run_in(Path(run))
+        if named is None:
+            refuse_folder_of_runs(Path(run))
             raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
         return named
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
@@ -42,6 +46,13 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
             f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
         )
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
+
+
+def _live_run_in(folder: Path) -> tuple[Path, RunInfo] | None:
+    """The live run in a folder of runs; None where there are several, or none."""
+    found = ((path.parent, read_info(path.parent)) for path in folder.glob("*/run.json"))
+    live = [(path, info) for path, info in found if info is not None and is_live(path, info)]
+    return live[0] if len(live) == 1 else None
 
 
 def directory_of(run: str) -> Path:

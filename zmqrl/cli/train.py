@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -385,6 +385,7 @@ def _run_seeds(request: TrainRequest, seeds: int) -> int:
     if request.resume is not None or request.detach:
         raise click.UsageError("--seeds cannot be combined with --resume or --detach")
     from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.summary import line_of_seeds
 
     config = _load(request, request.seed).config
     folder = request.run_dir or default_directory(config.run.name)
@@ -394,19 +395,23 @@ def _run_seeds(request: TrainRequest, seeds: int) -> int:
     codes = []
     for seed, directory in runs.items():
         codes.append(_run_one(request, directory, seed))
-        if codes[-1] == WORST_FIRST[0] or _was_stopped(directory):
-            break
+        if codes[-1] == WORST_FIRST[0] or _summary(directory).get("status") == "stopped":
+            break  # `zmqrl stop` means the whole series
     if len(codes) < len(runs):
         click.echo(f"{len(runs) - len(codes)} of {len(runs)} seeds were not run", err=True)
+    line = line_of_seeds([_summary(directory) for directory in runs.values()])
+    if line is not None and not request.as_data:
+        click.echo(line)
     return min(codes, key=WORST_FIRST.index)
 
 
-def _was_stopped(directory: Path) -> bool:
-    """Whether `zmqrl stop` ended the run; it means the whole series."""
+def _summary(directory: Path) -> Mapping[str, Any]:
+    """`summary.json`; empty where there is none, as after a dry run."""
     try:
-        return bool(json.loads((directory / "summary.json").read_text())["status"] == "stopped")
-    except (OSError, ValueError, KeyError):
-        return False  # a dry run writes none
+        found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _load(request: TrainRequest, seed: int | None) -> Any:
@@ -469,11 +474,7 @@ def _result(directory: Path, is_detached: bool) -> str:
     place = {"run_dir": str(directory.absolute()), "run_id": info["run_id"]}
     if is_detached:
         return json.dumps({**place, "pid": info["pid"]})
-    try:
-        summary = json.loads((directory / "summary.json").read_text())
-    except (OSError, ValueError):  # it could not be written; its content is on stderr
-        summary = {}
-    return json.dumps({**place, **summary})
+    return json.dumps({**place, **_summary(directory)})  # where it could not be written, its content is on stderr
 
 
 def _run_and_show(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:

@@ -106,7 +106,8 @@ NO_KEYS: Mapping[str, str] = {
         "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called during the run",
     ),
     **dict.fromkeys(
-        ("load", "load_path", "reset_num_timesteps", "restore"), "--resume DIR or zmqrl.resume(DIR) continues a run"
+        ("load", "load_path", "reset_num_timesteps", "restore", "resume"),
+        "--resume DIR or zmqrl.resume(DIR) continues a run",
     ),
 }
 """Names without a key in zmqrl, and how it is done."""

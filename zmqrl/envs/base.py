@@ -54,7 +54,11 @@ def unpacked(state: Array, spec: StateSpec) -> Any:
 
 @dataclass(frozen=True)
 class Where:
-    """The place of a fault: enough to run it again alone."""
+    """The place of a fault: enough to run it again alone.
+
+    `step` is the call of `step` that raised or returned a bad value, 1 for the first of the episode; 0: `reset`.
+    Those of a native vector env are counted from its start.
+    """
 
     env: str
     vector_env: int

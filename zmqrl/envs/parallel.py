@@ -127,8 +127,10 @@ class ParallelVectorEnv(SlotVectorEnv):
     def _step(self, copy: int, slots: range, running: Sequence[int], given: Any) -> None:
         """One step of copy `copy`, whose agents in the slots `running` act."""
         env, agents, phases = self._envs[copy], self._agents, self._phase
-        slot, returned = slots.start, NOTHING
         chosen = {agents[slot - slots.start]: given[slot] for slot in running}
+        for slot in running:
+            self._elapsed[slot] += 1
+        slot, returned = running[0], NOTHING
         try:
             returned = env.step(chosen)
             obs, reward, terminated, truncated, _ = returned
@@ -138,7 +140,6 @@ class ParallelVectorEnv(SlotVectorEnv):
                     self._fault(slot, "step returned no observation of it, and it had not ended")
                 self._packer.write(slot, obs[agent])
                 self._reward[slot] = reward[agent]
-                self._elapsed[slot] += 1
                 self._terminated[slot], self._truncated[slot] = bool(terminated[agent]), bool(truncated[agent])
                 if self._terminated[slot] or self._truncated[slot]:
                     phases[slot] = LEFT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -63,25 +63,24 @@ class SeededVectorEnv(SlotVectorEnv):
                     if type(row) is not np.ndarray:
                         row = np.asarray(row)
                     if row.shape != shape:
-                        self._check_form(slot, self._envs[slot], "step", returned)
-                        self._fault(slot, f"step returned an observation of shape {row.shape}, its space has {shape}")
+                        what = f"step returned an observation of shape {row.shape}, its space has {shape}"
+                        self._fault_of_step(slot, returned, what)
                     obs[slot] = row
                 reward[slot] = gain
-                count = elapsed[slot] = elapsed[slot] + 1
+                count = elapsed[slot] + 1
                 if ended:
                     terminated[slot] = True
                     phases[slot] = RESETTING
                 if cut or count >= limits[slot]:
                     truncated[slot] = True
                     phases[slot] = RESETTING
+                elapsed[slot] = count
         except EnvFault:
             raise
         except BadObservation as error:
-            self._check_form(slot, self._envs[slot], "step", returned, error)
-            self._fault(slot, f"step returned {error}")
+            self._fault_of_step(slot, returned, f"step returned {error}")
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._check_form(slot, self._envs[slot], "step", returned, error)
-            self._fault(slot, f"step raised {name_of(error)}: {error}", error)
+            self._fault_of_step(slot, returned, f"step raised {name_of(error)}: {error}", error)
         self._check()
         return self._result
 
@@ -101,6 +100,11 @@ class SeededVectorEnv(SlotVectorEnv):
         self._envs.append(inner)
         self._steps.append(inner.step)
         self._limits.append(limit)
+
+    def _fault_of_step(self, slot: int, returned: Any, what: str, cause: Exception | None = None) -> NoReturn:
+        self._elapsed[slot] += 1  # it was not counted yet
+        self._check_form(slot, self._envs[slot], "step", returned, cause)
+        self._fault(slot, what, cause)
 
     def _not_running(self, slot: int) -> None:
         self._reward[slot] = 0.0
@@ -140,8 +144,8 @@ class SeededVectorEnv(SlotVectorEnv):
         ended, on_replay = False, self.on_replay
         try:
             for action in self._given(np.asarray(state.actions)):
-                row, _, terminated, truncated, _ = self._steps[slot](action)
                 self._elapsed[slot] += 1
+                row, _, terminated, truncated, _ = self._steps[slot](action)
                 if self._write is not None:
                     self._write(slot, row)
                 else:

@@ -48,13 +48,13 @@ class NativeVectorEnv(VectorEnv):
 
     def step(self, actions: Array) -> StepResult:
         actions = self.spec.action.for_env(actions)
+        self._steps += 1
         try:
             obs, gain, terminated, truncated, _ = self._env.step(actions)
             obs, reward = np.asarray(obs), np.asarray(gain, np.float64)
             done = np.logical_or(terminated, truncated)
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._fault(WHOLE_BATCH, f"step raised {name_of(error)}: {error}", error)
-        self._steps += 1
         self._check(obs, reward)
         if done.shape != self._flags:
             self._fault(WHOLE_BATCH, f"the env returned flags of shape {done.shape}, expected {self._flags}")

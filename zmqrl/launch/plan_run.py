@@ -13,7 +13,7 @@ from typing import Any
 from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import check_acting, state_columns
-from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.algorithms.base import Algorithm, Progress, check_batch, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.codec import to_json
@@ -189,6 +189,7 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
         raise ConfigError(
             f"run.mode: {config.run.mode!r}: algorithm.kind {config.algorithm['kind']} supports only {allowed}"
         )
+    check_batch(algorithm)
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
 

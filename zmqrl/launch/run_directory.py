@@ -264,7 +264,7 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
     """
     path = run_dir / "config.json"
     if not path.exists():
-        _refuse_folder_of_runs(run_dir, example)
+        refuse_folder_of_runs(run_dir, example)
         raise ConfigError(
             f"{run_dir} is not a run directory: {path} does not exist; a run writes this file before its first env step"
         )
@@ -277,7 +277,8 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 
-def _refuse_folder_of_runs(folder: Path, example: Callable[[str], str]) -> None:
+def refuse_folder_of_runs(folder: Path, example: Callable[[str], str] = shlex.quote) -> None:
+    """Raise `FolderOfRuns` where `folder` has run directories; `example`: what the user types for one of them."""
     runs = sorted((path.parent for path in folder.glob("*/config.json")), key=_by_number)
     if runs:
         named = shortened((path.name for path in runs), RUNS_NAMED)

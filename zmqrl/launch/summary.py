@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean, stdev
 from typing import Any, Literal
 
 from zmqrl.config.codec import to_json
@@ -181,6 +182,20 @@ def _whole(value: Any) -> int | None:
 
 def _since(wall: float | None, started_at: float) -> float | None:
     return None if wall is None else round(wall - started_at, 3)
+
+
+def line_of_seeds(summaries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The returns of several runs for people; None where fewer than two have one.
+
+    Args:
+        summaries: Contents of `summary.json`.
+    """
+    for key, what in (("eval_return_mean", "evaluated"), ("train_return_mean_100", "return")):
+        values = [found for each in summaries if (found := each.get(key)) is not None]
+        if len(values) > 1:
+            shown = ", ".join(f"{value:.1f}" for value in values)
+            return f"{len(values)} seeds: {what} {mean(values):.1f}, standard deviation {stdev(values):.1f} ({shown})"
+    return None
 
 
 def final_lines(summary: Summary) -> str:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, Curve, XAxis, curve_of, series_of, unknown_metric
+from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, Curve, Series, XAxis, curve_of, series_of, unknown_metric
 from zmqrl.metrics.groups import Group, env_ids
+from zmqrl.types import Array
 
 Y_LABELS = {RETURN: "return", EVALUATED: "return of the evaluator's episodes"}
 TRAINING, GREEDY = "training, last 100 episodes", "evaluated, greedy"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 """Of wall clock: the first in which the longest run has less than `MOST_UNITS`."""
 MOST_UNITS = 300.0
+MARKED = 20
+"""Scores of a run: fewer are marked, since the line between them was not measured."""
 COLUMNS = ("label", "metric", "axis", "x", "value", "low", "high", "runs")
 
 
@@ -27,6 +30,8 @@ class Line:
     metric: str
     axis: XAxis
     curve: Curve
+    marks: tuple[Array, Array] | None = None
+    """Where it was measured: x and values. None: often, or it is of several runs."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,16 @@ def make_plot(groups: Sequence[Group], metric: str = RETURN, window: int = 1) ->
             drawn = series_of(group, name, window if name == metric else 1)
             left_out += drawn.left_out if name == metric else ()
             if drawn.series:
-                lines += [Line(group.label, name, axis, curve_of(drawn.series, axis)) for axis in X_AXES]
+                lines += [_line(group.label, name, axis, drawn.series) for axis in X_AXES]
     if not any(line.metric == metric for line in lines):
         raise unknown_metric(groups, metric)
     title = ", ".join(env_ids(run for group in groups for run in group.runs))
     return Plot(title, metric, tuple(lines), tuple(left_out))
+
+
+def _line(label: str, metric: str, axis: XAxis, series: Sequence[Series]) -> Line:
+    one, few = series[0], len(series) == 1 and metric == EVALUATED and len(series[0].values) < MARKED
+    return Line(label, metric, axis, curve_of(series, axis), (one.x(axis), one.values) if few else None)
 
 
 def draw(plot: Plot, out: Path) -> None:
@@ -121,8 +131,11 @@ def _draw_line(panel: Any, line: Line, scale: float, colour: str, metric: str) -
         color=colour,
         linestyle="-" if is_main else "--",
         linewidth=1.6 if is_main else 1.2,
-        marker="o" if len(curve.x) == 1 else None,
+        marker="o" if len(curve.x) == 1 and line.marks is None else None,
         label=f"{line.label} ({runs})" if is_main else None,
     )
+    if line.marks is not None:
+        x, values = line.marks
+        panel.plot(x / scale, values, "o", color=colour, markersize=4)
     if curve.runs > 1 and is_main:
         panel.fill_between(curve.x / scale, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)

@@ -12,8 +12,9 @@ import numpy as np
 
 from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.state import check_acting
-from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, schedule_of
+from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, check_batch, schedule_of
 from zmqrl.config.codec import to_json
+from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.segment_replay import check_spec
@@ -61,10 +62,11 @@ def modes_are_named(make: AlgorithmMaker) -> None:
 
 
 def batches_are_announced_by_on_policy_algorithms_only(make: AlgorithmMaker) -> None:
-    """`batch_segments` is the size of an on-policy batch in async; None off-policy."""
-    algorithm = make()
-    if any(not MODES[mode].deterministic for mode in algorithm.modes) or not algorithm.on_policy:
-        assert (algorithm.batch_segments is not None) == algorithm.on_policy
+    """`batch_segments`, the size of a batch in async, is at least 1 or None on-policy, and None off-policy."""
+    try:
+        check_batch(make())
+    except ConfigError as error:
+        raise AssertionError(str(error)) from error
 
 
 def two_instances_agree(make: AlgorithmMaker) -> None:
