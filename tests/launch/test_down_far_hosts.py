@@ -88,4 +88,4 @@ def test_each_host_is_asked_and_what_is_gone_is_verified(lab: Lab, tmp_path: Pat
     assert [held(first, DOOMED), held(second, DOOMED), len(held(second, OTHER))] == [[], [], 1]
     assert os.listdir(kept) == [OTHER]
     code, lines, errors = down(lab, directory, "--limit", "h0,h1")
-    assert (code, sorted(lines[1:])) == (0, ["  h0: 0 left", "  h1: 0 left"]), errors
+    assert (code, sorted(lines[1:])) == (0, ["  h0: 0 processes left", "  h1: 0 processes left"]), errors

@@ -125,7 +125,7 @@ def test_one_signal_stops_cleanly(
 
 
 def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=deaf")
+    run = StandInRun(run_dir, "worker=deaf", "grace_s=30")
     started.append(run)
     processes = run.ready()
     run.process.send_signal(signal.SIGINT)
