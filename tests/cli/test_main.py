@@ -81,7 +81,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["runs"], "did you mean `zmqrl status`?"),
         (["train", "--env", "CartPole-v1", "--algo", "foo"], "zmqrl: --algo: unknown algorithm 'foo'; known: dqn, "),
         (["quux"], "No such command 'quux'"),
-        (["train"], "--resume DIR"),
+        (["train"], "--resume RUN"),
         (["launch"], "Missing argument 'HOSTS'"),
         (["export", "RUN", "DIR"], "Missing option '--to'. Choose from: onnx, numpy"),
         (["train", "cartpole-ppo", "--workesr", "2"], "--workers"),

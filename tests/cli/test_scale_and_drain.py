@@ -59,9 +59,9 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
             "scale",
             "local=5",
         ): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs at least one; set fewer workers",
-        ("scale", "local=0"): "the run would have no worker with local=0; to end the run: zmqrl stop",
+        ("scale", "local=0"): "local=0 would leave the run without workers; to end the run: zmqrl stop",
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
-        ("drain", "local"): "the run would have no worker with local=0; to end the run: zmqrl stop",
+        ("drain", "local"): "local=0 would leave the run without workers; to end the run: zmqrl stop",
     }
     for (command, argument), why in refusals.items():
         refused = zmqrl(command, directory, argument)

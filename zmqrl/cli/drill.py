@@ -76,7 +76,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option(
     "--small-disk",
     is_flag=True,
-    help="Add the fault run:disk-full: fill the disk of the witness run (ENOSPC). Requires root.",
+    help="Add the fault `run:disk-full`, which fills the disk of the witness run (ENOSPC). Requires root.",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."

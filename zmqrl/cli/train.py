@@ -71,8 +71,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, --resume "
-        "RUN ends with exit code 2, and --resume auto continues the run.",
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, it is "
+        "not discarded: with --resume RUN the command ends with exit code 2, with --resume auto it continues the run.",
     ),
     click.option(
         "--for",
@@ -215,7 +215,7 @@ def _check_env(preset: str | None, env: str | None, algo: str | None, resume: st
     if preset is None and env is None and resume is None:
         if algo is not None:
             raise click.UsageError(f"--algo {algo} requires --env ID; with a preset, use --set algorithm.kind={algo}")
-        raise click.UsageError("a preset (`zmqrl presets` lists them), --env ID or --resume DIR is required")
+        raise click.UsageError("a preset (`zmqrl presets` lists them), --env ID or --resume RUN is required")
     for option, value, key in (("--env", env, "env.id"), ("--algo", algo, "algorithm.kind")):
         if value is not None and (preset is not None or resume not in (None, str(AUTO))):
             other = f"the preset {preset}" if preset is not None else "--resume"

@@ -50,8 +50,8 @@ def check_nothing_loads(plan: RunPlan, full: Full | None) -> None:
     raise ConfigError(
         f"--from-scratch: the run can be continued: full-{full.version} in {plan.store_path} can be loaded "
         f"(env step {int(counters.get('env_steps', 0)):,})\n"
-        f"   continue the run: remove --from-scratch\n"
-        f"   start again, and keep this run: a new --run-dir, without --resume and --from-scratch"
+        f"   to continue the run: remove --from-scratch\n"
+        f"   to start again and keep this run: use a new --run-dir, and remove --resume and --from-scratch"
     )
 
 

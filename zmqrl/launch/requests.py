@@ -204,4 +204,4 @@ class Scaling:
 
 def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
     changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
-    return ConfigError(f"the run would have no worker with {changes}; to end the run: zmqrl stop")
+    return ConfigError(f"{changes} would leave the run without workers; to end the run: zmqrl stop")
