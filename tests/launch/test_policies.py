@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.stored_runs import store_run
+from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.policies import named_checkpoint, stored_policy
+from zmqrl.launch.policies import named_checkpoint, newest_or_best, stored_policy
 from zmqrl.types import Version
 
 ROWS = 3
@@ -33,6 +34,23 @@ def test_a_run_without_a_version_is_named(tmp_path: Path) -> None:
     config = load_config("cartpole-dqn")
     with pytest.raises(StoreError, match=r"checkpoints has no version"):
         stored_policy(tmp_path, config, probe(config.env))
+
+
+def test_damaged_checkpoints_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log where another one is taken, in the error where none is left."""
+    _, _, weights = store_run("cartpole-dqn", tmp_path, 3, 5)
+    place = tmp_path / "checkpoints"
+    DirectoryStore(str(place), 8).save_best(Version(0, 5), tensors.dump(weights, {}), 7.0)
+    (place / "best-0-5.safetensors").write_bytes(b"cut")
+    assert newest_or_best(DirectoryStore(str(place), 8), "place")[0] == Version(0, 5)
+    (line,) = caplog.messages
+    assert line.startswith("place: 1 checkpoint cannot be loaded: best-0-5.safetensors")
+    for path in place.glob("v*"):
+        path.write_bytes(b"cut")
+    caplog.clear()
+    with pytest.raises(DamagedCheckpoints, match="all 3 checkpoints"):
+        newest_or_best(DirectoryStore(str(place), 8), "place")
+    assert not caplog.messages
 
 
 def test_checkpoints_by_name(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, it is "
-        "not discarded: with --resume RUN the command ends with exit code 2, with --resume auto it continues the run.",
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, "
+        "--resume RUN is refused (exit code 2), and --resume auto continues from it.",
     ),
     click.option(
         "--for",

@@ -86,13 +86,13 @@ def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statis
         if there != list(shape):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; "
-                "env, network and algorithm.kind must give the same network"
+                "the run must have the network of the checkpoint, which env, network and algorithm.kind determine"
             )
     for name, array in found.items():
         if name not in expected and name not in statistics and not name.startswith("obs_stats."):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; "
-                "env, network and algorithm.kind must give the same network"
+                "the run must have the network of the checkpoint, which env, network and algorithm.kind determine"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from zmqrl.algorithms.base import Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.base import DataStore, few
+from zmqrl.data_stores.base import DataStore, few, unlogged
 from zmqrl.data_stores.make import open_store
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
@@ -24,6 +25,9 @@ from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.types import EnvSpec, Version, Weights
+from zmqrl.views.problem import counted
+
+_log = logging.getLogger(__name__)
 
 BEST, LAST = "best", "last"
 """Names of checkpoints besides versions."""
@@ -56,16 +60,19 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
         DamagedCheckpoints: There are versions, and none of them can be loaded.
         StoreError: There is none.
     """
-    best = store.best()
-    found = best[:2] if best is not None else store.newest()
-    if found is None:
-        damaged = store.damaged()
+    with unlogged():
+        best = store.best()
+        found = best[:2] if best is not None else store.newest()
+    damaged = store.damaged()
+    causes = few([f"{name}: {cause}" for name, cause in damaged.items()])
+    if found is not None:
         if damaged:
-            causes = few([f"{name}: {cause}" for name, cause in damaged.items()])
-            message = f"{place}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
-            raise DamagedCheckpoints(message, tuple(damaged))
-        raise StoreError(f"{place} has no version of the policy")
-    return found
+            _log.warning("%s: %s cannot be loaded: %s", place, counted(len(damaged), "checkpoint"), causes)
+        return found
+    if damaged:
+        message = f"{place}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
+        raise DamagedCheckpoints(message, tuple(damaged))
+    raise StoreError(f"{place} has no version of the policy")
 
 
 def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, bytes]:
