@@ -65,7 +65,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
     "--only", multiple=True, metavar="ROLE[:FAULT]", help="Inject only this fault, e.g. broker:kill; may be repeated."
 )
 @click.option(
-    "--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Require at least N of this fault; may be repeated."
+    "--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Inject this fault at least N times; may be repeated."
 )
 @click.option(
     "--plant",

@@ -86,13 +86,13 @@ def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statis
         if there != list(shape):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; "
-                "the run must have the network of the checkpoint, which env, network and algorithm.kind determine"
+                "the run must have the same network as the checkpoint; it is determined by env, network and algorithm.kind"
             )
     for name, array in found.items():
         if name not in expected and name not in statistics and not name.startswith("obs_stats."):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; "
-                "the run must have the network of the checkpoint, which env, network and algorithm.kind determine"
+                "the run must have the same network as the checkpoint; it is determined by env, network and algorithm.kind"
             )
 
 
