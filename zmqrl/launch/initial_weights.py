@@ -19,6 +19,7 @@ from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
 from zmqrl.types import Array
 
 KEY = "run.init_from"
+SAME_NETWORK = "the run must have the network of the checkpoint; it is determined by env, network and algorithm.kind"
 OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
@@ -85,14 +86,13 @@ def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statis
         there = list(found[name].shape) if name in found else "no such tensor"
         if there != list(shape):
             raise ConfigError(
-                f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; "
-                "the run must have the same network as the checkpoint; it is determined by env, network and algorithm.kind"
+                f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; {SAME_NETWORK}"
             )
     for name, array in found.items():
         if name not in expected and name not in statistics and not name.startswith("obs_stats."):
             raise ConfigError(
                 f"{KEY}: {where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; "
-                "the run must have the same network as the checkpoint; it is determined by env, network and algorithm.kind"
+                f"{SAME_NETWORK}"
             )
 
 
