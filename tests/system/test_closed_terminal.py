@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.cli.commands import ENDLESS
 
 IN_THE_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, "-m", "zmqrl", *sys.argv[1:]])
 """
@@ -25,13 +26,15 @@ def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
     run, told = tmp_path / "run", tmp_path / "told"
     words = ("train", "cartpole-ppo", *ENDLESS, "--set", f"on_end=touch {told}", "--run-dir", str(run))
     argv = [sys.executable, "-c", IN_THE_TERMINAL, *words]
-    with subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
-        os.close(slave)
-        try:
-            _await_env_steps(master, run / "status.json")
-        finally:
-            os.close(master)
+    process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    try:
+        _await_env_steps(master, run / "status.json")
+        os.close(master)
         assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.wait()
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
     assert told.exists()
 

@@ -80,7 +80,7 @@ def test_a_run_that_had_env_steps_by_any_record_is_not_begun_again(run_dir: Path
     for name in ("summary.json", "status.json", "metrics.jsonl"):
         (run_dir / name).unlink()
     (run_dir / record).write_text(json.dumps(data) + "\n")
-    assert str(STEPS) in refused(run_dir)
+    assert f"the {STEPS:,} env steps of the run would be lost" in refused(run_dir)
 
 
 def test_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
