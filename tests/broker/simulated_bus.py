@@ -284,7 +284,7 @@ class Bus:
             self.learner_dies()
         if self.learner.announced is not None:
             self.deliver(ev.Announced(self.learner.announced, self.learner.back), deadly)
-        self.deliver(ev.LearnerReported(0), deadly)
+        self.deliver(ev.LearnerReported(0, 0), deadly)
         for request in self.state.assignment.requests:
             answer = self.learner.answers(request)
             if answer is not None:

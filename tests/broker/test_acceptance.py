@@ -26,7 +26,7 @@ class Bus:
         self.arena = Arena.private(plan)
         self.state = BrokerState(plan, self.arena)
         self.state.handle(ev.HostReported({}, (), "local", (0, 1)))
-        self.state.handle(ev.LearnerReported(0, trained))
+        self.state.handle(ev.LearnerReported(trained, 0))
         self.state.handle(HELLO)
 
     def leases(self) -> Sequence[SlotRef]:
@@ -112,7 +112,7 @@ def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:
     bus.arena.release(ref)
     seen = set()
     for index in range(1, 12):
-        bus.state.handle(ev.LearnerReported(0))
+        bus.state.handle(ev.LearnerReported(0, 0))
         ref = bus.leases()[0]
         seen.add(ref)
         bus.seal(ref, SegmentId(0, 0, index))

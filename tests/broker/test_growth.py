@@ -86,7 +86,7 @@ class Growing:
             self._announce()
             for ref in released:
                 self.arena.release(ref)
-            self._deliver(ev.LearnerReported(self.version))
+            self._deliver(ev.LearnerReported(0, self.version))
 
     def _announce(self) -> None:
         notice = Notice(Version(0, self.version), "key", 0, "", 0, 0, {})

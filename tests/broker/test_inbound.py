@@ -112,8 +112,8 @@ def agent(host: str, workers: list[int]) -> bytes:
 
 
 def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
-    report = pack(bus.LearnerReport(env_steps=0, updates=7))
-    assert peers.receive(peers.near, report) == ev.LearnerReported(7)
+    report = pack(bus.LearnerReport(env_steps=5, updates=7))
+    assert peers.receive(peers.near, report) == ev.LearnerReported(5, 7)
     with pytest.raises(WireError, match="not from there: learner from far"):
         peers.receive(peers.far, report)
 

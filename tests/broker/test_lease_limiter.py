@@ -32,6 +32,10 @@ def limiter(ratio: float, workers: int, leases: int, rows: int, starts: int) -> 
     return LeaseLimiter(replace(plan, config=config, on_policy=False))
 
 
+def none_held() -> int:
+    return 0
+
+
 def due(stored: int, updates: int, ratio: float, starts: int) -> int:
     return updates_due(stored, updates, learning_starts=starts, ratio=ratio, most=16)
 
@@ -56,7 +60,7 @@ def test_a_lease_can_be_granted_whenever_no_update_is_due() -> None:
             broker.report(0, updates)
             for stored in last_without_work(updates, ratio, starts):
                 state = (ratio, workers, leases, rows, starts, updates, stored)
-                assert broker.allows(stored, 0), f"deadlock: {state}"
+                assert broker.allows(stored, 0, none_held), f"deadlock: {state}"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -68,7 +72,7 @@ def test_random_schedules_get_on(seed: int) -> None:
     goal = starts + math.ceil(20 / ratio) + 10 * rows
     while stored < goal:
         moved = False
-        if out < workers * leases and broker.allows(stored, out):
+        if out < workers * leases and broker.allows(stored, out, none_held):
             out, moved = out + 1, True
         if out and (not moved or dice.random() < 0.5):
             out, stored, moved = out - 1, stored + dice.choice((1, rows - 1, rows)), True
@@ -98,8 +102,7 @@ def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int) ->
     broker = LeaseLimiter(replace(plan, config=config, batch_segments=batch, slots=slots))
     held, out, trained, deaths = list[int](), 0, 0, 3
     while trained < total:
-        wanted = out < leases and len(held) + out < slots
-        may_lease = wanted and (broker.is_far_from_the_end or broker.has_use_for(len(held), out))
+        may_lease = out < leases and len(held) + out < slots and broker.allows(0, out, held.__len__)
         moves = [*["lease"] * may_lease, *["fill"] * (out > 0), *["train"] * (len(held) >= batch)]
         assert moves, f"deadlock: {len(held)} held, {trained} of {total}"
         move = dice.choice(moves)

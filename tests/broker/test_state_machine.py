@@ -257,7 +257,7 @@ class BusMachine(RuleBasedStateMachine):
         for ref in self.held[:count]:
             self.arena.release(ref)
         self.held = self.held[count:]
-        self.deliver(ev.LearnerReported(0))
+        self.deliver(ev.LearnerReported(0, 0))
 
     @rule(fuse=FUSES)
     def learner_announces(self, fuse: int | None = None) -> None:

@@ -107,3 +107,12 @@ def test_the_launcher_there_continues_what_auto_found(resume: str, where: list[s
     request = TrainRequest(**{**nothing, "resume": Path(resume), "from_scratch": True, "dry_run": False})
     start = _Start(request, cast("Any", None), Config(), cast("Any", None), "runs/a", b"{}")
     assert start._words("f.yaml") == ["launch", "f.yaml", *where, "--in-place", "--from-scratch"]
+
+
+def test_this_machine_is_not_another_host(zmqrl: Command) -> None:
+    for words in (("status",), ("stop",)):
+        ended = zmqrl(*words, "--on", "local")
+        assert (ended.code, ended.err) == (
+            2,
+            "zmqrl: --on local: local is this machine; omit --on, or name another host\n",
+        )

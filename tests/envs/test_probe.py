@@ -11,6 +11,12 @@ from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 
 WIDTH = 3
+
+
+class NotAnEnv:
+    """It has no method of an env."""
+
+
 """Not an env."""
 
 
@@ -56,6 +62,7 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
             EnvSection(id="no_such_lab.envs:Walk-v0"),
             ["install it, run the command in the directory that contains no_such_lab/,"],
         ),
+        (EnvSection(id=f"{__name__}:NotAnEnv"), ["env.id: ", "makes NotAnEnv, which is neither a gymnasium.Env nor"]),
         (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH' is an object of type int, neither a class nor a function"]),
         (EnvSection(id="tests.envs.odd_envs.Walker"), ["did you mean 'tests.envs.odd_envs:Walker'?"]),
         (EnvSection(id="grid.Goal2D"), ["env.id: 'grid.Goal2D': a class", "did you mean 'grid:Goal2D'?"]),

@@ -82,7 +82,7 @@ class Source(InprocSource):
             super().release([ref])
 
     def _released(self) -> None:
-        self._state.handle(LearnerReported(0))  # as the report that is owed after it, over sockets
+        self._state.handle(LearnerReported(0, 0))  # as the report that is owed after it, over sockets
 
     def take(self, timeout_s: float) -> list[TakenSegment]:
         self._worker.collect(lambda: False)

@@ -201,7 +201,8 @@ class Acceptance:
         actions: list[ev.Action] = []
         wanting, outstanding = self._under_leased()
         spare = self._assignment.spare_leases() if self._sync else 0
-        while wanting and self._may_lease(outstanding):
+        stored = (self._base or 0) + self._ledger.stored
+        while wanting and self._limiter.allows(stored, outstanding, self._slots.count_held):
             has_enough, count, turn, index = min(wanting)
             if has_enough and spare >= self._assignment.most_spare:
                 break
@@ -219,13 +220,6 @@ class Acceptance:
                 wanting.append((self._has_enough(worker.process), count + 1, turn, index))
             actions.append(ev.Reply(index))
         return actions
-
-    def _may_lease(self, outstanding: int) -> bool:
-        """Whether one more lease may be given in addition to the `outstanding` ones."""
-        stored = (self._base or 0) + self._ledger.stored
-        return self._limiter.allows(stored, outstanding) and (
-            self._limiter.is_far_from_the_end or self._limiter.has_use_for(self._slots.count_held(), outstanding)
-        )
 
     def _has_enough(self, process: WorkerProcess) -> bool:
         """In sync: it has a lease for each position that it has to fill yet, or to deliver again."""

@@ -157,9 +157,9 @@ class WorkerSilent(Struct, frozen=True):
 class LearnerReported(Struct, frozen=True):
     """The learner's report; it also may have released slots."""
 
-    updates: int
-    env_steps: int = 0
+    env_steps: int
     """Of the whole run, that it has trained on."""
+    updates: int
 
 
 class Announced(Struct, frozen=True):

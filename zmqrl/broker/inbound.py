@@ -111,7 +111,7 @@ class InboundDispatcher:
                 self._heartbeat(message)
             case bus.LearnerReport():
                 self._outbound.note_learner(peer, bool(self._state.assignment.requests))
-                return ev.LearnerReported(message.updates, message.env_steps)
+                return ev.LearnerReported(message.env_steps, message.updates)
             case bus.HostReport():
                 return self._host_reported(peer, message, user)
             case bus.WorkerExit():

@@ -54,7 +54,9 @@ class OnCommand(LoginCommand):
                 raise click.UsageError("--hosts requires --on HOST")
             return super().invoke(ctx)
         if host == "local":
-            raise ConfigError("--on local: local is this machine; omit --on, or name another host")
+            from zmqrl.config.on_host import ON_LOCAL
+
+            raise ConfigError(ON_LOCAL)
         return run_on(host, hosts_file, [str(ctx.info_name), *ctx.meta[__name__]])
 
 

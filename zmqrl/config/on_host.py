@@ -23,6 +23,8 @@ OF_CONNECTIONS = ("run.mode", "hosts", "defaults", "learner", "ssh", "security",
 """What decides whether hosts can be reached."""
 _LAST_HOP = re.compile(r"(?:[^@,]+@)?(\[[^\]]+\]|[^:@,]+)(?::\d+)?$")
 
+ON_LOCAL = f"--on {LOCAL}: {LOCAL} is this machine; omit --on, or name another host"
+
 
 def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
     """`config` for a launcher on `host`, which is `local` there; the other hosts are reached from it.
@@ -37,7 +39,7 @@ def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
     """
     listed, local = config.hosts.get(host), config.hosts.get(LOCAL)
     if host == LOCAL:
-        raise ConfigError("--on local: local is this machine; omit --on, or name another host")
+        raise ConfigError(ON_LOCAL)
     if listed is not None and listed.manual:
         raise ConfigError(f"--on {host}: hosts.{host}.manual: true: SSH does not reach it; name another host")
     if listed is not None and local is not None and local.workers != 0:

@@ -128,6 +128,11 @@ def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = No
             env = make_single(section)
         except Exception as error:  # the user's constructor may raise anything
             raise explain(section, error) from error
+        if not is_parallel(env) and not isinstance(env, gym.Env):
+            raise ConfigError(
+                f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
+                "env with the parallel API"
+            )
         try:
             spec = _spec(section, env)
             if check is not None:
@@ -138,8 +143,7 @@ def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = No
         except Exception as error:  # get_state of the user's env may raise anything
             raise explain(section, error) from error
         finally:
-            if hasattr(env, "close"):  # what is no env may lack it
-                env.close()
+            env.close()
 
 
 _QUIET = threading.RLock()
@@ -158,11 +162,6 @@ def quiet() -> Iterator[None]:
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
     if is_parallel(env):
         return _spec_of_agents(section, env)
-    if not isinstance(env, gym.Env):
-        raise ConfigError(
-            f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
-            "env with the parallel API"
-        )
     observation = observation_spec(section.id, env.observation_space)
     action = action_spec(section.id, env.action_space)
     check_mask(section.id, observation, action)

@@ -109,14 +109,14 @@ def evaluate(
 ) -> Score:
     """`episodes` greedy episodes of a loaded policy, to their ends. `on_step` is called after each step of all envs."""
 
-    def continues() -> bool:
+    def not_abandoned() -> bool:
         on_step()
         return False
 
     with quiet():
         evaluation = Evaluation(section, spec, episodes, seed)
     try:
-        score = evaluation.play(policy, abandoned=continues)
+        score = evaluation.play(policy, not_abandoned)
         assert score is not None
         return score
     finally:

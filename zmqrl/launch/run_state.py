@@ -470,7 +470,7 @@ class RunState:
             others = "no host except this machine remains"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
-        done = f"{loss.fix}\n  {others}" if loss.fix else others
+        done = f"{loss.fix}\n{others}" if loss.fix else others
         self.problems.append(Problem(loss.host, loss.cause, done))
 
     @_take.register

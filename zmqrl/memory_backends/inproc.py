@@ -76,7 +76,7 @@ class InprocChannel(ArenaChannel):
         self._state.handle(Announced(notice, self._back))
 
     def report(self, env_steps: int, updates: int) -> None:
-        self._state.handle(LearnerReported(updates))
+        self._state.handle(LearnerReported(env_steps, updates))
 
     def handover_requests(self) -> list[HandoverRequest]:
         return self._state.assignment.requests

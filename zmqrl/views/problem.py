@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any
 
 LOG_LINES_SHOWN = 12
@@ -35,7 +36,7 @@ class Problem:
         lines += [f"    {line}" for line in ([] if self.is_repeated else shown_tail(self.log_tail))]
         if self.log:
             lines.append(f"  log: {self.log}")
-        return "\n".join([*lines, f"  {self.action_taken}"])
+        return "\n".join([*lines, indent(self.action_taken, "  ")])
 
 
 def shown_tail(lines: Sequence[str]) -> list[str]:
