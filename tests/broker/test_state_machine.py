@@ -44,6 +44,10 @@ class Worker:
     mail: list[SlotRef] = field(default_factory=list)
     """Descriptors not delivered yet."""
     open_rows: dict[int, int] = field(default_factory=dict)
+    gone: dict[int, int] = field(default_factory=dict)
+    """Vector env to the incarnation that it stopped last: its env is closed, so it cannot continue."""
+    impossible: dict[int, int] = field(default_factory=dict)
+    """Of the newest assignments: a broker that did not know assigned them again."""
 
 
 class BusMachine(RuleBasedStateMachine):
@@ -112,9 +116,12 @@ class BusMachine(RuleBasedStateMachine):
             return
         if worker.broker != self.state.incarnation:
             worker.broker, worker.serial = self.state.incarnation, -1
-        streams = {id.vector_env: id.incarnation for id in worker.sealed.values()}
+        streams = worker.impossible | {id.vector_env: id.incarnation for id in worker.sealed.values()}
         streams |= {v: incarnation for v, (incarnation, _) in worker.streams.items()}
-        report = ev.WorkerReported(i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial)
+        stopped = streams.keys() - worker.streams.keys()
+        report = ev.WorkerReported(
+            i, worker.spawn, tuple(worker.leases), streams, worker.broker, worker.serial, stopped=stopped
+        )
         self.deliver(report, fuse)
         if not lost and worker.broker == self.state.incarnation:
             self.hears(i)
@@ -125,11 +132,16 @@ class BusMachine(RuleBasedStateMachine):
             return
         if snapshot.assignments is not None and snapshot.serial != worker.serial:
             worker.serial = snapshot.serial
+            followed = {order.vector_env: order.incarnation for order in snapshot.assignments}
+            worker.gone |= {v: inc for v, (inc, _) in worker.streams.items() if followed.get(v) != inc}
+            worker.impossible = {v: inc for v, inc in followed.items() if worker.gone.get(v) == inc}
             for order in snapshot.assignments:
+                if order.vector_env in worker.impossible:
+                    continue
                 if worker.streams.get(order.vector_env, (-1, 0))[0] != order.incarnation:
                     worker.streams[order.vector_env] = (order.incarnation, order.next_index)
                     self.begins.setdefault((order.vector_env, order.incarnation), order.next_index)
-            for vector_env in worker.streams.keys() - {order.vector_env for order in snapshot.assignments}:
+            for vector_env in worker.streams.keys() - (followed.keys() - worker.impossible.keys()):
                 del worker.streams[vector_env]
                 self.unsealed += worker.open_rows.pop(vector_env, 0)
         worker.leases = list(snapshot.leases)
