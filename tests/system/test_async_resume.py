@@ -28,6 +28,8 @@ Begin = Callable[[RunPlan], PlanRun]
 ENDLESS = 10_000_000
 SCHEDULE_STEPS = 6_000
 MORE_STEPS = 1_500
+IDLE_PRIORITISED = {**PRIORITISED, "kind": IDLE_DQN["kind"]}
+"""What the learner itself saves is in `test_resume`."""
 
 
 def _plan(run_dir: Path, algorithm: Mapping[str, Any], checkpoint_every_s: float) -> RunPlan:
@@ -64,7 +66,7 @@ def _counters(full: Full) -> dict[str, Any]:
     return dict(counters)
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param(PRIORITISED, id="dqn"), long(PPO, id="ppo")])
+@pytest.mark.parametrize("algorithm", [pytest.param(IDLE_PRIORITISED, id="dqn"), long(PPO, id="ppo")])
 def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     plan = _with_replay(_plan(tmp_path / "run", algorithm, 0.3))
     run = begin(plan)
@@ -84,7 +86,7 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
     told = list(read_metrics(run.run_dir / "metrics.jsonl"))
     means = [(row[RETURN], row.get("train_length_mean_100")) for row in told if RETURN in row]
     assert means and all(mean == length for mean, length in means), "a CartPole gives 1 each step"
-    if algorithm is PRIORITISED:
+    if algorithm is IDLE_PRIORITISED:
         section = plan.config.replay
         assert second["updates"] == pytest.approx(
             section.ratio * (second["env_steps"] - section.learning_starts), rel=0.1
@@ -143,7 +145,7 @@ def _between(folder: Path) -> int:
 
 
 def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_path: Path, begin: Begin) -> None:
-    plan = _with_replay(_plan(tmp_path / "run", PRIORITISED, 0.3))
+    plan = _with_replay(_plan(tmp_path / "run", IDLE_PRIORITISED, 0.3))
     run = begin(plan)
     folder = Path(plan.store_path)
     run.wait_for(lambda: len(list(folder.glob("full-0-*.safetensors"))) >= 2)

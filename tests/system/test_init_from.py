@@ -34,7 +34,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plan_of(run_dir: Path, source: Path) -> RunPlan:
-    return system_plan(run_dir, "sync", 2, NORMALISED, ACROBOT, steps=6_000, init_from=str(source))
+    return system_plan(run_dir, "sync", 2, NORMALISED, ACROBOT, steps=3_000, init_from=str(source))
 
 
 def newest(folder: Path) -> Path:

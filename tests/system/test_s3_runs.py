@@ -228,6 +228,7 @@ def test_async_trains_on_objects_through_an_outage_and_continues_from_the_url(
         "run.total_env_steps=1e9",
         "run.stop_at_return=null",
         *objects,
+        *IDLE,
         *SLOW,
         f"env.kwargs.step_s={STEP_S}",
         mode="async",

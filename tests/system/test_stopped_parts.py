@@ -14,7 +14,7 @@ import pytest
 
 from tests.marks import long
 from tests.system.references import References
-from tests.system.system_plans import DQN, SLOW_TALLY, system_plan
+from tests.system.system_plans import IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
@@ -27,7 +27,7 @@ STOPPED_S = 3.0
 LIMITS = LimitsSection(heartbeat_s=0.1, lost_after_s=30.0, stalled_after_s=60.0, grace_s=5.0)
 MOST_GROWTH_MB = 24.0
 KINDS: Mapping[str, tuple[ModeName, Mapping[str, Any], int]] = {
-    "async-dqn": ("async", DQN, 20_000),
+    "async-dqn": ("async", IDLE_DQN, 20_000),
     "sync": ("sync", SLOW_TALLY, 8_000),
 }
 

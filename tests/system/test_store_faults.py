@@ -19,13 +19,22 @@ from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EvaluatorSection, LimitsSection
+from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection
 from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
 FEW_BYTES = 512
 DISK_BYTES = 4 << 20
+SLEEPING = EnvSection(
+    id="tests.system.slow_envs:Slow",
+    num_envs=2,
+    vector_envs=4,
+    segment_steps=32,
+    kwargs={"step_s": 0.002},
+    max_episode_steps=50,
+)
+"""For runs that wait for a clock: they hardly use a CPU meanwhile."""
 
 
 def _plan(run_dir: Path, **more: Any) -> RunPlan:
@@ -177,7 +186,7 @@ def test_before_the_second_full_there_was_the_first(tmp_path: Path, begin: Begin
 
     In async what was learned since is in the versions; in sync the bits of the run are those from its beginning.
     """
-    plan = system_plan(tmp_path / "run", mode, 2, IDLE_DQN, checkpoint_every_s=3.0, steps=10_000_000)
+    plan = system_plan(tmp_path / "run", mode, 2, IDLE_DQN, SLEEPING, checkpoint_every_s=3.0, steps=10_000_000)
     run = begin(plan)
     run.wait_for(lambda: len(_newest(run, "full-")) == 2)
     learner = run.processes()["learner-0"]
@@ -276,7 +285,9 @@ def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> 
 def test_a_full_that_takes_longer_than_the_grace(tmp_path: Path, begin: Begin) -> None:
     """It is written less often, which status and summary show; the last one is written to its end."""
     limits = LimitsSection(heartbeat_s=0.2, grace_s=2.5)
-    plan = system_plan(tmp_path / "run", "sync", 2, IDLE_DQN, steps=10_000_000, limits=limits, checkpoint_every_s=2.0)
+    plan = system_plan(
+        tmp_path / "run", "sync", 2, IDLE_DQN, SLEEPING, steps=10_000_000, limits=limits, checkpoint_every_s=2.0
+    )
     plan = replace(
         plan, config=replace(plan.config, store=replace(plan.config.store, kind="tests.system.slow_store:SlowFulls"))
     )

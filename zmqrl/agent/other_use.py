@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from zmqrl.messages.agent import OtherUse
 
 MEAN_S = 60.0
@@ -63,6 +61,8 @@ def _busy_threads() -> int:
 
 def _own() -> Iterator[int]:
     """The agent and all below it, also the processes of envs."""
+    import psutil  # only where a host yields
+
     yield os.getpid()
     yield from (process.pid for process in psutil.Process().children(recursive=True))
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
-import psutil
-
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.config.yaml_source import Branch, Node
 from zmqrl.errors import ConfigError
@@ -229,6 +227,8 @@ def _with_workers(config: Config, workers: Mapping[str, int | Literal["auto"] | 
 
 def physical_workers() -> int:
     """What `workers: auto` means on this machine: its physical cores that this process may use, but one."""
+    import psutil  # a run with a number of workers does not need it
+
     usable = len(os.sched_getaffinity(0))
     return max(1, min(psutil.cpu_count(logical=False) or usable, usable) - 1)
 

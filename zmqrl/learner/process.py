@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
@@ -26,15 +26,17 @@ from zmqrl.messages import agent
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.segment_replay import SegmentReplay, build_replay
-from zmqrl.rollout.in_process import InProcessWorker
 from zmqrl.types import Weights
+
+if TYPE_CHECKING:
+    from zmqrl.rollout.in_process import InProcessWorker
 
 
 def main(boot: Boot) -> int:
     """Train until a reason to end. Exit code 0; errors go up to `entry`."""
     plan, events = boot.plan, EventPipe(boot.fds.get("events"))
     algorithm, store = make_algorithm(plan.config, plan.env), make_store(plan)
-    worker = InProcessWorker(boot, store, events) if plan.config.mode.in_process else None
+    worker = _worker_here(boot, store, events) if plan.config.mode.in_process else None
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
     start = load_start_state(boot, store, ends)
@@ -59,6 +61,12 @@ def main(boot: Boot) -> int:
     finally:
         ends.close()
     return 0
+
+
+def _worker_here(boot: Boot, store: DataStore, events: EventPipe) -> InProcessWorker:
+    from zmqrl.rollout.in_process import InProcessWorker  # gymnasium, which no other learner imports
+
+    return InProcessWorker(boot, store, events)
 
 
 def _run(session: Session, learner: Learner, replay: SegmentReplay | None, worker: InProcessWorker | None) -> str:
