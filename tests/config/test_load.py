@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from zmqrl.config import hosts, schema
@@ -162,7 +163,7 @@ def test_another_algorithm_drops_the_fields_of_the_first() -> None:
 
 
 def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts.psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
     monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(16))
     config = load_config("acrobot-ppo")
     assert config.hosts["local"].workers == 4  # not more than vector envs in sync
