@@ -70,7 +70,7 @@ def test_every_scenario_is_drilled_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "scenario"), [("lose", "ppo-sync"), ("double", "dqn-async-0.25"), ("tear", "dqn-sync")]
+    ("plant", "scenario"), [("lose", "ppo-sync"), ("double", "dqn-async-0.25"), long("tear", "dqn-sync")]
 )
 def test_a_planted_defect_is_found_and_named(tmp_path: Path, plant: str, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, [("worker", "pause")], plant, after_s=1.5)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import END_S, LOOK_EVERY_S, RUN_S
-from tests.system.system_plans import IDLE, IDLE_DQN, system_plan
+from tests.system.system_plans import IDLE, IDLE_DQN, TALLY, system_plan
 from tests.system.system_runs import PlanRun
 from tests.system.told_envs import WORDS
 from tests.waiting import until
@@ -311,7 +311,7 @@ def _can_be_typed(command: str, run: Heard) -> None:
 
 
 def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
-    endless = ("run.total_env_steps=1e9", "run.stop_at_return=null")
+    endless = ("run.total_env_steps=1e9", "run.stop_at_return=null", f"algorithm.kind={TALLY['kind']}")
     config = load("cartpole-ppo", None, endless, "single", 1, 1, None, ()).config
     runs = [hear(plan_run(config, tmp_path / name, time.time())) for name in ("agent", "launcher")]
     for run in runs:

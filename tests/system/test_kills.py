@@ -50,6 +50,7 @@ def _plan(run_dir: Path, **more: Any) -> RunPlan:
     return system_plan(run_dir, "sync", 2, SLOW_TALLY, steps=STEPS, schedule_steps=STEPS, **more)
 
 
+@pytest.mark.long
 def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run, dice = begin(_plan(tmp_path / "run")), random.Random(5)
     for version in (8, 22, 40):
@@ -63,17 +64,17 @@ def test_a_worker_killed_three_times(tmp_path: Path, begin: Begin, undisturbed: 
     assert_same(summary, undisturbed)
 
 
-def test_evaluator_broker_and_learner_killed_one_after_the_other(
+def test_evaluator_broker_learner_and_worker_killed_one_after_the_other(
     tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
     run = begin(_plan(tmp_path / "run", evaluator=EvaluatorSection(episodes=2)))
-    for version, victim in ((8, "evaluator-0"), (16, "broker-0"), (30, "learner-0")):
+    for version, victim in ((8, "evaluator-0"), (16, "broker-0"), (30, "learner-0"), (42, "worker-1")):
         run.wait_for_updates(version)
         before = run.processes()[victim]
         os.kill(before.pid, signal.SIGKILL)
         run.wait_for_successor(victim, before)
     summary = run.done()
-    assert summary["restarts"] == 3
+    assert summary["restarts"] == 4
     assert summary["eval_episodes"] == 2
     assert_same(summary, undisturbed)
 
@@ -120,6 +121,7 @@ def test_a_worker_killed_in_a_run_of_each_family(
     assert_same(run.done(), reference(run.plan))
 
 
+@pytest.mark.long
 def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
     run = begin(system_plan(tmp_path / "run", "async", 2, IDLE, steps=10_000_000))
     run.wait_for_updates(10)

@@ -91,6 +91,7 @@ def test_sync_goes_back_and_comes_to_the_same_bits(
     assert summary["ledger"]["dropped"]["rolled_back"] > 0
 
 
+@pytest.mark.long
 def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: References) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", SLOW_SEQUENCES, 4_000, every_s=1000.0))
     run.wait_for_updates(5)
