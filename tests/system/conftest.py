@@ -14,8 +14,9 @@ from zmqrl.config.plan import RunPlan
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is a whole run."""
+    """Everything here is a whole run; marked before `tests/conftest.py` sorts by it."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("whole")

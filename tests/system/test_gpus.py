@@ -47,10 +47,9 @@ def machine(tmp_path: Path) -> dict[str, str]:
     return changed
 
 
-def train(machine: dict[str, str], run_dir: Path, *more: str) -> subprocess.Popen[str]:
-    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+def train(machine: dict[str, str], run_dir: Path, *settings: str) -> subprocess.Popen[str]:
     words = ["train", "cartpole-ppo", "--workers", "1", "--plain", "--run-dir", str(run_dir)]
-    words += [word for setting in (*settings, *more) for word in ("--set", setting)]
+    words += [word for setting in settings for word in ("--set", setting)]
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-m", "zmqrl", *words], stdout=pipe, stderr=pipe, text=True, env=machine)
 
@@ -64,7 +63,8 @@ def test_each_process_sees_the_gpu_that_is_free_and_the_status_shows_all(
     tmp_path: Path, machine: dict[str, str]
 ) -> None:
     """torch finds no CUDA on it: with the device auto learner and workers compute on the processor."""
-    run = Run(train(machine, tmp_path / "run"), tmp_path / "run")
+    settings = [f"{key}={value}" for key, value in SETTINGS.items()]
+    run = Run(train(machine, tmp_path / "run", *settings), tmp_path / "run")
     try:
         run.wait_for(lambda: run.status().get("env_steps", 0) > 0 and bool(run.status()["hosts"][0]["gpus"]))
         seen = {name.rpartition("-")[0]: gpus_of(process.pid) for name, process in run.processes().items()}

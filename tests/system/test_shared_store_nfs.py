@@ -99,13 +99,13 @@ def test_of_two_seeds_each_keeps_its_own_checkpoints(site: Site) -> None:
 
 
 def test_one_of_two_hosts_that_resume_at_the_same_time_trains(site: Site) -> None:
-    """The one trains for no less than 35 s, however fast the machine is: the others find it at work."""
+    """The one trains for no less than 35 s, however fast the machine is: the other finds it at work."""
     slow = [word for pair in SLOW for word in ("--set", pair)]
     site.run(0, *train("c", 3, 512), *slow)
     before = site.json("c", "summary.json")["env_steps"]
     for host in (0, 1):
-        site.start(host, *[("train", "--resume", "c", "--set", "run.total_env_steps=4000", "--plain")] * 2)
+        site.start(host, ("train", "--resume", "c", "--set", "run.total_env_steps=4000", "--plain"))
     ends = [end for host in (0, 1) for end in site.ends(host)]
-    assert sorted(code for code, _ in ends) == [0, 2, 2, 2], ends
+    assert sorted(code for code, _ in ends) == [0, 2], ends
     assert site.owner("c")["attempt"] == 2
     assert site.json("c", "summary.json")["resumed_from"]["env_steps"] == before
