@@ -9,8 +9,9 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -47,11 +48,18 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
     data = _plain(cls, tree, prefix, others)
     try:
         # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
-        return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+        valid: T = _adapter(cast(Hashable, cls)).validate_json(json.dumps(data), strict=True)
+        return valid
     except ValidationError as error:
         _refuse(cls, tree, prefix, error.errors(include_url=False))
     except ValueError as error:  # what json cannot write
         raise ConfigError(f"{tree.source}: {'.'.join(prefix) or 'configuration'}: {error}") from error
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    """Built once for each class: that takes longer than a validation."""
+    return TypeAdapter(cls)
 
 
 def names_of(cls: Any) -> list[str]:
@@ -138,10 +146,15 @@ def _takes_none(hint: Any) -> bool:
     return hint is Any or type(None) in _options(hint)
 
 
+@cache
+def _hints(section: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(section, include_extras=True)
+
+
 def _field_type(hint: Any, key: str) -> Any:
     section = _section(hint)
     if dataclasses.is_dataclass(section):
-        return typing.get_type_hints(section, include_extras=True).get(key, Any)
+        return _hints(cast(Hashable, section)).get(key, Any)
     return typing.get_args(section)[1] if section is not None else Any
 
 
