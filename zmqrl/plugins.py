@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,8 +55,13 @@ def modules(package: str, base: type[T]) -> tuple[str, ...]:
     The last base of a kind is `base` itself or one named after it. Modules with a leading underscore, and classes that
     also name `ABC`, are not kinds.
     """
+    return _modules(package, base.__name__)
+
+
+@cache
+def _modules(package: str, base: str) -> tuple[str, ...]:
     folder = importlib.import_module(package).__path__
-    subclass = re.compile(rf"^class \w+\((?:\w+, )*\w*{base.__name__}\):", re.MULTILINE)
+    subclass = re.compile(rf"^class \w+\((?:\w+, )*\w*{base}\):", re.MULTILINE)
     found = (
         (info.name, Path(module_folder, f"{info.name}.py"))
         for module_folder in folder

@@ -8,9 +8,10 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from annotated_types import Ge, Gt, Le
 
@@ -82,11 +83,12 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= _own_docs(base)
+            found |= _own_docs(cast(Hashable, base))
     return found
 
 
-def _own_docs(cls: type[Any]) -> dict[str, str]:
+@cache
+def _own_docs(cls: Any) -> Mapping[str, str]:
     try:
         body = ast.parse(inspect.getsource(cls)).body[0]
     except (OSError, TypeError, SyntaxError):  # a class without a file, or in the body of another one
