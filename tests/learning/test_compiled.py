@@ -73,6 +73,7 @@ def test_a_package_is_kept_for_later_runs(cache: Path, monkeypatch: pytest.Monke
     assert torch.equal(first.net.tensors["a.parameters"], later.net.tensors["a.parameters"])
 
 
+@pytest.mark.whole
 def test_a_number_that_tracing_froze_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "COMPARE_EVERY", 2)
     learner = Learner()
