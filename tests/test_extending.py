@@ -34,7 +34,7 @@ BLOCK = re.compile(
 )
 STABLE = re.compile(r"`(zmqrl(?:\.\w+)+)`")
 TEST_S, RUN_S = 110, 60
-PARTS = 3
+PARTS = 6
 
 
 def blocks() -> Mapping[str, str]:
@@ -76,9 +76,9 @@ def check_tests(folder: Path, *tests: str) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("name", [name for name in TESTS if name != ORCHESTRATOR])
-def test_the_suites_pass_over_the_examples(folder: Path, name: str) -> None:
-    check_tests(folder, name)
+def test_the_suites_pass_over_the_examples(folder: Path) -> None:
+    """In one process, which imports torch once."""
+    check_tests(folder, *(name for name in TESTS if name != ORCHESTRATOR))
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))])

@@ -104,6 +104,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "orchestrator": {"kind": "own_kinds:Behind", "note": str(tmp_path / "note"), "level": 3},
         "store": {"kind": "own_kinds:Shelf", "room": str(tmp_path / "room")},
         "evaluator": {"episodes": 0},
+        "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"},
     }
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.syspath_prepend(tmp_path)
