@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -25,6 +26,7 @@ from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
 pytest.register_assert_rewrite("zmqrl.testing")
 
+gc.disable()  # until all tests are collected: their modules stay, and to look through them again takes 0.5 s
 prepare()  # also for the Python processes that tests start
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
@@ -81,9 +83,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so."""
+    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so.
+
+    What the modules hold is no garbage: it is not looked through again.
+    """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import json
 import types
@@ -19,6 +20,8 @@ from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 
 ALGORITHM = "algorithm"
+CLASSES = 256
+"""Of which the texts are kept."""
 BOUNDS = ((Ge, "ge", ">="), (Gt, "gt", ">"), (Le, "le", "<="))
 
 
@@ -82,11 +85,13 @@ def field_docs(cls: type[Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
-            found |= _own_docs(base)
+            found.update(_own_docs(base))
     return found
 
 
-def _own_docs(cls: type[Any]) -> dict[str, str]:
+@functools.lru_cache(maxsize=CLASSES)
+def _own_docs(cls: type[Any]) -> Mapping[str, str]:
+    """Reading the source of a class takes some ms."""
     try:
         body = ast.parse(inspect.getsource(cls)).body[0]
     except (OSError, TypeError, SyntaxError):  # a class without a file, or in the body of another one
@@ -100,6 +105,7 @@ def _own_docs(cls: type[Any]) -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(maxsize=CLASSES)
 def _section_of(cls: type[Any], name: str) -> type[Any] | None:
     hint = typing.get_type_hints(cls)[name]
     options = [hint, *typing.get_args(hint)]

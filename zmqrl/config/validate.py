@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import re
@@ -29,6 +30,8 @@ ABBREVIATED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?) ?([a-zA-Z]*)")
 MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
 MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 """Of keys in seconds, `NAME_s`."""
+CLASSES = 256
+"""Of which the validator is kept."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
@@ -47,11 +50,22 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
     data = _plain(cls, tree, prefix, others)
     try:
         # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
-        return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+        return adapter_of(cls).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         _refuse(cls, tree, prefix, error.errors(include_url=False))
     except ValueError as error:  # what json cannot write
         raise ConfigError(f"{tree.source}: {'.'.join(prefix) or 'configuration'}: {error}") from error
+
+
+@functools.lru_cache(maxsize=CLASSES)
+def adapter_of(cls: type[T]) -> TypeAdapter[T]:
+    """The validator of a dataclass; to build it takes some ms."""
+    return TypeAdapter(cls)
+
+
+@functools.lru_cache(maxsize=CLASSES)
+def _hints(cls: type[Any]) -> Mapping[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def names_of(cls: Any) -> list[str]:
@@ -141,7 +155,7 @@ def _takes_none(hint: Any) -> bool:
 def _field_type(hint: Any, key: str) -> Any:
     section = _section(hint)
     if dataclasses.is_dataclass(section):
-        return typing.get_type_hints(section, include_extras=True).get(key, Any)
+        return _hints(section).get(key, Any)
     return typing.get_args(section)[1] if section is not None else Any
 
 
