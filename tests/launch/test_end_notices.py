@@ -22,7 +22,7 @@ SECRET = "T0K3N-7c1d"
 IDLE = (
     "algorithm.kind=zmqrl.bench.noop:NoUpdate",
     "env.id=tests.system.slow_envs:Slow",
-    "env.kwargs.step_s=0.01",
+    "env.kwargs.step_s=0.004",
     "env.max_episode_steps=50",
 )
 """What is seen of these runs is their end."""
@@ -157,7 +157,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
     assert server.url in (run_dir / "config.json").read_text(), "its host is kept"
     assert SECRET not in out
-    more = f"run.total_env_steps={ended['env_steps'] + 2000}"
+    more = f"run.total_env_steps={ended['env_steps'] + 100}"
     again = zmqrl("train", "--resume", run_dir, "--plain", "--set", more, at=tmp_path)
     assert again.count("webhook: its URL is not stored") == 2, "at the start, and at the end"
 
