@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -50,7 +50,7 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
     data = _plain(cls, tree, prefix, others)
     try:
         # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
-        return adapter_of(cls).validate_json(json.dumps(data), strict=True)
+        return cast(T, _adapter_of(cast(Any, cls)).validate_json(json.dumps(data), strict=True))
     except ValidationError as error:
         _refuse(cls, tree, prefix, error.errors(include_url=False))
     except ValueError as error:  # what json cannot write
@@ -58,8 +58,8 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
 
 
 @functools.lru_cache(maxsize=CLASSES)
-def adapter_of(cls: type[T]) -> TypeAdapter[T]:
-    """The validator of a dataclass; to build it takes some ms."""
+def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
+    """To build it takes some ms."""
     return TypeAdapter(cls)
 
 
@@ -155,7 +155,7 @@ def _takes_none(hint: Any) -> bool:
 def _field_type(hint: Any, key: str) -> Any:
     section = _section(hint)
     if dataclasses.is_dataclass(section):
-        return _hints(section).get(key, Any)
+        return _hints(cast(Any, section)).get(key, Any)
     return typing.get_args(section)[1] if section is not None else Any
 
 
