@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -25,6 +26,7 @@ from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
 pytest.register_assert_rewrite("zmqrl.testing")
 
+gc.disable()  # until all tests are collected: their modules stay, and to look through them again takes 0.5 s
 prepare()  # also for the Python processes that tests start
 
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit that.
@@ -40,11 +42,15 @@ NICENESS = 7
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
+GROUPS = ("timed", "exports")
+"""The `timed` tests, and those that export with torch, which takes seconds in each process that does it."""
+
+
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Of the processes of `pytest -n`, one runs all `timed` tests; the others run one file after the other."""
+    """Of the processes of `pytest -n`, one runs all tests of a group; the others run one file after the other."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "timed" if nodeid.endswith("@timed") else nodeid.partition("::")[0]
+        return next((group for group in GROUPS if nodeid.endswith(f"@{group}")), nodeid.partition("::")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
@@ -57,8 +63,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.xdist_group("timed"))
-            if hasattr(config, "workerinput"):  # pytest-xdist 3.8 does it in a field that pytest 9.2 no longer reads
-                item._id = coerce_node_id(f"{item.nodeid}@timed")  # type: ignore[attr-defined]
+        group = item.get_closest_marker("xdist_group")
+        if group and hasattr(config, "workerinput"):  # pytest-xdist 3.8 does it in a field that pytest 9.2 ignores
+            item._id = coerce_node_id(f"{item.nodeid}@{group.args[0]}")  # type: ignore[attr-defined]
     items.sort(key=lambda item: (item.get_closest_marker("timed") is None, item.get_closest_marker("whole") is None))
 
 
@@ -81,9 +88,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so."""
+    """Threads of several test processes take the cores from each other. Where torch is not loaded, it stays so.
+
+    What the modules hold is no garbage: it is not looked through again.
+    """
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

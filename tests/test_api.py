@@ -109,9 +109,10 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
         "env.max_episode_steps=50",
         "run.total_env_steps=1024",
         "run.schedule_env_steps=512",
+        "evaluator.episodes=0",
     )
     options = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "2"]
+    command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *options, "--workers", "1"]
     done = subprocess.run(
         [*command, "--run-dir", str(tmp_path / "run")],
         cwd=EXAMPLES,
@@ -136,7 +137,8 @@ def test_an_env_beside_the_script_is_found_from_any_directory(tmp_path: Path) ->
         "import os, zmqrl\n"
         "before = dict(os.environ)\n"
         "options = {'env__id': 'own_env:Corridor', 'env__max_episode_steps': 50}\n"
-        "options |= {'run__total_env_steps': 512, 'restart__max': 0, 'workers': 1}\n"
+        "options |= {'run__total_env_steps': 512, 'restart__max': 0, 'workers': 1, 'evaluator__episodes': 0}\n"
+        "options |= {'algorithm__kind': 'zmqrl.bench.noop:NoUpdate'}\n"
         "print(zmqrl.train('cartpole-ppo', run_dir='run', **options).status, dict(os.environ) == before)\n"
     )
     done = subprocess.run(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import zmqrl
+
 pytestmark = pytest.mark.whole
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RUN_S = 60
@@ -19,13 +21,14 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
-def test_own_algorithm_trains_and_goes_on(tmp_path: Path) -> None:
+def test_own_algorithm_trains_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is continued from Python, in a process that has torch."""
     run = tmp_path / "run"
     settings = ("--set", "evaluator.episodes=0", "--set", "run.total_env_steps=2000")
-    first = train("own_algorithm.yaml", *settings, "--workers", "2", "--run-dir", str(run))
+    first = train("own_algorithm.yaml", *settings, "--workers", "1", "--run-dir", str(run))
     assert first.returncode == 0, first.stderr
-    second = train("--resume", str(run), "--set", "run.total_env_steps=4000")
-    assert second.returncode == 0, second.stderr
+    monkeypatch.syspath_prepend(EXAMPLES)
+    assert zmqrl.resume(run, run__total_env_steps=4000).status == "done"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["env_steps"] >= 4000
     assert summary["updates"] >= 4000 // 2048, "one update a round, over both attempts"

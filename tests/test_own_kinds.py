@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cli.commands import SLOW
 from tests.running import ROOT, Run, environment
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.plan_run import resolve_auto_workers
@@ -104,6 +105,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "orchestrator": {"kind": "own_kinds:Behind", "note": str(tmp_path / "note"), "level": 3},
         "store": {"kind": "own_kinds:Shelf", "room": str(tmp_path / "room")},
         "evaluator": {"episodes": 0},
+        "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"},
     }
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.syspath_prepend(tmp_path)
@@ -143,7 +145,8 @@ def row_of_far(run: Run) -> dict[str, Any]:
 
 
 def test_a_lost_host_is_connected_again_by_scale(folder: Path) -> None:
-    sets = ("run.total_env_steps=100000000", "hosts.local.workers=1", "rejoin=manual")
+    slow = (f"{key}={value}" for key, value in SLOW.items())
+    sets = ("run.total_env_steps=100000000", "hosts.local.workers=1", "rejoin=manual", *slow)
     words = ["launch", "hosts.yaml", "--run-dir", "run", "--plain", *(w for one in sets for w in ("--set", one))]
     process = subprocess.Popen(
         [sys.executable, "-m", "zmqrl", *words], cwd=folder, env=environment(), stdout=PIPE, stderr=PIPE, text=True

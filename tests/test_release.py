@@ -16,6 +16,7 @@ from tests.running import ROOT
 
 pytestmark = pytest.mark.whole
 TRAINING = ["train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=512"]
+TRAINING += ["--set", "evaluator.episodes=0"]
 SOURCES = ("zmqrl", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 

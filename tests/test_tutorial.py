@@ -1,4 +1,7 @@
-"""The commands and files of docs/tutorial run as they are written, in one folder per page."""
+"""The commands and files of docs/tutorial run as they are written, in one folder per page.
+
+`bin/test` ends trainings that the page ends by their return after `SHORT`; `make test-long` runs them to their end.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,15 @@ FURTHER = {"own-network"}
 FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND_S = 120
+SHORT = ("--set", "run.total_env_steps=6000")
 PROGRAMS = {"zmqrl": [sys.executable, "-m", "zmqrl"], "python": [sys.executable]}
 
 
-@pytest.mark.parametrize("name", [long(name) if name in FURTHER else name for name in PAGES])
-def test_a_page_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "shortened"), [
+    *((long if name in FURTHER else pytest.param)(name, True, id=name) for name in PAGES),
+    *(long(name, False, id=f"{name}, in full") for name in PAGES),
+])  # fmt: skip
+def test_a_page_runs_from_top_to_bottom(name: str, shortened: bool, tmp_path: Path) -> None:
     text = PAGES[name].read_text()
     for file in FILE.finditer(text):
         (tmp_path / file["name"]).write_text(file["text"])
@@ -32,6 +39,7 @@ def test_a_page_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
     assert lines, f"{name} has no command"
     for line in lines:
         program, *words = shlex.split(line)
-        argv = [*PROGRAMS[program], *words]
+        ends_by_return = words[0] == "train" and "--resume" not in words and "run.total_env_steps" not in line
+        argv = [*PROGRAMS[program], *words, *(SHORT if shortened and ends_by_return else ())]
         done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=COMMAND_S)
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"

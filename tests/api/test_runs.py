@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zmqrl
-from tests.cli.commands import Command
+from tests.cli.commands import SLOW, Command
 from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
 from tests.running import environment
 from tests.waiting import until
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "evaluator__episodes": 0,
     "algorithm": {"kind": "zmqrl.bench.noop:NoUpdate"},
 }
-ENDLESS = {**SMALL, "run__total_env_steps": 10**9, "run__stop_at_return": None}
+ENDLESS = {**SMALL, **SLOW, "run__total_env_steps": 10**9, "run__stop_at_return": None}
 
 
 def test_runs_in_threads_side_by_side_leave_the_process_as_it_was(

@@ -16,7 +16,13 @@ from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 IDLE = ("--set", "algorithm.kind=zmqrl.bench.noop:NoUpdate")
 RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048", *IDLE)
 """Learns nothing and needs no torch: it is there sooner."""
-ENDLESS = ("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1", *IDLE)
+SLOW = {"env.id": "tests.system.slow_envs:Slow", "env.kwargs.step_s": 0.001, "env.max_episode_steps": 50}
+"""An env that leaves the cores to the tests."""
+ENDLESS = (
+    *IDLE,
+    *(word for key, value in SLOW.items() for word in ("--set", f"{key}={value}")),
+    *("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1"),
+)
 START_S = 60.0
 END_S = 20.0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import END_S, Command, live_run
+from tests.cli.commands import END_S, ENDLESS, Command, live_run
 from tests.waiting import until
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.cli.find_run import agents
@@ -304,7 +304,7 @@ def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, R
 
 def test_stop_means_the_whole_series(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "series"
-    endless = ["--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--mode", "single", "--plain"]
+    endless = [*ENDLESS, "--mode", "single", "--plain"]
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *endless, "--seeds", "3"]
     command += ["--run-dir", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as series, ended_by_then(series):

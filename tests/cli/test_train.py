@@ -20,6 +20,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
+UNSCORED = (*RUN, "--set", "evaluator.episodes=0")
+"""Without the evaluator's process."""
 
 
 def test_presets_are_listed_with_env_algorithm_mode_and_limits(zmqrl: Command) -> None:
@@ -261,7 +263,7 @@ def test_for_needs_a_run_to_continue_and_no_other_total(zmqrl: Command, ended_ru
 @pytest.mark.whole
 def test_a_solved_run_is_continued_for_more_env_steps(zmqrl: Command, tmp_path: Path) -> None:
     first = zmqrl(
-        *RUN, "--run-dir", tmp_path / "run", "--set", "run.total_env_steps=9000", "--set", "run.stop_at_return=1"
+        *UNSCORED, "--run-dir", tmp_path / "run", "--set", "run.total_env_steps=9000", "--set", "run.stop_at_return=1"
     )
     assert first.code == 0, first.err
     before = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -281,7 +283,7 @@ def test_a_solved_run_is_continued_for_more_env_steps(zmqrl: Command, tmp_path: 
 
 @pytest.mark.whole
 def test_resume_auto_starts_a_run_and_then_continues_it(zmqrl: Command, tmp_path: Path) -> None:
-    arguments = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    arguments = (*UNSCORED, "--run-dir", tmp_path / "run", "--resume", "auto")
     first = zmqrl(*arguments)
     assert first.code == 0, first.err
     assert json.loads((tmp_path / "run" / "run.json").read_text())["attempt"] == 1
@@ -297,7 +299,7 @@ def test_resume_auto_starts_where_a_launcher_was_killed_before_its_run_began(zmq
     for name in ("logs", "checkpoints"):
         (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run" / "config.json").write_text("{}")
-    arguments = (*RUN, "--run-dir", tmp_path / "run", "--resume", "auto")
+    arguments = (*UNSCORED, "--run-dir", tmp_path / "run", "--resume", "auto")
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     assert zmqrl(*arguments).code == 2
     (tmp_path / "run" / "thesis.txt").unlink()
@@ -329,7 +331,7 @@ def test_an_unknown_key_of_a_kind_is_exit_code_2_with_file_and_line(zmqrl: Comma
 def copied(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a copy of a short run. Tests only read it: a continued run writes to the place of the first."""
     folder = tmp_path_factory.mktemp("copied")
-    arguments = (*RUN, "--run-dir", folder / "run", "--set", f"store.mirror=file://{folder}/mirror")
+    arguments = (*UNSCORED, "--run-dir", folder / "run", "--set", f"store.mirror=file://{folder}/mirror")
     command_runs.zmqrl(*arguments, at=folder)
     (mirrored,) = (folder / "mirror").iterdir()
     shutil.copytree(mirrored, folder / "copies" / mirrored.name)

@@ -1,4 +1,7 @@
-"""A launcher process over the stand-ins: `python -m tests.launch.stand_in_launch RUN_DIR MODE DETACH key=value...`."""
+"""A launcher process over the stand-ins.
+
+`python -m tests.launch.stand_in_launch RUN_DIR MODE WORKERS DETACH key=value...`
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 
 
 def main() -> int:
-    run_dir, mode, detach = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "detach"
-    behaviour = dict(pair.split("=", 1) for pair in sys.argv[4:])
-    plan = stand_in_plan(run_dir, mode, **behaviour)  # type: ignore[arg-type]
+    run_dir, mode, workers, detach = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "detach"
+    behaviour = dict(pair.split("=", 1) for pair in sys.argv[5:])
+    plan = stand_in_plan(run_dir, mode, workers, **behaviour)  # type: ignore[arg-type]
     orchestrator = LocalOrchestrator(agent_command=(sys.executable, START))
     if detach:
         return run_detached(run_dir, lambda ready: Launcher(plan, orchestrator, True, ready).run())

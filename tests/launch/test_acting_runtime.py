@@ -21,6 +21,8 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
 
+pytestmark = pytest.mark.xdist_group("exports")
+
 
 class Unlike(Cube):
     """An activation that computes something else while it is traced."""

@@ -19,6 +19,13 @@ from zmqrl.launch.end_notices import LAUNCHER_LOG, execute, post
 FACTS: dict[str, Any] = {"status": "failed", "exit_code": 1, "error": "line 1\nline 2", "run_dir": "/a b", "host": "h"}
 NO_PORT = "http://127.0.0.1:9"
 SECRET = "T0K3N-7c1d"
+IDLE = (
+    "algorithm.kind=zmqrl.bench.noop:NoUpdate",
+    "env.id=tests.system.slow_envs:Slow",
+    "env.kwargs.step_s=0.004",
+    "env.max_episode_steps=50",
+)
+"""What is seen of these runs is their end."""
 
 
 @pytest.fixture
@@ -124,6 +131,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
         (tmp_path / "end.sh").write_text('cp "$ZMQRL_SUMMARY" seen.json; echo "ended: $ZMQRL_STATUS"; exit 7\n')
         sets = (
             "evaluator.episodes=0",
+            *IDLE,
             "run.stop_at_return=null",
             "run.total_env_steps=100000000",
             f"webhook={webhook}",
@@ -149,7 +157,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
     assert server.url in (run_dir / "config.json").read_text(), "its host is kept"
     assert SECRET not in out
-    more = f"run.total_env_steps={ended['env_steps'] + 2000}"
+    more = f"run.total_env_steps={ended['env_steps'] + 100}"
     again = zmqrl("train", "--resume", run_dir, "--plain", "--set", more, at=tmp_path)
     assert again.count("webhook: its URL is not stored") == 2, "at the start, and at the end"
 
@@ -160,7 +168,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
     ("run.max_wall_s=4", 0, "done"),
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(tmp_path: Path, setting: str, code: int, status: str) -> None:
-    sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=0.5")
+    sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=0.5", *IDLE)
     sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 60')
     flags = [word for pair in sets for word in ("--set", pair)]
     out = zmqrl("train", "cartpole-ppo", "--plain", "--run-dir", "run", *flags, at=tmp_path, code=code)

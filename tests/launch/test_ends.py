@@ -37,9 +37,12 @@ class StandInRun(Run):
 
     run_s = START_S
 
-    def __init__(self, run_dir: Path, *behaviour: str, mode: str = "sync", detach: bool = False) -> None:
+    def __init__(
+        self, run_dir: Path, *behaviour: str, mode: str = "sync", detach: bool = False, workers: int = 1
+    ) -> None:
         kind = "detach" if detach else "attach"
-        super().__init__(self.start("-m", "tests.launch.stand_in_launch", run_dir, mode, kind, *behaviour), run_dir)
+        arguments = (run_dir, mode, workers, kind, *behaviour)
+        super().__init__(self.start("-m", "tests.launch.stand_in_launch", *arguments), run_dir)
 
     def ready(self) -> list[ProcessId]:
         """Wait until it runs; everything below the launcher: the agent first."""
@@ -75,7 +78,7 @@ def started() -> Iterator[list[Run]]:
 
 
 def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
-    run = StandInRun(run_dir, "train_s=0.3")
+    run = StandInRun(run_dir, "train_s=0.3", workers=2)
     code, out, err = run.end()
     summary = run.summary()
     assert (code, summary["status"], summary["exit_code"], summary["error"]) == (0, "done", 0, None), err
@@ -158,7 +161,7 @@ def test_what_an_env_started_does_not_outlive_the_run(run_dir: Path) -> None:
 
 
 def test_failing_worker_ends_the_run_after_its_restarts(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=raise")
+    run = StandInRun(run_dir, "worker=raise", workers=2)
     started.append(run)
     code, _, err = run.end()
     summary = run.summary()
@@ -190,7 +193,7 @@ def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[R
     run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
     processes = run.ready()
-    assert len(processes) == 6
+    assert len(processes) == 5
     run.process.kill()
     assert not await_gone(processes, END_S)
 

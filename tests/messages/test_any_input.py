@@ -35,7 +35,7 @@ from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.views.plain import line_of as plain_line_of
 from zmqrl.views.tables import render
 
-EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "100"))
+EXAMPLES = int(os.environ.get("ZMQRL_FUZZ", "50"))
 LONG = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SHORT = settings(LONG, max_examples=max(10, EXAMPLES // 4))
 """Bytes without a form: most are refused at once."""

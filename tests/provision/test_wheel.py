@@ -50,28 +50,28 @@ def test_of_an_installed_one_is_the_same_again(built: Wheel, tmp_path: Path, mon
     again = make_wheel(first / "zmqrl")
     assert (again.digest, again.version, again.name) == (built.digest, built.version, built.name)
     assert names(again) == names(built)
-    second = installed(again, tmp_path / "second")
+    second = installed(again, tmp_path / "second", "--no-compile")
     assert (second / "bin" / "zmqrl").exists()
     monkeypatch.syspath_prepend(str(second))
     assert make_wheel(second / "zmqrl").content == again.content
 
 
 def test_a_changed_file_changes_the_digest(built: Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = installed(built, tmp_path / "site")
+    folder = installed(built, tmp_path / "site", "--no-compile")
     with (folder / "zmqrl" / "entry.py").open("a") as file:
         file.write("# changed\n")
     monkeypatch.syspath_prepend(str(folder))
     changed = make_wheel(folder / "zmqrl")
     assert changed.digest != built.digest
-    installed(changed, tmp_path / "other")  # its RECORD goes with the changed file: pip checks it
+    installed(changed, tmp_path / "other", "--no-compile")  # its RECORD goes with the changed file: pip checks it
 
 
-def installed(made: Wheel, folder: Path) -> Path:
+def installed(made: Wheel, folder: Path, *flags: str) -> Path:
     file = folder.with_name(folder.name + "-wheel") / made.name
     file.parent.mkdir()
     file.write_bytes(made.content)
     pip = [sys.executable, "-I", "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--target", str(folder), str(file)], check=True, timeout=60)
+    subprocess.run([*pip, *flags, "--target", str(folder), str(file)], check=True, timeout=60)
     return folder
 
 

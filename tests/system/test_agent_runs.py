@@ -43,7 +43,7 @@ def test_one_policy_learns_what_each_agent_has_to_do(tmp_path: Path) -> None:
         env__max_episode_steps=8,
         run__total_env_steps=12_000,
         run__stop_at_return=None,
-        evaluator__episodes=4,
+        evaluator__episodes=0,
     )
     assert summary.ledger["balanced"]
     policy = load_policy(tmp_path / "run")

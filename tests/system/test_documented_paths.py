@@ -32,7 +32,7 @@ CONFIG = {
     "env.num_envs": 8,
     "env.segment_steps": 1,
     "algorithm.minibatch_size": 8,
-    "run.total_env_steps": 320,
+    "run.total_env_steps": 200,
     "run.stop_at_return": "null",
     "evaluator.episodes": 0,
 }

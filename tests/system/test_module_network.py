@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zmqrl import Summary, load_policy, train
+from zmqrl import Summary, load_policy, resume, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
 from zmqrl.types import ModeName
@@ -25,7 +24,7 @@ def trained(directory: Path, mode: ModeName, preset: str = "cartpole-ppo", **val
     given = {"run__total_env_steps": 1_024, "evaluator__episodes": 0, "restart__max": 0, **values}
     given["run__schedule_env_steps"] = 1_024
     given |= {"env__id": ENV, "env__max_episode_steps": 30, "network__kind": NET, "network__kwargs": {"channels": 3}}
-    return train(preset, run_dir=directory, mode=mode, workers=None if mode == "single" else 2, **given)
+    return train(preset, run_dir=directory, mode=mode, workers=None if mode == "single" else 1, **given)
 
 
 def zmqrl(*words: str | Path) -> None:
@@ -40,12 +39,9 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
     return folder, trained(folder, "single")
 
 
-def test_sync_and_a_resume_have_the_bits_of_single(tmp_path: Path, single: tuple[Path, Summary]) -> None:
-    assert trained(tmp_path / "sync", "sync").weights_sha256 == single[1].weights_sha256
-    trained(tmp_path / "half", "single", run__total_env_steps=512)
-    zmqrl("train", "--resume", tmp_path / "half", "--set", "run.total_env_steps=1024")
-    resumed = json.loads((tmp_path / "half" / "summary.json").read_text())
-    assert resumed["weights_sha256"] == single[1].weights_sha256
+def test_sync_and_its_resume_have_the_bits_of_single(tmp_path: Path, single: tuple[Path, Summary]) -> None:
+    trained(tmp_path / "half", "sync", run__total_env_steps=512)
+    assert resume(tmp_path / "half", run__total_env_steps=1_024).weights_sha256 == single[1].weights_sha256
 
 
 def test_eval_and_load_policy_act_with_what_was_trained(single: tuple[Path, Summary]) -> None:

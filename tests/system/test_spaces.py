@@ -20,7 +20,7 @@ pytestmark = pytest.mark.whole
 
 
 def trained(directory: Path, mode: ModeName, preset: str, env: str, **values: Any) -> str:
-    overrides = {"env__id": f"tests.envs.space_envs:{env}", "run__total_env_steps": 2_000, "evaluator__episodes": 2}
+    overrides = {"env__id": f"tests.envs.space_envs:{env}", "run__total_env_steps": 1_000, "evaluator__episodes": 0}
     overrides |= {"env__max_episode_steps": 30, "network__hidden": [8], "restart__max": 0}
     summary = train(preset, run_dir=directory, mode=mode, workers=2 if mode == "sync" else None, **overrides, **values)
     return summary.weights_sha256

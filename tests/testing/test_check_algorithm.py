@@ -62,7 +62,7 @@ def test_the_probe_of_truncation_fails_alone() -> None:
     probes = [name for name in PROBES if name != InfiniteHorizon.__name__]
     checks = [check.__name__ for check in TRAINING]
     with pytest.raises(AssertionError, match=r"InfiniteHorizon, discrete actions: -\d+% of the way"):
-        check_algorithm(defective.ppo_with(defective.Terminating), FAST, env_steps=2_000, skip=(*checks, *probes))
+        check_algorithm(defective.ppo_with(defective.Terminating), FAST, env_steps=1_000, skip=(*checks, *probes))
 
 
 def test_a_sound_algorithm_passes() -> None:

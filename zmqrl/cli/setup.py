@@ -50,12 +50,9 @@ def setup_command(
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
         raise ConfigError(f"{hosts}: no host to set up: none of the selected hosts is reached by SSH")
-    bundle = InstallBundle(
-        make_wheel(),
-        _read(constraints or CONSTRAINTS),
-        wheel_files(wheels) if wheels is not None else None,
-        tuple(name.strip() for name in extras.split(",") if name.strip()),
-    )
+    allowed, files = _read(constraints or CONSTRAINTS), wheel_files(wheels) if wheels is not None else None
+    further = tuple(name.strip() for name in extras.split(",") if name.strip())
+    bundle = InstallBundle(make_wheel(), allowed, files, further)
     if sys.stderr.isatty():
         click.echo(f"zmqrl {bundle.wheel.version} on {len(names)} hosts; the first time takes some minutes", err=True)
     failed = [result for result in set_up(config, names, bundle) if _show(result)]
