@@ -52,7 +52,7 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
             send(control, request)
             poller.register(control, zmq.POLLIN)
             requested[control] = address
-        while (left_s := until - time.monotonic()) > 0:
+        while requested and (left_s := until - time.monotonic()) > 0:
             for control, _ in poller.poll(int(1000 * (left_s if join.enrolment is None else min(left_s, ENROL_S)))):
                 address = requested[control]
                 if _is_echo(control.recv_multipart()[0]):
