@@ -11,12 +11,21 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from zmqrl.loading import lazy
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array: TypeAlias = npt.NDArray[Any]
+else:
+    np = lazy("numpy")  # host agents and most commands never use it, and it takes half of their time to start
+    Array = Any
+
+ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+"""Of the dtypes that columns mostly have: an agent lays out an arena without numpy."""
 SpaceKind: TypeAlias = Literal["discrete", "box", "multi_discrete", "parts"]
 ALIGNMENT = 8
 """Bytes: of each part of a packed observation, and of the whole."""
@@ -68,7 +77,7 @@ class SpaceSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of a value."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * item_bytes(self.dtype)
 
     @property
     def is_image(self) -> bool:
@@ -102,6 +111,11 @@ class PartSpec:
     """Of its first byte."""
     path: tuple[str | int, ...] = ()
     """The keys and indices from the observation to it."""
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of an element."""
+    return ITEM_BYTES.get(dtype) or np.dtype(dtype).itemsize
 
 
 def composite(parts: list[tuple[str, SpaceSpec, tuple[str | int, ...]]]) -> SpaceSpec:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from zmqrl.spaces import Array as Array
 from zmqrl.spaces import SpaceSpec as SpaceSpec
+from zmqrl.spaces import item_bytes
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Bounds hold where a message is decoded (`zmqrl.messages`), not where a value is made."""
@@ -118,7 +118,7 @@ class ColumnSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of the column's payload, without padding."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class StateSpec:
     @property
     def nbytes(self) -> int:
         """Bytes of a state."""
-        return math.prod(self.shape) * (1 if self.dtype == BYTES else np.dtype(self.dtype).itemsize)
+        return math.prod(self.shape) * (1 if self.dtype == BYTES else item_bytes(self.dtype))
 
 
 @dataclass(frozen=True)

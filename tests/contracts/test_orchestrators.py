@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -25,15 +25,26 @@ from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, HostsMaker
 pytestmark = pytest.mark.whole
 CHECK_S = 100.0
 HELD_BY_RUNS = (
-    orchestrator.a_killed_worker_is_started_again,
     orchestrator.a_stop_command_ends_the_run,
-    orchestrator.events_come_in_order,
     orchestrator.nothing_outlives_a_killed_launcher,
     orchestrator.the_bits_are_those_of_one_machine,
 )
+"""Over SSH also by tests/system/test_ssh_runs.py and test_host_environment.py."""
+HELD_BY_SLURM_RUNS = (
+    *HELD_BY_RUNS,
+    orchestrator.a_killed_worker_is_started_again,
+    orchestrator.events_come_in_order,
+)
 """On Slurm also by tests/system/test_slurm.py."""
+CONNECTS_TO_NOTHING = (orchestrator.config_is_a_frozen_dataclass, orchestrator.construction_starts_nothing)
+"""They need no process that has the network of a lab."""
 Check: TypeAlias = Callable[[HostsMaker], None]
 RunCheck: TypeAlias = Callable[[Check], None]
+
+
+def without(held: Collection[Check]) -> list[Any]:
+    """The suite; `make test-long` alone runs what whole runs hold too."""
+    return [long(check) if check in held else check for check in ORCHESTRATOR]
 
 
 @pytest.fixture
@@ -49,14 +60,17 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def ssh_hosts(lab: Lab) -> RunCheck:
-    """Learner on this machine, a worker on each of two hosts: in a process that has the lab's network and ~/.ssh."""
+def ssh_hosts(lab: Lab, tmp_path: Path) -> RunCheck:
+    """Learner on this machine, a worker on another host: in a process that has the lab's network and ~/.ssh."""
     settings = {
         "orchestrator": {"kind": "ssh"},
-        "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(workers=1)},
+        "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(1, workers=1)},
     }
 
     def run(check: Check) -> None:
+        if check in CONNECTS_TO_NOTHING:
+            check(lambda: Hosts(tmp_path, settings))
+            return
         folder = tempfile.mkdtemp(dir=lab.shared)
         argv = [sys.executable, "-m", "tests.contracts.one_check", check.__name__, folder, json.dumps(settings)]
         with lab.run_here(
@@ -73,13 +87,13 @@ def ssh_hosts(lab: Lab) -> RunCheck:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Slurm]:
-    with slurm_or_skip(2) as cluster:
+    with slurm_or_skip(1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def slurm_hosts(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunCheck]:
-    """A job for each of two nodes."""
+    """A job for a worker's node; the learner is on this machine."""
     for name, value in cluster.environment().items():
         monkeypatch.setenv(name, value)
     nodes = {node: {"workers": 1} for node in cluster.nodes}
@@ -93,14 +107,12 @@ def test_local(check: Check, local_hosts: RunCheck) -> None:
     local_hosts(check)
 
 
-@pytest.mark.parametrize("check", ORCHESTRATOR, ids=name_of)
+@pytest.mark.parametrize("check", without(HELD_BY_RUNS), ids=name_of)
 def test_ssh(check: Check, ssh_hosts: RunCheck) -> None:
     ssh_hosts(check)
 
 
-@pytest.mark.parametrize(
-    "check", [long(check) if check in HELD_BY_RUNS else check for check in ORCHESTRATOR], ids=name_of
-)
+@pytest.mark.parametrize("check", without(HELD_BY_SLURM_RUNS), ids=name_of)
 def test_slurm(check: Check, slurm_hosts: RunCheck) -> None:
     slurm_hosts(check)
 

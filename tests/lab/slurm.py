@@ -33,6 +33,8 @@ from .kernel import LabUnavailable
 SERVERS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
 START_S = 15.0
+LOOK_EVERY_S = 0.1
+"""A look starts one process or two, and has slurmctld answer."""
 COMMAND_S = 20.0
 JOB_SUBMIT = """
 function slurm_job_submit(job, partitions, user)
@@ -96,7 +98,9 @@ class Slurm:
             env=self.environment(),
             stderr=subprocess.DEVNULL,
         ) as blocker:
-            until(lambda: self.run("squeue", "-h", "-w", node, "-o", "%j %T").split() == ["sleep", "RUNNING"], self.log)
+            running = ["sleep", "RUNNING"]
+            look = lambda: self.run("squeue", "-h", "-w", node, "-o", "%j %T").split() == running  # noqa: E731
+            until(look, self.log, every_s=LOOK_EVERY_S)
             try:
                 yield
             finally:
@@ -107,7 +111,12 @@ class Slurm:
 
         Not in the same second: slurmd would take the job's new credential for the revoked one.
         """
-        until(lambda: self.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING", self.log, START_S)
+        until(
+            lambda: self.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING",
+            self.log,
+            START_S,
+            LOOK_EVERY_S,
+        )
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds")
 
     def jobs(self) -> list[str]:
@@ -117,7 +126,7 @@ class Slurm:
 
     def await_idle(self) -> None:
         """Until every job and step has ended, and the processes that held them."""
-        until(lambda: not self.jobs() and not self._holders(), self.log, START_S)
+        until(lambda: not self.jobs() and not self._holders(), self.log, START_S, LOOK_EVERY_S)
 
     def _holders(self) -> list[str]:
         """What slurmd has started."""
@@ -185,7 +194,7 @@ class Slurm:
         self._serve("slurmctld", "-D", "-f", str(folder / "slurm.conf"))
         for node in self.nodes:
             self._serve("slurmd", "-D", "-f", str(folder / "slurm.conf"), "-N", node)
-        until(self._is_up, self.log, START_S)
+        until(self._is_up, self.log, START_S, LOOK_EVERY_S)
 
     def _is_up(self) -> bool:
         return self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", code=None).strip() == str(

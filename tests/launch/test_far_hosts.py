@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
 from tests.provision.setup_parts import ROOT, bundle
 from tests.waiting import until
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
@@ -136,7 +137,7 @@ def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBu
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, long(signal.SIGTERM)])
 def test_an_interrupted_setup_ends_on_both_sides(lab: Lab, goods: InstallBundle, tmp_path: Path, number: int) -> None:
     """One host never gets its turn, another never answers."""
     (lab.hosts[1].tmp / "held").mkdir(exist_ok=True)

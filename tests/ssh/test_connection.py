@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
 from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
 from tests.waiting import until
 from zmqrl.config.sections import SshSection
@@ -294,6 +295,7 @@ def test_forty_connections_at_once_come_through_one_sshd(lab: Lab, ssh: SshSecti
     assert len(opened) == 40
 
 
+@pytest.mark.parametrize("ssh", ["paramiko", long("openssh")], indirect=True)
 def test_forty_hosts_are_connected_to_in_turn(lab: Lab, ssh: SshSection) -> None:
     targets = [target_of(lab, 2, host=f"n{index}") for index in range(40)]
     names = []

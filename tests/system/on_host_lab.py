@@ -90,11 +90,6 @@ class OnHostLab:
         found: dict[str, Any] = json.loads(done.out)
         return found
 
-    def row(self, host: str) -> dict[str, Any]:
-        """A host in that status."""
-        rows = [row for row in (self.status()["status"] or {}).get("hosts", ()) if row["host"] == host]
-        return rows[0] if rows else {}
-
     def run_file(self, run: str, name: str) -> dict[str, Any]:
         """A JSON file of a run directory on gpu1, at no cost; empty if it does not exist."""
         path = self.gpu1.tmp / "zmqrl" / "runs" / run / name
@@ -105,10 +100,13 @@ class OnHostLab:
         rows = self.run_file(run, "status.json").get("hosts", ())
         return next((row["state"] for row in rows if row["host"] == host), "")
 
-    def await_end(self, run: str, deadline_s: float) -> None:
-        """Until the launcher has written the summary, and has ended."""
+    def await_end(self, run: str, deadline_s: float) -> dict[str, Any]:
+        """Until the launcher has written the summary, and has ended; the status, from the other laptop."""
         until(lambda: self.run_file(run, "summary.json"), "the end of the run", deadline_s)
-        until(lambda: not self.status()["live"], "the end of the launcher", 30.0, every_s=1.0)
+        until(lambda: not self.gpu1.processes("--in-place"), "the end of the launcher", 30.0, every_s=0.1)
+        status = self.status()
+        assert not status["live"]
+        return status
 
     def close(self) -> None:
         """What a failed test left."""

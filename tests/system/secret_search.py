@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
+import numpy as np
 import zmq
 from zmq.utils import z85
 
 MOST_MAPPED = 256 << 20
+PAGEMAP_BYTES, PRESENT_OR_SWAPPED = 8, 62
+"""Of a page in /proc/<pid>/pagemap: size of its entry, and the lower one of the two highest bits."""
 
 
 def assert_each_stays_on_its_host(
@@ -59,13 +64,23 @@ def _content_of(path: Path) -> bytes:
 def _memory_of(pid: int) -> bytes:
     """What a process has in memory that only it has."""
     found = []
-    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             span, rights, *_, inode_or_name = line.split()
             if rights.startswith("rw") and rights.endswith("p") and inode_or_name in ("0", "[heap]", "[stack]"):
                 start, end = (int(word, 16) for word in span.split("-"))
                 if end - start < MOST_MAPPED:
-                    memory.seek(start)
-                    with contextlib.suppress(OSError):  # unmapped since
-                        found.append(memory.read(end - start))
+                    for first, last in _used(pagemap, start // mmap.PAGESIZE, end // mmap.PAGESIZE):
+                        memory.seek(first * mmap.PAGESIZE)
+                        with contextlib.suppress(OSError):  # unmapped since
+                            found.append(memory.read((last - first) * mmap.PAGESIZE))
     return b"".join(found)
+
+
+def _used(pagemap: BinaryIO, begin: int, end: int) -> list[tuple[int, int]]:
+    """Spans of the pages that have ever been written to: most of a stack never is."""
+    pagemap.seek(begin * PAGEMAP_BYTES)
+    pages = np.frombuffer(pagemap.read((end - begin) * PAGEMAP_BYTES), "<u8")
+    held = np.concatenate([[False], pages >> PRESENT_OR_SWAPPED != 0, [False]])
+    changes = begin + np.flatnonzero(held[1:] != held[:-1])
+    return [(int(first), int(last)) for first, last in changes.reshape(-1, 2)]

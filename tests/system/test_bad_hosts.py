@@ -14,6 +14,7 @@ import pytest
 from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT
 from tests.system.ssh_runs import FarRun
+from tests.system.system_plans import WAITING_TALLY
 
 GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)
 """Which host of the lab has what."""
@@ -111,6 +112,7 @@ def said(lab: Lab) -> Mapping[str, str]:
     config = {
         "run": {"preset": "cartpole-ppo", "total_env_steps": 10_000_000, "max_wall_s": 22, "stop_at_return": None},
         "env": {"vector_envs": 20},
+        "algorithm": dict(WAITING_TALLY),
         "evaluator": {"episodes": 0},
         "learner": {"port": PORT},
         "store": {"path": "/tmp/zmqrl-store-of-one-host"},

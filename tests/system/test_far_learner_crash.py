@@ -27,9 +27,11 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def crashed(lab: Lab) -> Iterator[Crashed]:
-    """A run with workers on two hosts whose learner's host, h1, crashed after some thousand env steps."""
+    """A run with workers on the hosts `far` whose learner's host, h1, crashed after some thousand env steps."""
 
-    def crash(name: str, checkpoint_every_s: float, is_ready: Callable[[FarRun], Any] = lambda run: True) -> FarRun:
+    def crash(
+        name: str, checkpoint_every_s: float, *far: int, is_ready: Callable[[FarRun], Any] = lambda run: True
+    ) -> FarRun:
         config: dict[str, Any] = {
             "run": {
                 "preset": "cartpole-ppo", "total_env_steps": ENDLESS, "schedule_env_steps": SCHEDULE,
@@ -40,7 +42,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
             "evaluator": {"episodes": 0},
             "learner": {"host": "h1"},
             "limits": {"host_lease_s": 6.0},
-            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(1, 2, workers=1)},
+            "hosts": {"local": {"workers": 0}, **lab.hosts_yaml(*far, workers=1)},
         }  # fmt: skip
         run = FarRun(lab, name, config)
         runs.append(run)
@@ -79,7 +81,7 @@ def copies(run: FarRun) -> list[int]:
 
 
 def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Crashed, tmp_path: Path) -> None:
-    run = crashed("away", 0.5, lambda run: max(copies(run), default=0) > 0)
+    run = crashed("away", 0.5, 1, 2, is_ready=lambda run: max(copies(run), default=0) > 0)
     copied = copies(run)
     total = total_after(copied[-1])
     code, out, err = resume(run, total, "--set", "learner.host=h2", "--limit", "h2")
@@ -91,7 +93,7 @@ def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Cras
 
 
 def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab, tmp_path: Path) -> None:
-    run = crashed("back", NEVER_S)
+    run = crashed("back", NEVER_S, 1)
     assert copies(run) == [], "nothing was due"
     code, _, err = resume(run, ENDLESS)
     assert code == 2 and "h1" in err and "--from-scratch" in err, err

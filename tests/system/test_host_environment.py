@@ -28,6 +28,8 @@ NO_STDIN = """sh -c 'exec "$@" </dev/null' sh"""
 STAYS = '[ -z "$ZMQRL_RUN" ] || sleep 600 >/dev/null 2>&1 &'
 """A prologue that leaves a process behind, in a run alone."""
 WORKERS = 2
+WAITING_S, ENDLESS = 0.2, 10_000_000
+"""Duration of a round of a run that only waits, and its env steps."""
 START_S = 15.0
 FAULTS = {
     "failing": (
@@ -54,7 +56,7 @@ def entry(lab: Lab, index: int, **more: Any) -> dict[str, Any]:
     return lab.hosts[index].hosts_yaml(**{"workers": 1, **more})
 
 
-def sound(lab: Lab) -> dict[str, Any]:
+def sound(lab: Lab, workers: int = 1) -> dict[str, Any]:
     """One host whose Python and variable come from its prologue, one whose Python is in a pid namespace of its own."""
     folder = lab.folder / "module!s"
     folder.mkdir(exist_ok=True)
@@ -63,8 +65,8 @@ def sound(lab: Lab) -> dict[str, Any]:
     path = f"PATH={shlex.quote(str(folder))}:$PATH; export PATH"
     length = f"export {VARIABLE}={LENGTH}; echo module loaded"
     return {
-        "h0": entry(lab, 0, workers=WORKERS, python="lab-python", prologue=f"{path}; {length}; cat"),
-        "h1": entry(lab, 1, workers=WORKERS, wrap=NAMESPACE, prologue=f"{STAYS} {length}"),
+        "h0": entry(lab, 0, workers=workers, python="lab-python", prologue=f"{path}; {length}; cat"),
+        "h1": entry(lab, 1, workers=workers, wrap=NAMESPACE, prologue=f"{STAYS} {length}"),
     }
 
 
@@ -79,13 +81,13 @@ def faulty(lab: Lab) -> dict[str, Any]:
     }
 
 
-def config(hosts: Mapping[str, Any], steps: int = STEPS) -> dict[str, Any]:
+def config(hosts: Mapping[str, Any], round_s: float = 0.05, steps: int = STEPS) -> dict[str, Any]:
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": steps, "stop_at_return": None},
         "env": {"id": ENV, "vector_envs": 12, "max_episode_steps": 200},
-        "algorithm": {"kind": TALLY, "round_s": 0.05},
+        "algorithm": {"kind": TALLY, "round_s": round_s},
         "evaluator": {"episodes": 0},
-        "min_workers": 2 * WORKERS,
+        "min_workers": hosts["h0"]["workers"] + hosts["h1"]["workers"],
         "limits": {"host_lease_s": 4.0, "lost_after_s": 2.0, "start_s": START_S},
         "hosts": {"local": {"workers": 0}, **hosts},
     }
@@ -152,7 +154,7 @@ def inner_agent(lab: Lab, run_id: str) -> int:
 def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_one(
     lab: Lab, runs: list[FarRun], alone: str
 ) -> None:
-    run = FarRun(lab, "environments", config(lab.by_own_names({**sound(lab), **faulty(lab)})))
+    run = FarRun(lab, "environments", config(lab.by_own_names({**sound(lab, WORKERS), **faulty(lab)})))
     runs.append(run)
     code, out, err = run.end()
     assert code == 0, (out, err)
@@ -182,11 +184,11 @@ def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_
 def test_a_killed_agent_in_a_namespace_comes_back_and_a_killed_launcher_leaves_nothing(
     lab: Lab, runs: list[FarRun]
 ) -> None:
-    run = FarRun(lab, "killed", config(sound(lab), 10_000_000))
+    run = FarRun(lab, "killed", config(sound(lab), WAITING_S, ENDLESS))
     runs.append(run)
     run.wait_for_steps(2_000)
     run_id = run.run_id
-    assert len(processes(lab.hosts[0], run_id)) == 1 + WORKERS
+    assert len(processes(lab.hosts[0], run_id)) == 2, "an agent and a worker"
     register = list(lab.hosts[1].tmp.glob("zmqrl-agents-*/*.json"))
     assert len(register) == 1 and json.loads(register[0].read_text())["namespace"].startswith("pid:")
     code, out, _ = run.command("doctor", str(lab.folder / "killed.yaml"), "--json", "--env-limit", "5")
@@ -195,7 +197,9 @@ def test_a_killed_agent_in_a_namespace_comes_back_and_a_killed_launcher_leaves_n
     agent = inner_agent(lab, run_id)
     os.kill(agent, signal.SIGKILL)
     until(
-        lambda: run.host("h1").get("state") == "ready" and inner_agent_or_none(lab, run_id) not in (None, agent), "h1"
+        lambda: run.host("h1").get("state") == "ready" and inner_agent_or_none(lab, run_id) not in (None, agent),
+        "h1",
+        every_s=0.2,
     )
     run.process.kill()
 
@@ -219,7 +223,7 @@ def inner_agent_or_none(lab: Lab, run_id: str) -> int | None:
 
 
 def test_a_learner_in_a_namespace_is_brought_down_without_its_launcher(lab: Lab, runs: list[FarRun]) -> None:
-    run = FarRun(lab, "far-learner", {**config(sound(lab), 10_000_000), "learner": {"host": "h1"}})
+    run = FarRun(lab, "far-learner", {**config(sound(lab), WAITING_S, ENDLESS), "learner": {"host": "h1"}})
     runs.append(run)
     run.wait_for_steps(2_000)
     run.process.send_signal(signal.SIGSTOP)  # it cannot help

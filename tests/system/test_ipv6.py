@@ -31,7 +31,7 @@ def lab() -> Iterator[Lab]:
 
 
 def test_a_worker_host_without_ipv4_participates_and_is_examined(lab: Lab) -> None:
-    section = lab.hosts[1].hosts_yaml(workers=2)
+    section = lab.hosts[1].hosts_yaml(workers=1)
     config = {
         "run": {"mode": "sync", "total_env_steps": 4000, "name": "six"},
         "env": {"vector_envs": 2, "num_envs": 2, "segment_steps": 32},

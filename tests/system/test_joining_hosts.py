@@ -60,12 +60,31 @@ def ended(run: FarRun) -> Mapping[str, Any]:
     return summary
 
 
-def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
+def assert_refused(run: FarRun, lab: Lab, settings: Mapping[str, Any]) -> None:
+    """Hosts that cannot be reached or are there already, and keys that no live run can change."""
+    lab.hosts[3].kill_sshd()
+    refusals = {
+        ("scale", "h3=1"): ("h3 cannot join the run", "hosts of this run: local, a"),
+        ("scale", "h1=1"): ("h1 and a are the same host", "use a"),
+        ("scale", "nowhere=1"): ("nowhere cannot join the run", ""),
+    }
+    for (command, argument), texts in refusals.items():
+        code, out, err = run.command(command, str(run.run_dir), argument)
+        assert (code, out) == (2, ""), (argument, out, err)
+        assert all(text in err for text in texts), err
+    lab.hosts[3].start_sshd()
+    others = {**settings, "limits": {"grace_s": 7}}
+    code, _, err = run.command("apply", edited(lab, others), str(run.run_dir))
+    assert code == 2 and "limits.grace_s: 7.0: the live run has 15.0" in err, err
+
+
+def test_in_sync_what_cannot_join_is_refused_and_hosts_join_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
     first = {"a": lab.hosts[1].hosts_yaml(workers=1)}
     settings = config(lab, "sync", 1_000_000, first)
     run = FarRun(lab, "join", settings)
     try:
         run.wait_for_steps(200)
+        assert_refused(run, lab, settings)
         # h2 is a name of ~/.ssh/config; its Python and its workdir are of `defaults`
         code, out, err = run.command("scale", str(run.run_dir), "h2=1")
         assert (code, out) == (0, "h2: connecting, 1 worker\n"), err
@@ -89,24 +108,12 @@ def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
     assert summary["weights_sha256"] == same
 
 
-def test_in_async_a_host_joins_and_what_cannot_is_refused(lab: Lab) -> None:
+@pytest.mark.long
+def test_in_async_a_host_joins(lab: Lab) -> None:
     settings = config(lab, "async", 100_000_000, {"a": lab.hosts[1].hosts_yaml(workers=1)})
     run = FarRun(lab, "async", settings)
     try:
         run.wait_for_steps(2_000)
-        lab.hosts[3].kill_sshd()
-        refusals = {
-            ("scale", "h3=1"): ("h3 cannot join the run", "hosts of this run: local, a"),
-            ("scale", "h1=1"): ("h1 and a are the same host", "use a"),
-            ("scale", "nowhere=1"): ("nowhere cannot join the run", ""),
-        }
-        for (command, argument), texts in refusals.items():
-            code, out, err = run.command(command, str(run.run_dir), argument)
-            assert (code, out) == (2, ""), (argument, out, err)
-            assert all(text in err for text in texts), err
-        others = {**settings, "limits": {"grace_s": 7}}
-        code, _, err = run.command("apply", edited(lab, others), str(run.run_dir))
-        assert code == 2 and "limits.grace_s: 7.0: the live run has 15.0" in err, err
         code, _, err = run.command("scale", str(run.run_dir), "h2=1")
         assert code == 0 and await_part(run, "h2") < JOIN_S, err
         assert len(run.status()["hosts"]) == 3

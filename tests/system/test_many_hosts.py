@@ -14,8 +14,9 @@ import pytest
 
 from tests.marks import long
 from tests.running import END_S
+from tests.system.references import References
 from tests.system.secret_search import assert_each_stays_on_its_host
-from tests.system.system_plans import IDLE, SLOW_TALLY, WAITING_TALLY, system_plan
+from tests.system.system_plans import IDLE, SLOW_TALLY, TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -104,15 +105,15 @@ def hosts_plan(run_dir: Path, mode: ModeName = "sync", hosts: Mapping[str, int] 
 
 
 @pytest.fixture(scope="module")
-def one_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return HostsRun(hosts_plan(tmp_path_factory.mktemp("one") / "run", hosts={"local": 2})).done()
+def one_host(reference: References, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    return reference(hosts_plan(tmp_path_factory.mktemp("one") / "run", hosts={"local": 2}, algorithm=TALLY))
 
 
 @pytest.fixture(scope="module")
-def one_slow_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("slow")
+def one_slow_host(reference: References, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     at_once = replace(SLOW["env"], kwargs={"step_s": 0.0})  # decides about no bit
-    return HostsRun(hosts_plan(folder / "run", hosts={"local": 2}, **{**SLOW, "env": at_once})).done()
+    more = {**SLOW, "env": at_once, "algorithm": TALLY}
+    return reference(hosts_plan(tmp_path_factory.mktemp("slow") / "run", hosts={"local": 2}, **more))
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def _balanced(summary: dict[str, Any]) -> None:
 
 
 def test_three_hosts_give_the_bits_of_one_also_if_the_broker_is_killed_and_leave_nothing(
-    tmp_path: Path, begin: Any, one_host: dict[str, Any]
+    tmp_path: Path, begin: Any, one_host: Mapping[str, Any]
 ) -> None:
     run = begin(hosts_plan(tmp_path / "run"))
     run.wait_for_updates(15)
@@ -154,7 +155,7 @@ def test_three_hosts_give_the_bits_of_one_also_if_the_broker_is_killed_and_leave
 
 
 @pytest.mark.long
-def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, one_host: dict[str, Any]) -> None:
+def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, one_host: Mapping[str, Any]) -> None:
     run = begin(hosts_plan(tmp_path / "run"))
     run.wait_for_updates(15)
     os.kill(run.agent("b"), signal.SIGKILL)
@@ -165,7 +166,7 @@ def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, 
 
 
 @pytest.mark.timed
-def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_slow_host: dict[str, Any]) -> None:
+def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_slow_host: Mapping[str, Any]) -> None:
     run = begin(hosts_plan(tmp_path / "run", **SLOW))
     run.wait_for_updates(2)
     assert "leave at the end" in run.scale(b=0)
@@ -204,7 +205,7 @@ def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any)
 @pytest.mark.timed
 @pytest.mark.parametrize("broker_too", [long(False, id="same broker"), pytest.param(True, id="new broker")])
 def test_an_agent_that_is_stopped_is_given_up_and_refused_when_it_wakes(
-    tmp_path: Path, begin: Any, one_slow_host: dict[str, Any], broker_too: bool
+    tmp_path: Path, begin: Any, one_slow_host: Mapping[str, Any], broker_too: bool
 ) -> None:
     """With its connections as they were. A new broker has the list at once: what it does not say counts for nobody."""
     run = begin(hosts_plan(tmp_path / "run", limits=SHORT_LEASE, **SLOW))

@@ -152,6 +152,7 @@ def test_a_worker_host_that_the_learners_host_does_not_hear(
     assert f"for limits.host_lease_s ({LEASE_S:g} s)" in rows["h2"]["cause"]
 
 
+@pytest.mark.long
 def test_a_broker_killed_while_its_workers_are_far_away(begin: Begin, lab: Lab, undisturbed: dict[str, Any]) -> None:
     for index in (1, 2):
         lab.delay(index, DELAY_MS, LOSS)

@@ -76,14 +76,13 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
     until(lambda: hosts.state("a", "n2") in ("lost", "failed", "connecting"), "n2 to be lost", 90)
     hosts.n2.boot()
     until(lambda: hosts.state("a", "n2") == "ready", "n2 to be back", 90)
-    assert [hosts.row(host)["state"] for host in ("local", "n2")] == ["ready", "ready"]
+    states = {row["host"]: row["state"] for row in hosts.status()["status"]["hosts"]}
+    assert (states["local"], states["n2"]) == ("ready", "ready")
     where = ("--on", "gpu1", "--hosts", str(hosts.file))
     fetched = hosts.elsewhere("fetch", "runs/a", "mine/a", *where)
     assert fetched.code == 0 and "the copy is of now" in fetched.out, fetched
-    hosts.await_end("a", 300)
+    summary = hosts.await_end("a", 300)["summary"]
     hosts.lab.link(0, True)
-
-    summary = hosts.status()["summary"]
     assert summary["status"] == "done" and summary["ledger"]["balanced"]
     assert summary["weights_sha256"] == undisturbed
     until(lambda: not hosts.gpu1.processes("-m zmqrl"), "every command there to end", 60)
@@ -111,30 +110,23 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert "workers leave" in hosts.elsewhere("drain", "/tmp/zmqrl/runs/b", "n2", *where).out
     wrong = hosts.elsewhere("scale", "n9=2", *where)
     assert wrong.code == 2 and wrong.err.startswith("zmqrl: ") and "n9" in wrong.err
-    until(
-        lambda: "launcher: " in hosts.elsewhere("logs", "launcher", *where).out,
-        "a line of the launcher",
-        90,
-        every_s=1.0,
-    )
+    log = hosts.gpu1.tmp / "zmqrl" / "runs" / "b" / "logs" / "launcher.log"
+    until(lambda: log.is_file() and log.stat().st_size, "a line of the launcher", 90)
+    assert "launcher: " in hosts.elsewhere("logs", "launcher", *where).out
     until(lambda: hosts.run_file("b", "status.json").get("env_steps", 0) > 2_000, "env steps", 90)
 
     hosts.gpu1.crash()
     hosts.gpu1.boot({"Subsystem": "sftp /bin/false"})
     dead = hosts.elsewhere("status", *where)
     assert "ended without a summary" in dead.out
-    again = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--set", "run.max_wall_s=60")
+    seen = hosts.run_file("b", "status.json")["env_steps"]
+    more = ("--for", "1000000", "--set", "run.max_wall_s=60")
+    again = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", *more)
     assert again.code == 0, again.err
     assert hosts.zmqrl("stop", "--on", "gpu1").code == 0
-    hosts.await_end("b", 90)
-    stored = hosts.status()["summary"]
-    assert stored["status"] == "stopped" and stored["resumed_from"]["env_steps"] > 500
-    more = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", "--for", "1000")
-    assert more.code == 0, more.err
-    until(lambda: hosts.run_file("b", "summary.json").get("status") == "done", "1,000 more env steps", 90)
-    hosts.await_end("b", 30)
-    summary = hosts.status()["summary"]
-    assert summary["status"] == "done" and summary["env_steps"] >= stored["env_steps"] + 1_000
+    summary = hosts.await_end("b", 90)["summary"]
+    assert summary["status"] == "stopped" and summary["env_steps"] >= summary["resumed_from"]["env_steps"] > 500
+    assert hosts.run_file("b", "config.json")["config"]["run"]["total_env_steps"] == seen + 1_000_000
     assert hosts.zmqrl("fetch", "runs/b", "--on", "gpu1").code == 0
     assert files(hosts.lab.folder / "runs" / "b") == files(hosts.gpu1.tmp / "zmqrl" / "runs" / "b")
     down = hosts.elsewhere("down", "runs/b", *where)

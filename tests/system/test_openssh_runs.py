@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.ssh.ssh_lab import sessions
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
-from tests.system.system_plans import SLOW_TALLY, TALLY
+from tests.system.system_plans import SLOW_TALLY, TALLY, WAITING_TALLY
 from tests.waiting import until
 from zmqrl.ssh.openssh_client import PERSIST_S
 from zmqrl.wire.runtime_folder import run_folder_root
@@ -36,15 +36,15 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def config(lab: Lab, total_env_steps: int) -> dict[str, Any]:
+def config(lab: Lab, total_env_steps: int, algorithm: Mapping[str, Any], workers: int = 1) -> dict[str, Any]:
     """The learner on one host, workers behind a tunnel on another, and here."""
     (lab.folder / "my_module.py").write_text("HERE = 1\n")
-    far = lab.hosts_yaml(1, workers=1) | lab.hosts_yaml(2, workers=2, tunnel=True)
+    far = lab.hosts_yaml(1, workers=1) | lab.hosts_yaml(2, workers=workers, tunnel=True)
     return {
         "run": {"preset": "cartpole-ppo", "total_env_steps": total_env_steps, "stop_at_return": None},
         "env": {"vector_envs": 4},
-        "algorithm": dict(SLOW_TALLY),
-        "min_workers": 4,
+        "algorithm": dict(algorithm),
+        "min_workers": 2 + workers,
         "evaluator": {"episodes": 0},
         "limits": {"host_lease_s": LEASE_S, "lost_after_s": 2.0},
         "learner": {"host": "h1"},
@@ -60,7 +60,7 @@ def masters() -> list[Path]:
 
 def test_doctor_and_a_run_over_the_systems_ssh(lab: Lab, tmp_path: Path) -> None:
     with closed_at_the_end() as runs:
-        runs.append(run := FarRun(lab, "openssh", config(lab, STEPS)))
+        runs.append(run := FarRun(lab, "openssh", config(lab, STEPS, SLOW_TALLY, workers=2)))
         file = str(lab.folder / "openssh.yaml")
         run.wait_for_steps(1_000)
         assert len(masters()) == 2
@@ -77,7 +77,7 @@ def test_doctor_and_a_run_over_the_systems_ssh(lab: Lab, tmp_path: Path) -> None
 
 def test_a_launcher_that_was_killed_leaves_a_master_for_its_bound_only(lab: Lab) -> None:
     with closed_at_the_end() as runs:
-        runs.append(run := FarRun(lab, "killed", config(lab, 10_000_000)))
+        runs.append(run := FarRun(lab, "killed", config(lab, 10_000_000, WAITING_TALLY)))
         run.wait_for_steps(1_000)
         run_id, folders = run.run_id, masters()
         assert len(folders) == 2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab.slurm import CPUS, Slurm, slurm_or_skip
+from tests.lab.slurm import CPUS, LOOK_EVERY_S, Slurm, slurm_or_skip
 from tests.system.command_runs import summary, zmqrl
 from tests.system.slurm_runs import (
     GONE_S,
@@ -27,7 +27,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 Begin = Callable[..., SlurmRun]
-FOREVER = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TALLY)}
+FOREVER = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TALLY), "min_workers": 2}
+ONE_EACH = {"n1": {"workers": 1}, "n2": {"workers": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +54,10 @@ def alone(cluster: Slurm, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sha256 of the same run on this machine, without Slurm."""
     del cluster
     folder = tmp_path_factory.mktemp("alone")
-    config = configuration(hosts={"local": {"workers": 2}}, min_workers=1)
+    config = configuration(hosts={"local": {"workers": 1}}, min_workers=1)
     del config["orchestrator"]
     (folder / "hosts.yaml").write_text(yaml.safe_dump(config))
-    zmqrl("launch", folder / "hosts.yaml", "--plain", "--run-dir", folder / "run", at=folder)
+    zmqrl("launch", folder / "hosts.yaml", "--mode", "single", "--plain", "--run-dir", folder / "run", at=folder)
     return str(summary(folder / "run")["weights_sha256"])
 
 
@@ -66,6 +67,7 @@ def assert_same(run: SlurmRun, alone: str) -> None:
     assert done["ledger"]["balanced"] and done["env_steps"] == STEPS
 
 
+@pytest.mark.long
 def test_two_nodes_give_the_bits_of_one_machine(begin: Begin, cluster: Slurm, alone: str) -> None:
     run = begin("two")
     run.done()
@@ -113,8 +115,8 @@ def gres_of(run_id: str) -> set[tuple[str, str]]:
 
 def test_a_killed_launcher_leaves_no_process_and_no_job_also_no_pending_one(begin: Begin, cluster: Slurm) -> None:
     with cluster.occupied("n3"):
-        hosts = {"n1": {"workers": 2}, "n3": {"workers": 2}}
-        run = begin("killed", sections={**FOREVER, "hosts": hosts, "min_workers": 2})
+        hosts = {"n1": {"workers": 1}, "n3": {"workers": 1}}
+        run = begin("killed", sections={**FOREVER, "hosts": hosts, "min_workers": 1})
         run.wait_for_steps(250)
         reason = until(lambda: [text for text in run.status()["problems"] if "pending" in str(text)], run.told)
         assert "n3" in str(reason) and "Resources" in str(reason), "in Slurm's words"
@@ -122,13 +124,14 @@ def test_a_killed_launcher_leaves_no_process_and_no_job_also_no_pending_one(begi
         assert len(cluster.run("squeue", "-h", "-n", f"zmqrl-{run_id}-n1,zmqrl-{run_id}-n3").splitlines()) == 2
         run.process.kill()
         until(lambda: not processes(run_id), lambda: processes(run_id), GONE_S)
-        until(lambda: len(cluster.run("squeue", "-h").splitlines()) == 1, lambda: cluster.run("squeue"), GONE_S)
+        left = lambda: cluster.run("squeue", "-h").splitlines()  # noqa: E731
+        until(lambda: len(left()) == 1, left, GONE_S, LOOK_EVERY_S)
 
 
 def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, cluster: Slurm, alone: str) -> None:
-    hosts = {"local": {"workers": 0}, "left": {"workers": 2}, "right": {"workers": 2}}
+    hosts = {"local": {"workers": 0}, "left": {"workers": 1}, "right": {"workers": 1}}
     salloc = ("salloc", "--quiet", "-N2", "-c4")
-    run = begin("salloc", held=True, sections={"hosts": hosts}, prefix=salloc)
+    run = begin("salloc", held=True, sections={"hosts": hosts, "min_workers": 2}, prefix=salloc)
     run.wait_for_steps(250)
     steps = cluster.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()
     ours = {step.split()[1].rpartition("-")[2]: step.split()[0] for step in steps if "zmqrl-" in step}
@@ -140,15 +143,15 @@ def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, 
     assert code == 0, err
     assert_same(run, alone)
     assert "right: Slurm: STEP" in err
-    until(lambda: not cluster.jobs(), cluster.jobs)
+    until(lambda: not cluster.jobs(), cluster.jobs, every_s=LOOK_EVERY_S)
 
 
 @pytest.mark.timeout(180)
 def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemption(
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:
-    hosts = {"local": {"workers": 2}, "other": {"workers": 2}}
-    sections = {"hosts": hosts, "learner": {"host": "other"}, "orchestrator": {"time": "10"}}
+    hosts = {"local": {"workers": 1}, "other": {"workers": 1}}
+    sections = {"hosts": hosts, "min_workers": 2, "learner": {"host": "other"}, "orchestrator": {"time": "10"}}
     run = begin("submitted", "--submit", held=True, sections=sections)
     code, out, err = run.end()
     assert code == 0, (out, err)
@@ -157,7 +160,7 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     run.wait_for_steps(250)
     assert json.loads((run.run_dir / "run.json").read_text())["job"] == out.split()[1], "`down` finds it"
     cluster.run("scancel", "--batch", "--signal=TERM", out.split()[1])  # as Slurm does 60 s before the limit
-    until(lambda: not cluster.jobs(), run.told, run.run_s)
+    until(lambda: not cluster.jobs(), run.told, run.run_s, LOOK_EVERY_S)
     stopped = run.summary()
     assert stopped["status"] == "interrupted" and 0 < stopped["env_steps"] < STEPS
     assert list(run.run_dir.glob("checkpoints/full-*"))
@@ -169,7 +172,7 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     cluster.run("srun", "-p", "urgent", "-N3", f"-c{CPUS}", "true")
     run.release()
     cluster.start_requeued(out.split()[1])
-    until(lambda: not cluster.jobs(), run.told, run.run_s)
+    until(lambda: not cluster.jobs(), run.told, run.run_s, LOOK_EVERY_S)
     told = (run.run_dir / "slurm.out").read_text()
     assert len({stopped["run_id"], preempted, run.run_id}) == 3, f"there were three attempts: {told}"
     assert_same(run, alone)
@@ -178,8 +181,9 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     assert not processes(preempted) and not processes(run.run_id)
 
 
+@pytest.mark.long
 def test_down_ends_a_run_whose_launcher_does_not_answer(begin: Begin, cluster: Slurm) -> None:
-    run = begin("down", sections=FOREVER)
+    run = begin("down", sections={**FOREVER, "hosts": ONE_EACH})
     run.wait_for_steps(250)
     run_id = run.run_id
     run.process.send_signal(signal.SIGSTOP)
@@ -192,7 +196,7 @@ def test_down_ends_a_run_whose_launcher_does_not_answer(begin: Begin, cluster: S
 
 
 def test_down_ends_a_submitted_run_as_from_a_login_node(begin: Begin, cluster: Slurm) -> None:
-    hosts = {"local": {"workers": 2}, "other": {"workers": 2}}
+    hosts = {"local": {"workers": 1}, "other": {"workers": 1}}
     run = begin("down-job", "--submit", sections={**FOREVER, "hosts": hosts})
     code, out, err = run.end()
     assert code == 0, (out, err)

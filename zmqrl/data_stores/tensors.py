@@ -11,14 +11,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from mmap import mmap
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from zmqrl.errors import StoreError
+from zmqrl.loading import lazy
 from zmqrl.types import Array
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy("numpy")
 
 _NAMES = {
     "float64": "F64",
@@ -34,8 +39,6 @@ _NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-_BY_DTYPE = {np.dtype(name): short for name, short in _NAMES.items()}
-_DTYPES = {short: np.dtype(name) for name, short in _NAMES.items()}
 _MAX_HEADER = 100_000_000
 PIECE_BYTES = 1 << 20
 _ZEROS = "0" * 64
@@ -141,11 +144,22 @@ def _batches(contents: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryv
     yield b"".join(batch)
 
 
+@cache
+def _by_dtype() -> Mapping[np.dtype[np.generic], str]:
+    """Not at import: a process that only sends weights on does not import numpy."""
+    return {np.dtype(name): short for name, short in _NAMES.items()}
+
+
+@cache
+def _dtypes() -> Mapping[str, np.dtype[np.generic]]:
+    return {short: dtype for dtype, short in _by_dtype().items()}
+
+
 @lru_cache(maxsize=4096)
 def _entry(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offset: int) -> str:
     """An array's line in the header: the same in every version of a run."""
     nbytes = dtype.itemsize * math.prod(shape)
-    place = {"dtype": _BY_DTYPE[dtype], "shape": list(shape), "data_offsets": [offset, offset + nbytes]}
+    place = {"dtype": _by_dtype()[dtype], "shape": list(shape), "data_offsets": [offset, offset + nbytes]}
     return f"{json.dumps(name)}:{json.dumps(place, separators=(',', ':'))}"
 
 
@@ -193,7 +207,7 @@ def _header(content: bytes | mmap) -> tuple[dict[str, object], int]:
 def _view(content: bytes, start: int, entry: object) -> Array:
     if not isinstance(entry, dict):
         raise TypeError(f"an array's entry is {entry!r}")
-    dtype, shape = _DTYPES[entry["dtype"]], tuple(int(size) for size in entry["shape"])
+    dtype, shape = _dtypes()[entry["dtype"]], tuple(int(size) for size in entry["shape"])
     begin, end = entry["data_offsets"]
     count = math.prod(shape)
     if begin < 0 or any(size < 0 for size in shape) or end - begin != count * dtype.itemsize:

@@ -6,13 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, EnvFault
+from zmqrl.loading import lazy
 from zmqrl.spaces import nth_allowed, ranges, view
 from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy("numpy")
 
 
 def state_spec(env_id: str, env: Any) -> StateSpec | None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from zmqrl.errors import WireError
+from zmqrl.loading import lazy
 from zmqrl.messages.bus import KINDS, Message
 from zmqrl.messages.fields import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import Array, ColumnSpec, SlotRef
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy("numpy")
 
 PROTOCOL = 3
 MAX_CONTROL_BYTES = 16 << 20

@@ -22,16 +22,22 @@ import hashlib
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ArenaError
+from zmqrl.loading import lazy
 from zmqrl.shared_memory import memory
 from zmqrl.shared_memory.stream_table import LINE, StreamTable, stream_words
 from zmqrl.types import DROP_REASONS, ArenaUsage, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy("numpy")
 
 MAGIC = 0x5A4D51524C01
 REVISION = 2
@@ -113,9 +119,17 @@ class Arena:
         self._memory = memoryview(mapped)
         self.words = self._memory[: layout.payload_at].cast("q")
         self.streams = StreamTable(self.words, layout.streams_at, layout.streams, layout.open_words)
-        first = 8 * layout.slots_at
-        self._table: Array = np.ndarray((layout.slots, SLOT_WORDS), np.int64, self._memory, first)
-        self.columns: Mapping[str, Array] = {c.name: self._column(c) for c in layout.columns}
+
+    @cached_property
+    def columns(self) -> Mapping[str, Array]:
+        """Of all slots. Made at its first use: agent and broker do without, and without numpy."""
+        return {column.name: self._column(column) for column in self.layout.columns}
+
+    @cached_property
+    def _table(self) -> Array:
+        """For what is looked for often, among many slots."""
+        found: Array = np.ndarray((self.layout.slots, SLOT_WORDS), np.int64, self._memory, 8 * self.layout.slots_at)
+        return found
 
     @classmethod
     def create(cls, plan: RunPlan) -> Arena:
@@ -233,9 +247,10 @@ class Arena:
 
     def held(self) -> list[SlotRef]:
         """Every held slot, in stream order per vector env."""
-        t = self._table
-        lease = t[:, LEASE]
-        return self._refs((lease == t[:, SEAL]) & (lease == t[:, ACCEPT]) & (t[:, RELEASE] < lease))
+        words = zip(self._all(LEASE), self._all(SEAL), self._all(ACCEPT), self._all(RELEASE), strict=True)
+        return self._refs(
+            slot for slot, (lease, seal, accept, release) in enumerate(words) if release < lease == seal == accept
+        )
 
     def released(self) -> list[int]:
         """Every slot whose last segment was accepted and released; also slots never used."""
@@ -243,15 +258,20 @@ class Arena:
         found: list[int] = np.flatnonzero((t[:, LEASE] == t[:, RELEASE]) & (t[:, LEASE] == t[:, ACCEPT])).tolist()
         return found
 
-    def _refs(self, chosen: Array) -> list[SlotRef]:
+    def _all(self, which: int) -> list[int]:
+        """That word of every slot."""
+        begin = self.layout.slots_at
+        return self.words[begin + which : begin + self.layout.slots * SLOT_WORDS : SLOT_WORDS].tolist()
+
+    def _refs(self, chosen: Iterable[int]) -> list[SlotRef]:
         """The chosen slots in their present generation, in stream order per vector env."""
-        refs = [SlotRef(slot, self.word(slot, LEASE)) for slot in np.flatnonzero(chosen).tolist()]
+        refs = [SlotRef(slot, self.word(slot, LEASE)) for slot in chosen]
         return sorted(refs, key=lambda r: self.meta(r.slot).id)
 
     def sealed(self) -> list[SlotRef]:
         """Every slot that is sealed and not accepted, in stream order per vector env."""
-        t = self._table
-        return self._refs((t[:, LEASE] == t[:, SEAL]) & (t[:, LEASE] > t[:, ACCEPT]))
+        words = zip(self._all(LEASE), self._all(SEAL), self._all(ACCEPT), strict=True)
+        return self._refs(slot for slot, (lease, seal, accept) in enumerate(words) if accept < lease == seal)
 
     @property
     def broker_incarnation(self) -> int:
@@ -265,7 +285,7 @@ class Arena:
 
     def open_slots(self) -> int:
         """Leases in use: slots being written."""
-        return int(np.count_nonzero(self._table[:, LEASE] > self._table[:, SEAL]))
+        return sum(lease > seal for lease, seal in zip(self._all(LEASE), self._all(SEAL), strict=True))
 
     def base_env_steps(self) -> int | None:
         """Env steps of the run before this arena; None while no broker knew."""
@@ -297,7 +317,7 @@ class Arena:
     def close(self) -> None:
         """Drop our views and the descriptor; what others still view stays mapped until they drop it."""
         self.columns = {}
-        self._table = np.empty((0, SLOT_WORDS), np.int64)
+        self.__dict__.pop("_table", None)
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
