@@ -32,7 +32,7 @@ from zmqrl.spaces import SpaceSpec, composite
 from zmqrl.testing.observations import observations
 from zmqrl.types import Array, Weights
 
-pytestmark = pytest.mark.xdist_group("exports")
+pytestmark = [pytest.mark.xdist_group("exports"), pytest.mark.whole]
 T, OUT, TOLERANCE = 4, 3, 1e-5
 VECTOR = SpaceSpec("box", (6,), "float32")
 IMAGE = SpaceSpec("box", (9, 8, 3), "uint8", low=(0.0,), high=(255.0,))

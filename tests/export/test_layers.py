@@ -27,7 +27,7 @@ from zmqrl.networks.input import network_input
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import EnvSpec, Version, Weights
 
-pytestmark = pytest.mark.xdist_group("exports")
+pytestmark = [pytest.mark.xdist_group("exports"), pytest.mark.whole]
 SOURCE = Source("Env-v0", "ppo", 1, "run", Version(0, 1), None, None, 1)
 FLAT = spaces.Box(-5, 5, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
