@@ -23,6 +23,7 @@ from tests.system.system_plans import (
     IDLE,
     NORMALISED,
     PENDULUM,
+    PPO,
     PPO_GRU,
     PQN,
     QRDQN,
@@ -93,13 +94,16 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     assert_same(summary, undisturbed)
 
 
-FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {"sac": (SAC, PENDULUM)}
-"""With the reference of `test_determinism`; recurrent state is in `test_recurrent_runs`."""
-FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+    "ppo": (PPO, CARTPOLE),
     "ppo-gru": (PPO_GRU, CARTPOLE),
-    "ppo-normalised": (NORMALISED, ACROBOT),
-    "pqn": (PQN, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
+    "sac": (SAC, PENDULUM),
+    "pqn": (PQN, CARTPOLE),
+}
+"""Of each the run with a death in sync has the bits of the undisturbed one in single."""
+FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+    "ppo-normalised": (NORMALISED, ACROBOT),
     "td3": (TD3, PENDULUM),
     "qrdqn": (QRDQN, CARTPOLE),
 }
