@@ -240,6 +240,14 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
         planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values | {"learner__device": "tpu"})
 
 
+def test_torch_has_the_time_of_the_start_to_find_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold import of it may take half a minute."""
+    monkeypatch.setattr(checks, "NVIDIA", tmp_path)
+    values: dict[str, Any] = {"learner__device": "cuda:0", "limits__start_s": 0.01}
+    with pytest.raises(ConfigError, match=r"torch did not respond within limits\.start_s \(0\.01 s\)"):
+        planned(tmp_path, "cartpole-ppo", **values)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ModeName

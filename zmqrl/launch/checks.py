@@ -37,7 +37,6 @@ from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
 
 NVIDIA = Path("/dev/nvidia0")
-TORCH_S = 10.0
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
 TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
 """What a launcher makes in a run directory before `run.json`."""
@@ -178,7 +177,7 @@ def _check_device(config: Config, here: bool) -> None:
     if kind == "cuda" and not found and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":
-        _check_torch(device)
+        _check_torch(device, config.limits.start_s)
 
 
 def _check_gpus(device: str, share: bool) -> bool:
@@ -190,15 +189,16 @@ def _check_gpus(device: str, share: bool) -> bool:
     return bool(found)
 
 
-def _check_torch(device: str) -> None:
-    """In a child: the launcher never imports torch."""
+def _check_torch(device: str, start_s: float) -> None:
+    """In a child: the launcher never imports torch, which may take half a minute from a network file system."""
     code = "import sys, torch; torch.empty(1, device=sys.argv[1])"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=TORCH_S, check=False
+            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=start_s, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"learner.device: {device!r}: torch did not respond within {TORCH_S:g} s") from error
+        late = f"torch did not respond within limits.start_s ({start_s:g} s); check the GPU with nvidia-smi"
+        raise ConfigError(f"learner.device: {device!r}: {late}") from error
     if done.returncode != 0:
         tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {tail}")
