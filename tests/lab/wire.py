@@ -34,14 +34,14 @@ class Direction:
         self.source, self.sink, self.delay_s, self.loss = source, sink, delay_s, loss
         self.under_way: deque[tuple[float, bytes]] = deque()
 
-    def take(self, now: float) -> None:
+    def take(self) -> None:
         for _ in range(AT_ONCE):
             try:
                 frame = os.read(self.source, LONGEST_FRAME)
             except (BlockingIOError, OSError):
                 return  # nothing more, or the device is not up yet
             if len(self.under_way) < MOST_FRAMES and random.random() >= self.loss:
-                self.under_way.append((now + self.delay_s, frame))
+                self.under_way.append((time.monotonic() + self.delay_s, frame))
 
     def give(self, now: float) -> None:
         while self.under_way and self.under_way[0][0] <= now:
@@ -65,9 +65,8 @@ def main() -> None:
         ready = poll.poll(wait_ms)
         if any(fd == 0 for fd, _ in ready):
             return
-        now = time.monotonic()
         for direction in both:
-            direction.take(now)
+            direction.take()
             direction.give(time.monotonic())
 
 
