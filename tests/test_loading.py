@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -98,3 +99,17 @@ def test_a_lazy_module_is_imported_at_its_first_use() -> None:
         _ = lazy("colorsys").no_such_name
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         _ = lazy("no_such_module").name
+
+
+def test_a_lazy_module_becomes_a_plain_one_that_has_what_is_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python finds the attributes of a plain module without a call: the bus reads some for each segment."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "xml"]:
+        monkeypatch.delitem(sys.modules, name)
+    found = lazy("xml")
+    assert "xml" not in sys.modules
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = found.nothing
+    import xml.dom
+
+    assert type(found) is ModuleType
+    assert found.dom is xml.dom

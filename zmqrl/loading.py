@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -76,6 +77,7 @@ class _LazyModule(ModuleType):
             raise AttributeError(name)
         with loading():
             module = importlib.import_module(self.__name__)
-        value = getattr(module, name)
-        setattr(self, name, value)  # found without this method from now on
-        return value
+        # From now on a module like any other: Python finds attributes without a call. Later ones are the module's own.
+        self.__dict__.update(vars(module), __getattr__=partial(getattr, module))
+        self.__class__ = ModuleType  # type: ignore[assignment]  # Python allows it for modules
+        return getattr(module, name)
