@@ -9,6 +9,8 @@ The hosts are those of `tests/lab` (root, Linux): each with its own network, pro
     sleep      all its processes are stopped for `--down` seconds, as by a laptop that sleeps
     slow       its workers get a tenth of a processor for `--down` seconds
     loss       its network loses a twentieth of the packets for `--down` seconds
+    disk       as crash, but its sshd is back at once, and for `--down` seconds the disk with its workdir is full
+    store      the disk of the run directory, on the learner's host, is full for `--down` seconds
 
 All limits have their defaults. A host is present in a second if it has stored a segment in the 5 s before; the records
 of the broker are read in shared memory, ten times a second. After `--for` seconds one host more joins (`zmqrl scale`).
@@ -34,6 +36,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,16 +46,19 @@ from tests.lab import Lab
 from tests.system.ssh_runs import FarRun, processes
 from zmqrl.bench.report import machine
 from zmqrl.drill.shared_view import SharedView
+from zmqrl.drill.small_disk import fill, mounted, release
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 
 LOOK_EVERY_S = 0.1
 PRESENT_S = 5.0
+RUN = "soak"
 SETTLE_S = 30.0
 START_S = 120.0
 END_S = 120.0
 SLICE_S = 0.02
-FAULTS = ("crash", "power", "cable", "sleep", "slow", "loss")
+FAULTS = ("crash", "power", "cable", "sleep", "slow", "loss", "disk", "store")
+RUN_DISK_MB = 512
 GROWTH_MB, GROWTH_FDS = 40.0, 20
 """What a process may gain between the first fifth of the run and its end."""
 PRESENT_SHARE = 0.95
@@ -197,6 +203,17 @@ class Faults:
         self._lab.delay(index, 1.0, 0.05)
         return lambda: self._lab.delay(index, 0.0)
 
+    def _disk(self, index: int) -> Callable[[], None]:
+        host = self._lab.hosts[index]
+        host.crash()
+        fill(host.tmp)
+        host.boot()
+        return lambda: release(host.tmp)
+
+    def _store(self, index: int) -> Callable[[], None]:
+        fill(self._run.run_dir)
+        return lambda: release(self._run.run_dir)
+
     def _sleep(self, index: int) -> Callable[[], None]:
         pids = [process.pid for process in self._lab.hosts[index].processes()]
         _signal(pids, signal.SIGSTOP)
@@ -251,9 +268,11 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run it. The report, as JSON data."""
     dice = random.Random(arguments.seed)
     names = [f"h{index}" for index in range(1, arguments.hosts + 1)]
-    with Lab(arguments.hosts + 2, isolated=True) as lab:
+    with Lab(arguments.hosts + 2, isolated=True) as lab, contextlib.ExitStack() as disks:
+        if {"disk", "store"} & set(arguments.faults.split(",")):
+            _small_disks(lab, disks)
         settings = _settings(arguments, lab, names)
-        run = FarRun(lab, "soak", settings)
+        run = FarRun(lab, RUN, settings)
         errors: list[str] = []
         drain = threading.Thread(target=lambda: errors.extend(run.process.stderr or ()), daemon=True)
         drain.start()
@@ -287,6 +306,15 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
+def _small_disks(lab: Lab, disks: contextlib.ExitStack) -> None:
+    """Each workdir, and the run directory, on a disk that can be filled."""
+    disks.enter_context(mounted(lab.shared / RUN, RUN_DISK_MB))
+    for host in lab.hosts[1:]:
+        host.crash()
+        disks.enter_context(mounted(host.tmp))
+        host.boot()
+
+
 def _observe(
     arguments: argparse.Namespace, run: FarRun, watch: Watch, faults: Faults, dice: random.Random
 ) -> tuple[list[Return], Seen]:
@@ -309,8 +337,8 @@ def _observe(
                 fault.stored_s = stored
                 del faults.open[index]
         if now >= next_fault and now < began + arguments.seconds:
-            fault = faults.begin(dice, now)
-            returns += [fault] if fault else []
+            begun = faults.begin(dice, now)
+            returns += [begun] if begun is not None else []
             next_fault += arguments.every
         if now >= next_second:
             seen.present.append(watch.present(now))
@@ -358,6 +386,7 @@ def _report(
         "load": os.getloadavg(),
         "arguments": vars(arguments),
         "faults": len(returns),
+        "faults_by_kind": dict(Counter(one.fault for one in returns)),
         "returned": len(took),
         "not_returned": [f"{one.host} {one.fault}" for one in returns if one.took_s is None],
         "return_s": {"median": _percentile(took, 0.5), "p95": _percentile(took, 0.95), "most": max(took, default=None)},
