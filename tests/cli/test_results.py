@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +13,28 @@ import pytest
 from tests.cli.commands import Command
 
 
+@pytest.fixture
+def seeds(finished: Path, tmp_path: Path) -> Path:
+    """The finished runs with three rows of metrics each: how many a short run writes depends on its time."""
+    folder = tmp_path / "runs"
+    shutil.copytree(finished, folder)
+    for file in folder.glob("seed-*/metrics.jsonl"):
+        row = next(row for row in map(json.loads, file.read_text().splitlines()) if "version" in row)
+        rows = [{**row, "env_steps": row["env_steps"] * n, "wall_s": row["wall_s"] * n} for n in (1, 2, 3)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_plot_draws_seeds_as_one_band(zmqrl: Command, finished: Path, suffix: str) -> None:
-    ended = zmqrl("plot", finished, finished / "seed-1", "--out", f"curve.{suffix}")
+def test_plot_draws_seeds_as_one_band(zmqrl: Command, seeds: Path, suffix: str) -> None:
+    ended = zmqrl("plot", seeds, seeds / "seed-1", "--out", f"curve.{suffix}")
     assert ended.code == 0, ended.err
     content = Path(f"curve.{suffix}").read_bytes()
     assert (b"PNG" in content[:8]) if suffix == "png" else (b"<svg" in content[:1000])
 
 
-def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, finished: Path) -> None:
-    runs, options = (f"{finished}/seed=both", f"{finished}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
+def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> None:
+    runs, options = (f"{seeds}/seed=both", f"{seeds}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
     ended = zmqrl("plot", *runs, "--metric", "version", *options)
     assert ended.code == 0, ended.err
     assert ended.out.split() == ["returns.png", "c.csv"]
@@ -31,7 +45,7 @@ def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, finished: Path) ->
         ("one", "version", "1"),
     }
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
-    ended = zmqrl("plot", finished, "--metric", "versoin")
+    ended = zmqrl("plot", seeds, "--metric", "versoin")
     assert ended.code == 2 and "did you mean 'version'?" in ended.err
 
 
