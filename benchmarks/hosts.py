@@ -58,7 +58,8 @@ def doctor(repeats: int) -> BenchResult:
 
 def _examine(lab: Lab, faulty: set[str]) -> float:
     """Seconds of the command, which finds faults on these hosts alone."""
-    config = {"run": {"preset": "cartpole-ppo"}, **_hosts(lab, range(1, DOCTOR_HOSTS + 1))}
+    env = {"vector_envs": DOCTOR_HOSTS}
+    config = {"run": {"preset": "cartpole-ppo"}, "env": env, **_hosts(lab, range(1, DOCTOR_HOSTS + 1))}
     file = lab.folder / "doctor.yaml"
     file.write_text(yaml.safe_dump(config))
     begun = time.monotonic()
