@@ -88,6 +88,7 @@ def start(repeats: int) -> BenchResult:
             config = {
                 "run": run,
                 "env": {"vector_envs": START_HOSTS, "num_envs": 2},
+                "algorithm": {"batch_segments": START_HOSTS} if mode == "async" else {},
                 "evaluator": {"episodes": 0},
                 **_hosts(lab, range(1, START_HOSTS + 1)),
             }
