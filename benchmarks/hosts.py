@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +66,8 @@ def _examine(lab: Lab, faulty: set[str]) -> float:
     begun = time.monotonic()
     with lab.run_here(
         [sys.executable, "-m", "zmqrl", "doctor", str(file), "--json"],
-        stdout=-1,
-        stderr=-1,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         env=environment(),

@@ -46,7 +46,7 @@ from tests.lab import Lab
 from tests.system.ssh_runs import FarRun, processes
 from zmqrl.bench.report import machine
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.drill.small_disk import fill, mounted, release
+from zmqrl.drill.small_disk import fill, mount, release, unmount
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
 
@@ -308,10 +308,14 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _small_disks(lab: Lab, disks: contextlib.ExitStack) -> None:
     """Each workdir, and the run directory, on a disk that can be filled."""
-    disks.enter_context(mounted(lab.shared / RUN, RUN_DISK_MB))
+    run_dir = lab.shared / RUN
+    run_dir.mkdir()
+    mount(run_dir, RUN_DISK_MB)
+    disks.callback(unmount, run_dir)
     for host in lab.hosts[1:]:
         host.crash()
-        disks.enter_context(mounted(host.tmp))
+        mount(host.tmp)
+        disks.callback(unmount, host.tmp)
         host.boot()
 
 

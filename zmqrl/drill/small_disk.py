@@ -18,40 +18,39 @@ CLONE_NEWNS = 0x00020000
 _CHUNKS = (1 << 20, 4096, 1)
 
 
-@contextlib.contextmanager
-def mounted(folder: Path, size_mb: int = DISK_MB) -> Iterator[None]:
-    """`folder` is a tmpfs until the end of `with`. Only this process and its children see the mount.
+def mount(folder: Path, size_mb: int = DISK_MB) -> None:
+    """`folder`, which is empty, becomes a tmpfs. Only this process and its children see it; it goes with the last.
 
     Raises:
         ConfigError: It cannot be mounted, for example without root.
     """
     _leave_namespace()
-    folder.mkdir(parents=True, exist_ok=True)
     _command("mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "zmqrl-drill", str(folder))
-    try:
-        yield
-    finally:
-        _command("umount", "--lazy", str(folder))
+
+
+def unmount(folder: Path) -> None:
+    """`folder` is what it was before; the files of the tmpfs are gone."""
+    _command("umount", "--lazy", str(folder))
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
     """`folder` lies on a tmpfs until the end of `with`; then its files are copied to where it was.
 
-    Only this process and its children see the mount, and it goes with the last of them.
-
     Raises:
         ConfigError: It cannot be mounted, for example without root.
     """
-    kept = folder.with_name(f".{folder.name}.kept")
-    with mounted(folder):
-        try:
-            yield
-        finally:
-            release(folder)
-            shutil.copytree(folder, kept, symlinks=True)
-    folder.rmdir()
-    kept.rename(folder)
+    folder.mkdir(parents=True)
+    mount(folder)
+    try:
+        yield
+    finally:
+        release(folder)
+        kept = folder.with_name(f".{folder.name}.kept")
+        shutil.copytree(folder, kept, symlinks=True)
+        unmount(folder)
+        folder.rmdir()
+        kept.rename(folder)
 
 
 def fill(folder: Path) -> float | None:
