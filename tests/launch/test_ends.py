@@ -45,9 +45,16 @@ class StandInRun(Run):
         super().__init__(self.start("-m", "tests.launch.stand_in_launch", *arguments), run_dir)
 
     def ready(self) -> list[ProcessId]:
-        """Wait until it runs; everything below the launcher: the agent first."""
-        until(lambda: self.status().get("phase") == "running", "the run", START_S)
+        """Wait until it runs, its learner too; everything below the launcher: the agent first.
+
+        A stand-in worker steps without a version of the learner, and the run counts as running from then on.
+        """
+        until(self._is_running, "the run", START_S)
         return descendants(self.process.pid)
+
+    def _is_running(self) -> bool:
+        status = self.status()
+        return status.get("phase") == "running" and bool(status["metrics"])
 
 
 def children(pid: int) -> list[int]:
@@ -115,7 +122,7 @@ def test_single_has_a_learner_and_an_evaluator(run_dir: Path) -> None:
 def test_one_signal_stops_cleanly(
     run_dir: Path, started: list[Run], number: signal.Signals, status: str, code: int
 ) -> None:
-    run = StandInRun(run_dir)
+    run = StandInRun(run_dir, "grace_s=30")
     started.append(run)
     processes = run.ready()
     run.process.send_signal(number)
