@@ -106,6 +106,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
         plane.close()
 
 
+@pytest.mark.timed
 @pytest.mark.whole
 def test_workers_have_the_keys_of_their_host_and_nobody_else_has(broker: Broker, tmp_path: Path) -> None:
     keys, server = make_keys(), make_keys().public

@@ -17,7 +17,7 @@ from tests.lab.skipping import nfs_or_skip
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.types import Version
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.timed]
 ROOT = Path(__file__).parents[2]
 CLIENT = str(Path(__file__).with_name("nfs_client.py"))
 AWAY_S = 5.0

@@ -196,6 +196,7 @@ def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, starte
     assert "killed" not in out
 
 
+@pytest.mark.timed
 def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
@@ -205,6 +206,7 @@ def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[R
     assert not await_gone(processes, END_S)
 
 
+@pytest.mark.timed
 def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
@@ -217,6 +219,7 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     assert "host agent of local exited unexpectedly" in summary["error"]
 
 
+@pytest.mark.timed
 def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, detach=True)
     started.append(run)
@@ -230,6 +233,7 @@ def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: l
     assert run.summary()["status"] == "stopped"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, started: list[Run], closed: bool) -> None:
     """The command is killed before READY, by `timeout` or with its terminal."""

@@ -62,6 +62,7 @@ def test_the_handshake_may_follow_other_text(agents: list[Agents], tmp_path: Pat
     until(lambda: agents[0].one(Handshake), "the handshake")
 
 
+@pytest.mark.timed
 def test_a_host_that_sends_no_handshake_is_given_up_and_its_output_quoted(agents: list[Agents], tmp_path: Path) -> None:
     agents.append(Agents(plan(tmp_path, 0.8), "Welcome\n\x1b]0;title\x07\x1b[1mKerberos password: "))
     begun = time.monotonic()

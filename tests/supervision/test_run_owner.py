@@ -114,6 +114,7 @@ def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, mo
     assert not is_owned(tmp_path, "first"), "silent"
 
 
+@pytest.mark.timed
 def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
     first, second, third = contend("a"), contend("b"), contend("c")
     assert first.ask() == "owner"

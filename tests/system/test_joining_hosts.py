@@ -16,7 +16,7 @@ from tests.system.ssh_runs import FarRun, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.whole, pytest.mark.timed, pytest.mark.timeout(400)]
 JOIN_S = 10.0
 
 
