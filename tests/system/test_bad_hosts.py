@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)
 """Which host of the lab has what."""
 NOBODY = 65534
 PORT = 47_300
+STORE = Path("/tmp/zmqrl-store-of-one-host")
+"""Each host has a /tmp of its own."""
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
 TITLE = "printf 'quota: 80%% '; printf '\\033]0;title\\007'\n"
 """Without an end of line; the agent, the reaper and what else runs there start after it."""
@@ -115,7 +118,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         "algorithm": dict(WAITING_TALLY),
         "evaluator": {"episodes": 0},
         "learner": {"port": PORT},
-        "store": {"path": "/tmp/zmqrl-store-of-one-host"},
+        "store": {"path": str(STORE)},
         "ssh": {"connect_timeout_s": 5},
         "limits": {"start_s": 12},
         "hosts": lab.by_own_names(hosts),
@@ -127,6 +130,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         summary = run.summary()
     finally:
         run.close()
+        shutil.rmtree(STORE, ignore_errors=True)
     assert summary["ledger"]["balanced"] and summary["env_steps"] > 0
     told: dict[str, str] = {}
     for block in err.replace("\n  ", " | ").splitlines():
