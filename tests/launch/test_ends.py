@@ -278,13 +278,26 @@ def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> Non
     assert run.end()[0] == 0
 
 
+@pytest.mark.timed
 def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=silent", "start_s=1.0")
+    run = StandInRun(run_dir, "worker=silent", "start_s=2.0")
     started.append(run)
     assert run.end()[0] == 4
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("failed", 4)
-    assert "limits.start_s (1 s)" in summary["error"]
+    assert "limits.start_s (2 s)" in summary["error"]
+
+
+def test_an_agent_of_this_machine_that_starts_too_late_is_reported_without_a_login_shell(
+    run_dir: Path, started: list[Run]
+) -> None:
+    run = StandInRun(run_dir, "start_s=0.01")
+    started.append(run)
+    code, _, err = run.end()
+    assert code == 1
+    cause, fix = run.summary()["error"].splitlines()
+    assert cause.endswith("no handshake of the host agent within limits.start_s (0.01 s)")
+    assert fix == "raise limits.start_s if this machine is busy" and fix in err
 
 
 @pytest.mark.parametrize("here", [1, 0])

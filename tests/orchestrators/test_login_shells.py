@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +13,35 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import until
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.launch.host_links import boots
 from zmqrl.messages.agent import Event, Handshake, HostUnusable
+from zmqrl.orchestrators.agent_pool import PipedAgent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
-from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.orchestrators.local import LocalAgent, LocalOrchestrator
 from zmqrl.orchestrators.on_hosts import report_in
 from zmqrl.ssh.shell import after_mark
 
 HANDSHAKE = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
+
+
+class ShellAgent(LocalAgent):
+    """Started by this process, as if a login shell were in between."""
+
+    no_handshake = PipedAgent.no_handshake
+
+
+class Shells(LocalOrchestrator):
+    """Of one such agent."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        super().__init__()
+        self._command = command
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        for boot in boots.values():
+            self.adopt(ShellAgent(boot, self.warn, self._command))
 
 
 class Agents:
@@ -30,7 +49,7 @@ class Agents:
 
     def __init__(self, plan: RunPlan, text: str) -> None:
         code = f"import sys, time; sys.stdout.write({text!r}); sys.stdout.flush(); time.sleep(60)"
-        self._agents = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
+        self._agents = Shells((sys.executable, "-c", code))
         self._agents.deploy(boots(plan))
         self.events: list[Event] = []
 

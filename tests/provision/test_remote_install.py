@@ -287,11 +287,11 @@ def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: InstallBundle) 
     (source / "setup.cfg").write_text("[metadata]\nname = zmqrl\nversion = 9\n[options]\npackages = zmqrl\n")
     (source / "setup.py").write_text("from setuptools import setup; setup()")
     venv = shell.home / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=200)
     site = next((venv / "lib").glob("python*/site-packages"))
     (site / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=60)
+    subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=200)
     message = refused(shell, goods, "~/venv/bin/python")
     assert f"has an editable zmqrl, whose files in {source} differ from those on this machine" in message
     assert "-m pip uninstall -y zmqrl" in message

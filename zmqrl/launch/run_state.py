@@ -459,7 +459,7 @@ class RunState:
     def _lose(self, loss: Loss) -> None:
         self._set_workers(loss.host, "lost")
         if loss.host == self.plan.config.learner.host:
-            self.agent_fault = self.agent_fault or loss.cause
+            self.agent_fault = self.agent_fault or "\n".join(filter(None, (loss.cause, loss.fix)))
             return
         if not loss.cause:
             return  # reported before

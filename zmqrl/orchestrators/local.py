@@ -11,6 +11,7 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.piped import PipedShell
@@ -32,6 +33,10 @@ class LocalAgent(PipedAgent):
 
     def silent_end(self, code: int | None) -> None:
         """Its log is in the run directory, where the launcher reads it."""
+
+    def no_handshake(self, when: str) -> HostFailed:
+        cause = f"no handshake of the host agent {when}"
+        return HostFailed(self.host, cause, "raise limits.start_s if this machine is busy")
 
     def kill(self) -> None:
         super().kill()
