@@ -401,6 +401,13 @@ def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     assert links.links.no_hosts_reason() == "no usable host left\nb: no route"
 
 
+def test_what_to_do_about_the_learners_host_is_part_of_the_reason(tmp_path: Path) -> None:
+    links = Links(replace(plan_of(tmp_path, learner=LearnerSection(host="b")), workers={"b": 2}))
+    links.tell("b", "host_failed", cause="no route", fix="plug it in")
+    assert not links.state.problems
+    assert links.links.no_hosts_reason() == "no usable host left\nb: no route\nplug it in"
+
+
 def test_other_hosts_are_unusable_when_none_of_those_of_the_start_was_reached(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"local": 1, "b": 2}))
     assert not links.state.hosts.unusable_others

@@ -256,7 +256,8 @@ class HostLinks:
         alone = self._plan.config.mode.in_process
         if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
             return None
-        missing = [f"{row.host}: {row.cause}" for row in state.hosts.missing]
+        learner = state.hosts.learner  # what to do about the others was reported as a problem
+        missing = [f"{row.host}: {(row is learner and state.agent_fault) or row.cause}" for row in state.hosts.missing]
         return "\n".join(["no usable host left", *missing])
 
     def _invite(self) -> None:
