@@ -25,7 +25,7 @@ class Held(NamedTuple):
 
     @classmethod
     def now(cls) -> Held:
-        """Of this process, and of nobody else on this machine."""
+        """Processes, sockets and run folders of this process; the files in shared memory are those of the machine."""
         return cls(frozenset(_descendants()), frozenset(_sockets()), frozenset(_files()))
 
     def check(self, sockets_too: bool = True) -> None:

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.leaks import SHARED_MEMORY, Held
+from tests import leaks
+from tests.leaks import Held
 from zmqrl.wire.runtime_folder import run_folder_root
 
 COST_S = 0.005
@@ -64,7 +66,7 @@ def run_folder(stack: ExitStack) -> None:
 
 
 def shared_memory(stack: ExitStack) -> None:
-    path = SHARED_MEMORY / f"zmqrl-left-{os.getpid()}"
+    path = leaks.SHARED_MEMORY / "zmqrl-left"
     path.touch()
     stack.callback(path.unlink)
 
@@ -80,7 +82,10 @@ def shared_memory(stack: ExitStack) -> None:
         (shared_memory, "files left"),
     ],
 )
-def test_what_is_left_is_named(leak: Callable[[ExitStack], None], words: str) -> None:
+def test_what_is_left_is_named(
+    leak: Callable[[ExitStack], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "SHARED_MEMORY", tmp_path)  # every test process looks into the one of the machine
     before = Held.now()
     with ExitStack() as stack:
         leak(stack)
