@@ -50,8 +50,8 @@ def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> No
 
 
 @pytest.mark.parametrize("out", ["curve.bmp", "nowhere/curve.png"])
-def test_plot_that_cannot_be_written(zmqrl: Command, finished: Path, out: str) -> None:
-    ended = zmqrl("plot", finished, "--out", out)
+def test_plot_that_cannot_be_written(zmqrl: Command, seeds: Path, out: str) -> None:
+    ended = zmqrl("plot", seeds, "--out", out)
     assert ended.code == 2
     assert out in ended.err
     assert ended.err.count("\n") == 1
