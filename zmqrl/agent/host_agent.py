@@ -215,8 +215,8 @@ class HostAgent:
                 self._output.send(self._other_use.sample(now))
 
     def _compute_digest(self) -> None:
-        """Once the processes are starting, so that none of them waits for it."""
-        if self._runtime is None or not self._processes.has_children:
+        """Once processes are ready: it imports numpy, for which those that start would wait on a host of few cores."""
+        if self._runtime is None or not self._processes.has_ready:
             return
         from zmqrl.acting.digest import acting_digests  # most runs do not need it
 

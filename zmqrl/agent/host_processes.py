@@ -10,13 +10,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Container, Iterator
-from dataclasses import replace
 
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.messages import agent
 from zmqrl.messages.bus import HostReport
@@ -55,9 +55,9 @@ class HostProcesses:
         """What acting computes here, as a digest, once it is known."""
 
     @property
-    def has_children(self) -> bool:
-        """Whether processes were started and not reaped."""
-        return bool(self._children)
+    def has_ready(self) -> bool:
+        """Whether one of the processes has reported that it is ready."""
+        return any(child.ready for child in self._children.values())
 
     # what the loop polls, and what came of it
 
