@@ -15,14 +15,13 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.sections import NetworkSection
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights

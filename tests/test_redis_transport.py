@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.drill.drill import outside_check
 from zmqrl.drill.run_under_test import RunUnderTest

@@ -14,9 +14,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from zmqrl.config.codec import replace
 from zmqrl.loading import loading, prepare, set_threads
 from zmqrl.logs.standard_output import lossy
 

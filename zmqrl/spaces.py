@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from zmqrl.loading import lazy
 
@@ -34,8 +35,7 @@ ACTION_MASK = "action_mask"
 PIXEL_LIMIT = 255.0
 
 
-@dataclass(frozen=True)
-class SpaceSpec:
+class SpaceSpec(Struct, frozen=True):
     """An observation or action space as plain data.
 
     `discrete`: one of `n`, dtype int64, shape `()`, numbered from 0 here and from `start` in the env.
@@ -100,8 +100,7 @@ class SpaceSpec:
         yield from self.parts or (PartSpec("", self, 0),)
 
 
-@dataclass(frozen=True)
-class PartSpec:
+class PartSpec(Struct, frozen=True):
     """A part of a composite observation."""
 
     name: str

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from zmqrl.spaces import Array as Array
 from zmqrl.spaces import SpaceSpec as SpaceSpec
@@ -32,8 +31,7 @@ Weights = Mapping[str, Array]
 ModeName: TypeAlias = Literal["single", "sync", "async"]
 
 
-@dataclass(frozen=True)
-class Mode:
+class Mode(Struct, frozen=True):
     """Who waits for whom. Code decides by these properties, never by the name of a mode."""
 
     name: ModeName
@@ -94,8 +92,7 @@ class SlotRef(NamedTuple):
     generation: Count
 
 
-@dataclass(frozen=True)
-class SegmentMeta:
+class SegmentMeta(Struct, frozen=True):
     """The description of a segment in the slot's header."""
 
     id: SegmentId
@@ -104,8 +101,7 @@ class SegmentMeta:
     """Valid rows."""
 
 
-@dataclass(frozen=True)
-class ColumnSpec:
+class ColumnSpec(Struct, frozen=True):
     """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`.
 
     With `env.frame_stack` k, `obs` is `[T + k, N, ...]`: single frames, read by `zmqrl.replay.observations`.
@@ -121,8 +117,7 @@ class ColumnSpec:
         return math.prod(self.shape) * item_bytes(self.dtype)
 
 
-@dataclass(frozen=True)
-class StateSpec:
+class StateSpec(Struct, frozen=True):
     """What `get_state` of an env returns, always of the same size: an array, or bytes (dtype `bytes`)."""
 
     dtype: str
@@ -134,8 +129,7 @@ class StateSpec:
         return math.prod(self.shape) * (1 if self.dtype == BYTES else item_bytes(self.dtype))
 
 
-@dataclass(frozen=True)
-class EnvSpec:
+class EnvSpec(Struct, frozen=True):
     """Properties of the env, known before any env process is started."""
 
     id: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
 from zmqrl.acting.state import check_acting
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, ColumnSpec, SpaceSpec

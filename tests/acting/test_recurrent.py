@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import check_acting, state_columns, unpack_state, zero_state
 from zmqrl.api.policies import LoadedPolicy
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.gru import NumpyGru
 from zmqrl.networks.spec import LayerSpec

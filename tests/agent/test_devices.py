@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.devices import Devices, choose_devices, claimed, needs_gpus
 from zmqrl.agent.host_lock import HostLock, registered
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import DefaultsSection, HostSection, LearnerSection, NetworkSection
 from zmqrl.errors import ConfigError

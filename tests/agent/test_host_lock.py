@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.host_mark import HOST_VARIABLE, pid_namespace

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.process import check_host
 from zmqrl.agent.run_processes import processes_of
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import zmq
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.store_token import write_token

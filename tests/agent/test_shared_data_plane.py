@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import zmq
 from tests.agent.plans import stand_in_plan
 from zmqrl.agent.data_plane import SharedDataPlane
 from zmqrl.agent.ipc_folder import IpcFolder
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError

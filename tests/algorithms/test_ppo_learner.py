@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.networks.initial import initial_weights
@@ -98,13 +97,13 @@ def test_stale_segments_are_trained_with_the_statistics_they_were_acted_with() -
     first = driver.segment(learner.weights())
     learner.learn(first, progress(version=Version(0, 0)))
     late = driver.segment(learner.weights())
-    late = dataclasses.replace(late, metas=(dataclasses.replace(late.metas[0], version=Version(0, 1)),))
+    late = replace(late, metas=(replace(late.metas[0], version=Version(0, 1)),))
     first.columns["obs"][:] *= 10.0
     for n in range(1, 4):
         learner.learn(first, progress(version=Version(0, n)))
     # Frozen weights: the ratio of the late segment is 1 only under the statistics of its own version.
     assert abs(learner.learn(late, progress(version=Version(0, 4))).metrics["approx_kl"]) < 1e-6
-    forgotten = dataclasses.replace(late, metas=(dataclasses.replace(late.metas[0], version=Version(9, 9)),))
+    forgotten = replace(late, metas=(replace(late.metas[0], version=Version(9, 9)),))
     assert learner.learn(forgotten, progress(version=Version(0, 5))).metrics["approx_kl"] > 1e-4
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.state import BrokerState
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
+from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Mode, Version
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from zmqrl.broker.outbound import OutboundReplies
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_server import WeightsServer
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter

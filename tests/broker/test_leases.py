@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.acceptance import Acceptance
 from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
+from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import LEASE, Arena
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -21,6 +20,7 @@ from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.events import Handover
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import Workers
+from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, Version
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import Handover
 from zmqrl.broker.state import BrokerState
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import LimitsSection
 from zmqrl.shared_memory.arena import Arena
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
 from tests.stored_runs import store_run
 from zmqrl.cli.find_run import directory_of, find_run
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
 from zmqrl.supervision.process_table import identify
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from zmqrl.config.codec import replace
 from zmqrl.config.load import resolve_logins
 from zmqrl.config.on_host import connections_of, login_of, on_host, text_of
 from zmqrl.config.sections import CodeSection, Config, DefaultsSection, HostSection, LearnerSection, RunSection

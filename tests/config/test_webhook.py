@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import expanded, is_unstored, without_secrets
 from zmqrl.errors import ConfigError

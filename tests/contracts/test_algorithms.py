@@ -6,7 +6,6 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from zmqrl.algorithms.ppo_gru import PPOGRUConfig
 from zmqrl.algorithms.pqn import PQN
 from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.algorithms.td3 import TD3, TD3Config
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules

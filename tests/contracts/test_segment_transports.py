@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
+from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Endpoints, Listen, RunPlan
 from zmqrl.config.sections import SegmentTransportSection

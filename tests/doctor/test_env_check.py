@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor import env_check
 from zmqrl.envs.seeded import SeededVectorEnv

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace as edited
 
+from zmqrl.config.codec import replace
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.judge import judge, judge_all
 from zmqrl.doctor.links import why_it_ended

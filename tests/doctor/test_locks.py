@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
+from zmqrl.config.codec import replace
 from zmqrl.doctor.machine import held_locks
 from zmqrl.supervision.process_table import identify
 

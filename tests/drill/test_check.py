@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from zmqrl.broker.events import RESUMED_SHIFT
+from zmqrl.config.codec import replace
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.witness import ROW, episode_steps, next_digest
 from zmqrl.random_streams import episode_seed

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.drill.faults import (
     HOLD_S,
     SHARES,

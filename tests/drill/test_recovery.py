@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from zmqrl.config.codec import replace
 from zmqrl.drill.faults import Action, Fault, Kind
 from zmqrl.drill.recovery import RecentDeaths, Recovery, Snapshot
 from zmqrl.supervision.process_table import ProcessId

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.faults import Action, Fault, Kind, minimums_named
 from zmqrl.drill.report import Report, RunReport, Threshold, Times

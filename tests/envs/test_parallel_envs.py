@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from tests.envs.agent_envs import AGENTS, Walkers
 from zmqrl.acting.base import Policy
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.envs.make import probe

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_native, probe
 from zmqrl.errors import ConfigError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.envs.odd_envs import Counting
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.envs.make import make_single, probe

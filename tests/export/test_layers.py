@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import noise_of
 from zmqrl.api.policies import LoadedPolicy
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError

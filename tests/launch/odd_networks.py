@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.config.codec import replace
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 
 

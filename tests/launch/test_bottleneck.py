@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from zmqrl.config.codec import replace
 from zmqrl.launch.bottleneck import bottleneck, slowest
 from zmqrl.launch.problem_reports import SlowWorkerReport
 from zmqrl.launch.run_state import RunState, WorkerRow

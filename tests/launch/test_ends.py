@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -18,6 +17,7 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from tests.running import Run
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import env_recovery
@@ -82,7 +82,7 @@ def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [None, env_recovery.MOST_RECORD_BYTES // 2 + 1])
 def test_a_resume_is_told_what_a_resume_may_change(tmp_path: Path, limit: int | None) -> None:
     """It refuses every other key of env."""
-    plan = dataclasses.replace(with_limit(planned(tmp_path), limit), resume=True)
+    plan = replace(with_limit(planned(tmp_path), limit), resume=True)
     with pytest.raises(ConfigError) as refused:
         check_recovery(plan)
     output = str(refused.value)
@@ -94,7 +94,7 @@ def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), None)
     with pytest.raises(ConfigError):
         check_recovery(plan)
-    check_recovery(dataclasses.replace(plan, env=dataclasses.replace(plan.env, state=StateSpec("bytes", (8,)))))
+    check_recovery(replace(plan, env=replace(plan.env, state=StateSpec("bytes", (8,)))))
 
 
 def test_the_bytes_of_an_action() -> None:
@@ -104,7 +104,7 @@ def test_the_bytes_of_an_action() -> None:
 
 
 def with_limit(plan: RunPlan, limit: int | None) -> RunPlan:
-    return dataclasses.replace(plan, env=dataclasses.replace(plan.env, max_episode_steps=limit))
+    return replace(plan, env=replace(plan.env, max_episode_steps=limit))
 
 
 def layout_bytes(plan: RunPlan) -> int:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.lab import Lab, lab_or_skip
 from tests.marks import long
 from tests.provision.setup_parts import ROOT, bundle
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.provision.install import InstallBundle

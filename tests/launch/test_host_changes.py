@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.load import Loaded, Sources
 from zmqrl.config.sections import (
     Config,

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.messages.samples import host_event
 from tests.shared_memory.bus_plans import bus_plan
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
 from zmqrl.launch.connection_file import read_connection_file

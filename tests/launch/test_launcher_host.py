@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.on_host import on_host
 from zmqrl.config.sections import CodeSection
 from zmqrl.launch.configure import load, load_config

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from zmqrl.acting.spec import ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection

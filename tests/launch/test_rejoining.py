@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.launch.test_host_links import Links, plan_of
+from zmqrl.config.codec import replace
 from zmqrl.launch.rejoining import LONG_S, SELDOM_S, SETTLED_S
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
@@ -250,8 +249,8 @@ def test_a_refused_resume_leaves_the_attempt_before_as_it_was(state: RunState) -
         return {str(path.relative_to(first.path)): path.read_bytes() for path in found}
 
     before = contents()
-    config = dataclasses.replace(state.plan.config, min_workers=7)
-    second = RunDirectory.create(dataclasses.replace(state.plan, run_id="later", config=config, resume=True))
+    config = replace(state.plan.config, min_workers=7)
+    second = RunDirectory.create(replace(state.plan, run_id="later", config=config, resume=True))
     second.write("status.json", {"env_steps": 0})
     second.discard()
     assert contents() == before

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.launch.test_host_links import Links, Notebook, plan_of
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, YieldSection
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.run_state import RunState

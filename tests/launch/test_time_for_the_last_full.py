@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from zmqrl.config.codec import replace
 from zmqrl.launch.launcher import Launcher
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import Orchestrator
@@ -49,9 +49,9 @@ def test_a_kill_waits_for_nobody(launcher: Launcher, monkeypatch: pytest.MonkeyP
 
 def test_the_wall_limit_waits_for_a_learner_that_is_writing(launcher: Launcher) -> None:
     """As its host does: its grace begins again with each report."""
-    limited = dataclasses.replace(launcher._plan.config.run, max_wall_s=5.0)
-    config = dataclasses.replace(launcher._plan.config, run=limited)
-    launcher._plan = dataclasses.replace(launcher._plan, config=config, started_at=time.time() - 100.0)
+    limited = replace(launcher._plan.config.run, max_wall_s=5.0)
+    config = replace(launcher._plan.config, run=limited)
+    launcher._plan = replace(launcher._plan, config=config, started_at=time.time() - 100.0)
     _end_by(launcher)
     reported_at = time.monotonic()
     launcher._check_wall_limit(reported_at)

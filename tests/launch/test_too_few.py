@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.launch.test_host_links import Links, plan_of
+from zmqrl.config.codec import replace
 from zmqrl.launch.status import status_of
 from zmqrl.launch.too_few import SETTLE_S, TooFew
 from zmqrl.messages.agent import Allow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config
 from zmqrl.errors import ConfigError
 from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import until
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full

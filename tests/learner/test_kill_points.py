@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import LearnerReported
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full, Saved

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.contracts.test_algorithms import KINDS, MLP
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import EpsilonSection
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load_config
 from zmqrl.learning import Progress, Schedule, value_at

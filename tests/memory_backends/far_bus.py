@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from tests.memory_backends.event_pipe import EventPipe
 from tests.memory_backends.real_bus import WAIT_S, RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Listen
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.memory_backends.base import SegmentSource

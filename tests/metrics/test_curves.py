@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed
 from zmqrl.metrics.groups import Group, group_of

@@ -6,13 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.launch.host_links import boots

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import CodeSection, Config, HostSection, LearnerSection, OrchestratorSection, StoreSection

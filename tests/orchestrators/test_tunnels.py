@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import create_autospec
 
 from tests.shared_memory.bus_plans import bus_plan
+from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.sections import HostSection
 from zmqrl.orchestrators.ssh import SshAgent, SshOrchestrator

@@ -12,7 +12,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.provision import remote_install

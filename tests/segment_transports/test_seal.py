@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Keys
 from zmqrl.errors import WireError
 from zmqrl.segment_transports.seal import Opening, Sealing

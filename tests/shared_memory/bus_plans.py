@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
 from zmqrl.types import ColumnSpec, EnvSpec, ModeName, SpaceSpec

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan, with_slots
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import ReplaySection, StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge
 from zmqrl.shared_memory import memory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tests.lab import Host, Lab, Process
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.config import Target, resolve

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.lab import Lab, lab_or_skip
 from tests.marks import long
 from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.clients import make_client

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.clients import make_client

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
 
 import numpy as np
 
 from tests.system.tally import STEP, Tally, TallyConfig, TallyLearner
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.config.codec import replace
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 

@@ -7,12 +7,11 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.system.system_runs import PlanRun
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, HostSection, LimitsSection, RestartSection, StoreSection
 from zmqrl.launch.plan_run import plan_run

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from tests.marks import long
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun, limit_files, newest_n
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full

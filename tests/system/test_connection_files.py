@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.running import END_S, environment
 from tests.system.system_plans import WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from zmqrl.agent.ipc_folder import private_folder
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.plan_run import plan_run

@@ -10,13 +10,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 

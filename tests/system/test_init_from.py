@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import pytest
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.system.system_plans import ACROBOT, NORMALISED, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.types import Array

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.system.references import References
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.system_plans import IDLE, SLOW_TALLY, TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.plan_run import plan_run

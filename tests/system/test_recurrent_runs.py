@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, system_plan
 from tests.system.system_runs import SAME, PlanRun, assert_same
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
 

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.marks import long
 from tests.running import END_S
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
 from zmqrl.launch.launcher import launch

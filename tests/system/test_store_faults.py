@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.system.references import References
 from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, limit_files, newest_n
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection
 from zmqrl.types import ModeName

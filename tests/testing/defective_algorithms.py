@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOLearner
+from zmqrl.config.codec import replace
 from zmqrl.learning import Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec

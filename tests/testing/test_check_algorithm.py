@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning import ReplayLearner
 from zmqrl.testing import check_algorithm

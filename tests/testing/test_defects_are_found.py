@@ -6,7 +6,7 @@ import importlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from zmqrl.acting.heads import Categorical
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_manual import ManualPPOLearner
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from zmqrl.config.codec import replace
 from zmqrl.launch.problem_reports import tail_since
 from zmqrl.launch.run_state import RunState
 from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_tail
@@ -93,7 +93,7 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
 ])  # fmt: skip
 def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    state = RunState(dataclasses.replace(plan, workers={"local": 2}))
+    state = RunState(replace(plan, workers={"local": 2}))
 
     def tell(name: str, index: int, **data: Any) -> None:
         state.handle(host_event("local", name, role="worker", index=index, **data))

@@ -6,13 +6,13 @@ import socket as plain
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 
 from zmqrl.broker.sockets import BrokerSockets
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket as plain
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import zmq
 
 from zmqrl.broker.sockets import BrokerSockets
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Keys, Listen
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.types import AllowList, HostKey

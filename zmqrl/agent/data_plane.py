@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from zmqrl.agent.weights_relay import WeightsRelay
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.agent import Join

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from zmqrl.agent.host_lock import PAUSE_S, Registration
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
 from zmqrl.supervision.gpus import VISIBLE, choose, shown, visible_gpus

@@ -14,10 +14,11 @@ import socket
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from zmqrl.config.codec import to_json
+from msgspec import Struct
+
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.supervision.host_mark import inner_namespace, pid_outside
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
@@ -32,8 +33,7 @@ YEAR_33658 = 1e12
 """Unix time; a number below it can be reckoned with."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One agent, read from its file."""
 
     run_id: str

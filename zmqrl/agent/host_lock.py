@@ -14,11 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from zmqrl.agent import host_entry
 from zmqrl.agent.host_entry import Entry, file_name, own_entry
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
 

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
@@ -18,6 +17,7 @@ from zmqrl.agent.host_lock import Registration, registered
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Keys
 from zmqrl.data_stores.make import make_store, place_of
 from zmqrl.data_stores.owner import take_over

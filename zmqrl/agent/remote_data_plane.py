@@ -6,11 +6,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.weights_relay import WeightsRelay
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError

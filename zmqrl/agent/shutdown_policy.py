@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 EVALUATOR_EXIT_S = 1.0
 """How long an evaluator whose stdin was closed may take."""
@@ -25,27 +26,23 @@ class ShutdownMode(Enum):
     """SIGKILL at once."""
 
 
-@dataclass(frozen=True)
-class Terminate:
+class Terminate(Struct, frozen=True):
     """SIGTERM every process of the role."""
 
     role: str
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """SIGKILL every process of the role that is still there."""
 
     role: str
 
 
-@dataclass(frozen=True)
-class ScoreFinal:
+class ScoreFinal(Struct, frozen=True):
     """Give the evaluator the final version."""
 
 
-@dataclass(frozen=True)
-class CloseEvaluator:
+class CloseEvaluator(Struct, frozen=True):
     """Close the evaluator's stdin: end now."""
 
 

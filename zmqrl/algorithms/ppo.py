@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part

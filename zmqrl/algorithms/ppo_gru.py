@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig, PPOLearner
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch

@@ -6,7 +6,7 @@ No replay and no target network: layer normalisation keeps the targets stable.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.algorithms.dqn import EpsilonSection
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch, BatchLearner, Group

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
 from zmqrl.algorithms.make import kind_of
 from zmqrl.config.aliases import KEYS, NO_KEYS, alias
+from zmqrl.config.codec import names_of
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.launch.own_code import MAIN, path_of, with_paths
@@ -24,7 +24,7 @@ REQUIRED = (
 
 def check_names(function: Callable[..., Any], overrides: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for an override that is a misspelt argument of `function`."""
-    sections = {field.name for field in fields(Config)}
+    sections = set(names_of(Config))
     parameters = signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD]
     for name in overrides:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from zmqrl.cli.train import MODES
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import shutil
 import signal
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zmqrl.cli.on import RUN_HELP, OnCommand
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import click
 from zmqrl.cli import completion
 from zmqrl.cli.hosts_options import LIMIT_WORKERS
 from zmqrl.cli.hosts_options import limit as limit_option
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ def to_json(value: Any) -> Any:
 
     `msgspec.to_builtins` leaves out fields of a dataclass that `msgspec.convert` filled with defaults.
     """
-    names = _field_names(cast(Hashable, type(value)))
+    names = _names(cast(Hashable, type(value)))
     if names is not None:
         return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
@@ -34,11 +35,30 @@ def from_json(cls: type[T], data: Any) -> T:
     return value
 
 
+def is_plain(kind: Any) -> bool:
+    """Whether `kind` is a Struct or a dataclass: the class, not a value."""
+    return isinstance(kind, type) and _names(cast(Hashable, kind)) is not None
+
+
+def names_of(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a Struct or a dataclass, in order."""
+    names = _names(cast(Hashable, kind))
+    assert names is not None, kind
+    return names
+
+
 @cache
-def _field_names(kind: Any) -> tuple[str, ...] | None:
+def _names(kind: Any) -> tuple[str, ...] | None:
     if issubclass(kind, msgspec.Struct):
         return tuple(kind.__struct_fields__)
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+def replace(value: T, **changes: Any) -> T:
+    """A copy of a Struct or a dataclass with other values in the fields that `changes` names."""
+    if isinstance(value, msgspec.Struct):
+        return structs.replace(value, **changes)
+    return cast(T, dataclasses.replace(cast(Any, value), **changes))
 
 
 def _refuse_unknown(data: Any, known: Any, at: str) -> None:

@@ -8,10 +8,10 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.config.yaml_source import Branch, Node
 from zmqrl.errors import ConfigError

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.codec import names_of
 from zmqrl.config.sections import HostSection
-from zmqrl.config.validate import names_of
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, shown
 from zmqrl.errors import ConfigError
 

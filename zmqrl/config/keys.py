@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import json
 import types
 import typing
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
 from annotated_types import Ge, Gt, Le
+from msgspec import NODEFAULT
+from msgspec.inspect import DataclassType, Field, StructType, type_info
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import is_plain, names_of, to_json
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 
@@ -48,41 +49,41 @@ class KeysOf:
 
 def all_keys(kinds: Mapping[str, Mapping[str, type[Any]]]) -> Iterator[KeysOf]:
     """Every section of `Config`, then every kind with keys. `kinds`: config class by section and kind."""
-    own = [field.name for field in dataclasses.fields(Config) if _section_of(Config, field.name) is None]
+    own = [name for name in names_of(Config) if _section_of(Config, name) is None]
     yield KeysOf("General", "Keys outside of the sections.", tuple(_keys(Config, "", own)))
-    for field in dataclasses.fields(Config):
-        section = _section_of(Config, field.name)
+    for name in names_of(Config):
+        section = _section_of(Config, name)
         if section is not None:
-            prefix = f"{field.name}.NAME." if field.name == "hosts" else f"{field.name}."
-            yield KeysOf(field.name, inspect.getdoc(section) or "", tuple(_keys(section, prefix)))
+            prefix = f"{name}.NAME." if name == "hosts" else f"{name}."
+            yield KeysOf(name, inspect.getdoc(section) or "", tuple(_keys(section, prefix)))
     for name, by_kind in kinds.items():
         if name == ALGORITHM:
             meaning = f"{', '.join(by_kind)}, or a dotted path `module:Name`."
             default = json.dumps(Config().algorithm["kind"])
             yield KeysOf(name, "What trains.", (Key("algorithm.kind", "text", default, "", meaning, False),))
         for kind, cls in by_kind.items():
-            if dataclasses.fields(cls):
+            if names_of(cls):
                 title = f"{name}, kind: {kind}"
                 yield KeysOf(title, inspect.getdoc(cls) or "", tuple(_keys(cls, f"{name}.")))
 
 
 def _keys(cls: type[Any], prefix: str, names: list[str] | None = None) -> Iterator[Key]:
     hints, meanings = typing.get_type_hints(cls, include_extras=True), field_docs(cls)
-    for field in dataclasses.fields(cls):
+    for field in _fields(cls):
         if (names is not None and field.name not in names) or (cls in SECTIONS.values() and field.name == OPTIONS):
             continue
         name, meaning, hint = f"{prefix}{field.name}", " ".join(meanings.get(field.name, "").split()), hints[field.name]
-        inner = next((option for option in _options(hint) if dataclasses.is_dataclass(option)), None)
+        inner = next((option for option in _options(hint) if is_plain(option)), None)
         yield Key(name, _type(hint), _default(field), _bounds(hint), meaning, inner is not None)
         if isinstance(inner, type):
             yield from _keys(inner, f"{name}.")
 
 
 def field_docs(cls: type[Any]) -> dict[str, str]:
-    """The string below each field of a dataclass, and of the dataclasses that it extends."""
+    """The string below each field of a section, and of the sections that it extends."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
+        if is_plain(base):
             found |= _own_docs(cast(Hashable, base))
     return found
 
@@ -105,7 +106,7 @@ def _own_docs(cls: Any) -> Mapping[str, str]:
 def _section_of(cls: type[Any], name: str) -> type[Any] | None:
     hint = typing.get_type_hints(cls)[name]
     options = [hint, *typing.get_args(hint)]
-    return next((o for o in options if isinstance(o, type) and dataclasses.is_dataclass(o)), None)
+    return next((o for o in options if is_plain(o)), None)
 
 
 def _options(hint: Any) -> list[Any]:
@@ -130,18 +131,22 @@ def _name(hint: Any) -> str:
         return f"list of {_type(args[0])}"
     if hint is type(None):
         return "null"
-    if dataclasses.is_dataclass(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+    if is_plain(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return "section"
     return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(hint, "any")
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default is not dataclasses.MISSING:
-        return json.dumps(to_json(field.default))
-    if field.default_factory is dataclasses.MISSING:
+def _fields(cls: type[Any]) -> Sequence[Field]:
+    section = type_info(cls)
+    assert isinstance(section, (StructType, DataclassType))
+    return section.fields
+
+
+def _default(field: Field) -> str:
+    if field.required:
         return "required"
-    made = field.default_factory()
-    return "below" if dataclasses.is_dataclass(made) else json.dumps(to_json(made))
+    made = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    return "below" if is_plain(type(made)) else json.dumps(to_json(made))
 
 
 def _bounds(hint: Any) -> str:

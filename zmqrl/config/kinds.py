@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from zmqrl.config.codec import from_json
+from zmqrl.config.codec import from_json, names_of
 from zmqrl.config.sections import (
     FORBID_UNKNOWN,
     MemoryBackendSection,
@@ -41,7 +40,7 @@ NO_KEYS = NoKeys()
 def common_keys(section: str) -> list[str]:
     """The keys that every kind of a section has, `kind` among them."""
     cls = SECTIONS.get(section)
-    return ["kind"] if cls is None else [field.name for field in dataclasses.fields(cls) if field.name != OPTIONS]
+    return ["kind"] if cls is None else [name for name in names_of(cls) if name != OPTIONS]
 
 
 def options_of(cls: type[Any], section: str, options: Mapping[str, Any]) -> Any:

@@ -6,13 +6,13 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config import hosts as hosts_of
 from zmqrl.config.aliases import ENV_ID, not_a_preset
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import names_of, replace, to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
 from zmqrl.config.keys import all_keys
@@ -20,7 +20,7 @@ from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.sections import CodeSection, Config
-from zmqrl.config.validate import UnknownKey, names_of, validated
+from zmqrl.config.validate import UnknownKey, validated
 from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import ConfigError

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.kinds import flat

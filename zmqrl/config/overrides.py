@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.config.kinds import SECTIONS, common_keys
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, parse
 from zmqrl.errors import ConfigError

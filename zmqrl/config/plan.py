@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
 
 from zmqrl.config.sections import Config
 from zmqrl.types import AllowList, ColumnSpec, EnvSpec
@@ -13,8 +14,7 @@ INITIAL = "initial.safetensors"
 """In the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
 
 
-@dataclass(frozen=True)
-class Lineage:
+class Lineage(Struct, frozen=True):
     """All attempts of one run, and the attempt that this is: what the owner record of its checkpoints holds."""
 
     id: str = ""
@@ -40,8 +40,7 @@ def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
     return held
 
 
-@dataclass(frozen=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True):
     """The resolved run. Plain data: it travels as JSON on the host agent's stdin."""
 
     run_id: str
@@ -87,8 +86,7 @@ class RunPlan:
         return sum(self.workers.values())
 
 
-@dataclass(frozen=True)
-class Endpoints:
+class Endpoints(Struct, frozen=True):
     """Where the broker listens. `ipc://...` on its host; tcp alongside it when other hosts participate."""
 
     segments: str = ""
@@ -108,18 +106,19 @@ class Endpoints:
         return cls(segments, "", notices, control)
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(Struct, frozen=True):
     """A host's CURVE pair as Z85 text. Its agent makes it, and the secret half stays on that host."""
 
     public: str
-    secret: str = field(repr=False)
+    secret: str
     server: str = ""
     """The broker's public key: of a process that connects to it from another host."""
 
+    def __repr__(self) -> str:
+        return f"Keys(public={self.public!r}, server={self.server!r})"
 
-@dataclass(frozen=True)
-class Listen:
+
+class Listen(Struct, frozen=True):
     """Where the broker listens alongside its ipc sockets, when other hosts participate."""
 
     address: str = "*"
@@ -131,8 +130,7 @@ class Listen:
 Neighbours: TypeAlias = Literal["ignored", "refused", "warned"]
 
 
-@dataclass(frozen=True)
-class Boot:
+class Boot(Struct, frozen=True):
     """What one process reads from its stdin, a JSON line, before it does anything."""
 
     role: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import math
@@ -16,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from zmqrl.config.codec import is_plain, names_of
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
 from zmqrl.config.webhook import without_paths
@@ -34,10 +34,10 @@ PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_p
 
 
 def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: Sequence[str] = ()) -> T:
-    """The section `tree` as a dataclass.
+    """The section `tree`, checked.
 
     Args:
-        cls: The dataclass.
+        cls: The class of the section.
         tree: What was written.
         prefix: The section's path in the whole configuration.
         others: Further keys of the section, which are not in `tree`.
@@ -60,11 +60,6 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
 def _adapter(cls: Any) -> TypeAdapter[Any]:
     """Built once for each class: that takes longer than a validation."""
     return TypeAdapter(cls)
-
-
-def names_of(cls: Any) -> list[str]:
-    """The keys of a section."""
-    return [field.name for field in dataclasses.fields(cls)]
 
 
 class UnknownKey(ConfigError):
@@ -97,7 +92,7 @@ def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] =
     if isinstance(node, Branch):
         data, section = {}, _section(hint)
         for key, child in node.children.items():
-            if dataclasses.is_dataclass(section) and key not in names_of(section):
+            if is_plain(section) and key not in names_of(section):
                 raise UnknownKey(child, (*path, key), [*others, *names_of(section)])
             inner = _field_type(hint, key)
             if isinstance(child, Leaf) and child.value is RESET and not _takes_none(inner):
@@ -121,9 +116,9 @@ def _finite(value: Any) -> bool:
 
 
 def _section(hint: Any) -> Any:
-    """The dataclass or mapping in a type, if there is one."""
+    """The class of a section or the mapping in a type, if there is one."""
     for option in _options(hint):
-        if dataclasses.is_dataclass(option) or _is_mapping(option):
+        if is_plain(option) or _is_mapping(option):
             return option
     return None
 
@@ -153,7 +148,7 @@ def _hints(section: Any) -> Mapping[str, Any]:
 
 def _field_type(hint: Any, key: str) -> Any:
     section = _section(hint)
-    if dataclasses.is_dataclass(section):
+    if is_plain(section):
         return _hints(cast(Hashable, section)).get(key, Any)
     return typing.get_args(section)[1] if section is not None else Any
 
@@ -236,7 +231,7 @@ def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[
     """Where a constant or a section may be given, and a section is: the errors in it, under the name of its class."""
     path, node, _ = _place(tree, errors[0]["loc"])
     section = _section(_hint_at(cls, path))
-    if not isinstance(node, Branch) or not dataclasses.is_dataclass(section):
+    if not isinstance(node, Branch) or not is_plain(section):
         return errors
     below = (*path, getattr(section, "__name__", ""))
     return [error for error in errors if error["loc"][: len(below)] == below] or errors
@@ -251,4 +246,4 @@ def _hint_at(cls: Any, path: tuple[str, ...]) -> Any:
 
 def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
     section = _section(_hint_at(cls, path))
-    return names_of(section) if dataclasses.is_dataclass(section) else []
+    return list(names_of(section)) if is_plain(section) else []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from urllib.parse import urlsplit
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
 import yaml
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
 MOST_NODES = 20_000

@@ -6,9 +6,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
@@ -17,8 +18,7 @@ from zmqrl.errors import StoreError
 from zmqrl.types import ModeName, Version, Weights
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """The permanent identity of a file for notices."""
 
     key: str
@@ -26,8 +26,7 @@ class Saved:
     sha256: str
 
 
-@dataclass(frozen=True)
-class Full:
+class Full(Struct, frozen=True):
     """Everything a learner needs to continue: flat named arrays, and plain JSON data alongside them."""
 
     version: Version

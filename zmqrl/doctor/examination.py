@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from msgspec import structs
 
+from zmqrl.config.codec import replace
 from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
 from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.doctor import (
@@ -145,7 +146,7 @@ class Examination:
             Reached: "reached",
             EnvFacts: "env",
         }
-        self.measurements[host] = replace(self.measurements[host], **{fields[type(reply)]: reply})  # type: ignore[arg-type]
+        self.measurements[host] = replace(self.measurements[host], **{fields[type(reply)]: reply})
 
     def _examined(self, host: str) -> Requests:
         if host == self._learner:

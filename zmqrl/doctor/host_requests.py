@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores.make import shared_directory

@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import HostSection
 from zmqrl.doctor.measurement import Failure

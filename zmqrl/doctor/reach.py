@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import zmq
 
 from zmqrl.config import plan
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints
 from zmqrl.messages.bus import ECHO_BYTES
 from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reached

@@ -8,12 +8,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from msgspec import structs
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.doctor.examination import Examination, Requests

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import Snapshot
 from zmqrl.drill.shared_view import SharedView

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.types import ModeName
 

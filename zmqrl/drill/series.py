@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.drill.drill import drill, write
 from zmqrl.drill.faults import Action, Kind
 from zmqrl.drill.report import Report

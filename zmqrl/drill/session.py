@@ -8,10 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
 from zmqrl.drill.inject import DEEDS, Scene, end_attempt
 from zmqrl.drill.recovery import LASTING, RecentDeaths, Recovery, Snapshot

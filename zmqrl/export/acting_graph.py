@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from importlib import metadata
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from zmqrl.acting.spec import OUTPUTS, WIDTH, ActingGraph, ActingSpec, X
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.onnx_layers import forward

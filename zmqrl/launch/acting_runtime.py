@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from zmqrl.acting.forward_policy import ForwardPolicy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.export.packages import check_packages, is_traced

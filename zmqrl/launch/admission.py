@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from zmqrl.config.codec import replace
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.plan import Listen
 from zmqrl.config.sections import Config, HostSection

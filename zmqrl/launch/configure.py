@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.kinds import NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve
 from zmqrl.config.sections import Config

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import names_of, replace, to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.kinds import flat
 from zmqrl.config.load import Loaded
@@ -128,7 +128,7 @@ def _leaves(config: Config) -> Iterator[tuple[str, object]]:
 
 
 def _changed(section: HostSection, before: HostSection) -> list[str]:
-    return [key.name for key in fields(section) if getattr(section, key.name) != getattr(before, key.name)]
+    return [key for key in names_of(HostSection) if getattr(section, key) != getattr(before, key)]
 
 
 def with_numbers_of(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from msgspec import structs
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
 from zmqrl.config.sections import HostSection, LearnerSection

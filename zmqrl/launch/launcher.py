@@ -9,13 +9,13 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from zmqrl.acting.state import check_acting, state_columns
 from zmqrl.algorithms.base import Algorithm, Progress, check_batch, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan

@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL, is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection

@@ -6,10 +6,11 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.agent.reaper import reap
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed

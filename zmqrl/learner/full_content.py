@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
+from zmqrl.config.codec import replace
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.input import PIXEL, network_input

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan

@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig

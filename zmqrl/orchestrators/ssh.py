@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import INITIAL, Boot, RunPlan

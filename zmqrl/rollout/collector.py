@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import unpack_state, zero_state
+from zmqrl.config.codec import replace
 from zmqrl.envs.base import EnvSlotState, VectorEnv
 from zmqrl.random_streams import stream
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, STATE_COLUMN, Array

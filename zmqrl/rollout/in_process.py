@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore
 from zmqrl.logs.events import EventPipe

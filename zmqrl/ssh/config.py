@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import RestartSection
 from zmqrl.types import Role
 
@@ -15,8 +17,7 @@ AT_START = "before its first step"
 NO_SEGMENT = "before its first segment"
 
 
-@dataclass(frozen=True, order=True)
-class ProcessSlot:
+class ProcessSlot(Struct, frozen=True, order=True):
     """A process index: what is started again when a process of it dies."""
 
     role: Role
@@ -26,8 +27,7 @@ class ProcessSlot:
         return f"{self.role}-{self.index}"
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(Struct, frozen=True):
     """A process ended unexpectedly."""
 
     slot: ProcessSlot
@@ -39,40 +39,35 @@ class Died:
     worker that has stepped `NO_SEGMENT`."""
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time passed."""
 
 
 Event = Died | Tick
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start the process now; `spawn` counts how often it was started before."""
 
     slot: ProcessSlot
     spawn: int
 
 
-@dataclass(frozen=True)
-class RestartAfter:
+class RestartAfter(Struct, frozen=True):
     """It will be started again after `delay_s` (a `Start` follows)."""
 
     slot: ProcessSlot
     delay_s: float
 
 
-@dataclass(frozen=True)
-class StopRestarting:
+class StopRestarting(Struct, frozen=True):
     """It will not be started again."""
 
     slot: ProcessSlot
     cause: str
 
 
-@dataclass(frozen=True)
-class FailRun:
+class FailRun(Struct, frozen=True):
     """The run cannot continue."""
 
     cause: str

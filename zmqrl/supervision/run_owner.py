@@ -17,9 +17,10 @@ import os
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 

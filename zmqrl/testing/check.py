@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from zmqrl.acting.heads import make_head
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
