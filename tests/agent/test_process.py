@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.agent.plans import stand_in_plan
+from tests.agent.plans import START, stand_in_plan
 from tests.waiting import until
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.process import check_host
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, Listen
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 
@@ -155,3 +155,23 @@ def test_an_agent_on_another_processor_ends_with_exit_code_2(tmp_path: Path) -> 
     done = subprocess.run(command, cwd=tmp_path, env=environment, input=boot, capture_output=True, timeout=WAIT_S)
     assert done.returncode == 2, done.stderr
     assert b"far: the processor is i686, and run.mode sync needs x86-64" in done.stdout
+
+
+def test_the_acting_digest_is_computed_once_a_process_is_ready(tmp_path: Path) -> None:
+    """It imports numpy: until then the processes that start have the cores for themselves."""
+    plan = stand_in_plan(tmp_path / "run", workers=1)
+    boot = Boot("agent", 0, 0, "local", plan, workers=(0,), listen=Listen())
+    with subprocess.Popen(
+        [sys.executable, START, "zmqrl.agent", plan.run_id, "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdin is not None and agent.stdout is not None
+        agent.stdin.write(json.dumps(to_json(boot)).encode() + b"\n")
+        agent.stdin.flush()
+        seen: list[str] = []
+        for line in filter(lambda line: line.startswith(b"{"), agent.stdout):  # not the handshake
+            event = json.loads(line)
+            seen.append(event.get("report", event)["event"])
+            if seen[-1] == "acting":
+                break
+        agent.communicate(b'{"command": "kill"}\n', WAIT_S)
+    assert "ready" in seen, seen

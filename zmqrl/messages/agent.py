@@ -536,7 +536,7 @@ class GpuUse(_Event, frozen=True, tag="gpus"):
 class ActingDigest(_Event, frozen=True, tag="acting"):
     """What acting computes on this host, as a digest.
 
-    Agent to launcher: once, after its processes were started, in a sync run on several hosts.
+    Agent to launcher: once, after the first of its processes is ready, in a sync run on several hosts.
 
     With a wrong one the launcher reports hosts as different, or does not; the broker decides by that of `agent`.
     """
