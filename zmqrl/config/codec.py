@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Mapping
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from msgspec import structs
@@ -54,11 +54,15 @@ def _names(kind: Any) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
-def replace(value: T, **changes: Any) -> T:
-    """A copy of a Struct or a dataclass with other values in the fields that `changes` names."""
-    if isinstance(value, msgspec.Struct):
-        return structs.replace(value, **changes)
-    return cast(T, dataclasses.replace(cast(Any, value), **changes))
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # mypy checks the changes, also of Structs
+else:
+
+    def replace(value: T, **changes: Any) -> T:
+        """A copy of a Struct or a dataclass with other values in the fields that `changes` names."""
+        if isinstance(value, msgspec.Struct):
+            return structs.replace(value, **changes)
+        return dataclasses.replace(value, **changes)
 
 
 def _refuse_unknown(data: Any, known: Any, at: str) -> None:

@@ -146,7 +146,7 @@ class Examination:
             Reached: "reached",
             EnvFacts: "env",
         }
-        self.measurements[host] = replace(self.measurements[host], **{fields[type(reply)]: reply})
+        self.measurements[host] = replace(self.measurements[host], **{fields[type(reply)]: reply})  # type: ignore[arg-type]
 
     def _examined(self, host: str) -> Requests:
         if host == self._learner:
