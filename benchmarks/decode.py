@@ -49,7 +49,7 @@ def is_notice(value: Any) -> bool:
 
 SCHEMAS: Mapping[str, Mapping[str, Check]] = {
     "worker": {
-        **dict.fromkeys(("index", "spawn", "broker"), is_count),
+        **dict.fromkeys(("index", "spawn", "broker", "segments", "busy_us"), is_count),
         "serial": lambda v: v == -1 or is_count(v),
         "remote": lambda v: isinstance(v, bool),
         "leases": is_counts(2),
