@@ -146,8 +146,8 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
     code, out, err = run.end()
     assert code == 130
     first, same, kill = err.splitlines()[:3]
-    assert first == "stopping with a checkpoint; interrupt again after 1 s to kill all processes"
-    assert same.startswith("this interrupt came within 1 s of the first and counts as the same; interrupt again")
+    assert first == "stopping with a checkpoint; a second interrupt, at least 1 s later, kills all processes"
+    assert same.startswith("this interrupt came within 1 s of the first and counts as the same; a second interrupt")
     assert kill == "killing every process of the run"
     assert run.summary()["status"] == "interrupted"
     assert "killed" in out
@@ -192,7 +192,7 @@ def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, starte
     code, out, _ = run.end()
     assert code == 0
     assert run.summary()["wall_s"] < 6.0
-    assert "evaluator.final_limit_s: " in out and "the trained weights are complete" in out
+    assert "evaluator.final_limit_s: " in out and "the checkpoints are complete" in out
     assert "killed" not in out
 
 

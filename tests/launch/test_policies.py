@@ -64,9 +64,10 @@ def test_checkpoints_by_name(tmp_path: Path) -> None:
     named = {"best": (0, 2), "last": (1, 5), "0-3": (0, 3), "v0-1": (0, 1), "5": (1, 5), "0-5": (0, 5), "2": (0, 2)}
     for name, version in named.items():
         assert named_checkpoint(store, "place", name)[0] == version
-    for wrong in ("4", "1-1", "final", "0-3-1"):
+    names = "write best, last or a version such as 0-120; "
+    for wrong, hint in (("4", ""), ("1-1", ""), ("final", names), ("0-3-1", names)):
         with pytest.raises(ConfigError) as raised:
             named_checkpoint(store, "place", wrong)
         assert str(raised.value) == (
-            f"--checkpoint {wrong}: not found in place; its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
+            f"--checkpoint {wrong}: not found in place; {hint}its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
         )

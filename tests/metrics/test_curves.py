@@ -37,7 +37,7 @@ def test_groups(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"no run directory has this name"):
             group_of(f"{tmp_path}/{wrong}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"empty: not a run: neither it nor a directory seed-\* in it has"):
+    with pytest.raises(ConfigError, match=r"empty: no metrics: metrics\.jsonl is missing in this directory"):
         group_of(f"{tmp_path}/empty")
 
 

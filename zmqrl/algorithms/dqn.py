@@ -138,7 +138,8 @@ class DQN(Algorithm):
         del vector_envs
         if self.config.batch_size > replay.capacity:
             raise ConfigError(
-                f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}"
+                f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}; "
+                "raise replay.capacity or lower algorithm.batch_size"
             )
         least = 4 * self.config.n_step if MODES[mode].deterministic else self.config.n_step
         if self.segment_steps < least:

@@ -35,7 +35,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
             named = _live_run_in(Path(run))
         if named is None:
             refuse_folder_of_runs(Path(run))
-            raise ConfigError(f"{run!r} is not a run directory, an active run's id, or a run's id in {RUNS}/")
+            raise ConfigError(f"{run!r} is not a run directory, the id of an active run, or the id of a run in {RUNS}/")
         return named
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
     if not found:

@@ -32,8 +32,8 @@ class LoginCommand(click.Command):
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
-                help="With --on: hosts file that defines HOST.  "
-                "[default: hosts.yaml in this directory, else ~/.ssh/config]",
+                help="With --on: hosts file that defines HOST. Default: hosts.yaml in this directory. "
+                "Without such a file, ~/.ssh/config defines HOST.",
             ),
         ]
 

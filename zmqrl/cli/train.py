@@ -59,7 +59,9 @@ OPTIONS = (
         help="Override a key (`zmqrl config keys` lists all), e.g. run.seed=3; may be repeated.",
     ),
     click.option("--mode", type=click.Choice(MODES), help="Mode of the run. Default: that of the preset."),
-    click.option("--workers", type=int, metavar="N", help="Number of rollout workers on this machine."),
+    click.option(
+        "--workers", type=int, metavar="N", help="Number of rollout workers on this machine (in sync and async)."
+    ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
     click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>-<time>."),
@@ -72,8 +74,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, "
-        "--resume RUN is refused (exit code 2), and --resume auto continues from it.",
+        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, the "
+        "command ends with exit code 2; with --resume auto, the run continues from it.",
     ),
     click.option(
         "--for",

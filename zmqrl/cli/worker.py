@@ -27,7 +27,7 @@ GRACE_S = 10.0
 def worker_command(file: Path) -> int:
     """Join a run with the workers of this machine.
 
-    For a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). The command ends with the run.
+    Use it on a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). It ends with the run.
     Ctrl-C removes this host from the run.
     """
     from zmqrl.launch.connection_file import read_connection_file

@@ -60,7 +60,7 @@ def check_code(code: CodeSection) -> None:
 
 
 PRESETS = Path(__file__).parents[1] / "presets"
-DEFAULT = Source("default")
+DEFAULT = Source("default value")
 OF_LOGINS = ("hosts", "defaults", "ssh")
 """The sections that define how hosts are logged into."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -73,7 +73,7 @@ class Sources:
     by_key: Mapping[str, Source]
 
     def locate(self, message: str) -> str:
-        """`key: what` with the place of the key before it; `default` where the key was not written.
+        """`key: what` with the place of the key before it; `default value` where the key was not written.
 
         A section does not locate its keys: another layer may have written something else in it. A key of a host without
         its own place has that of the host.

@@ -375,9 +375,10 @@ class LimitsSection(Section, frozen=True):
     heartbeat_s: Seconds = 0.5
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
-    """A host without a message of launcher or broker for this long ends its processes."""
+    """A host that receives nothing from the launcher for this long, or nothing from the broker, ends its processes. At
+    least two heartbeats."""
     lost_after_s: Seconds = 20.0
-    """A process without a heartbeat for this long is replaced."""
+    """A process without a heartbeat for this long is replaced. At least two heartbeats."""
     stalled_after_s: Seconds = 300.0
     """A process without progress for this long is replaced; a run that stores nothing for this long reports it."""
     grace_s: Seconds = 15.0

@@ -91,8 +91,10 @@ def read_file(path: Path) -> Branch:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: file not found") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: the file is not UTF-8 text") from error
     node = parse(text, str(path), lines=True)
     if isinstance(node, Branch):
         return node
@@ -137,6 +139,8 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
     if _is_open(error) and error.problem_mark is not None:
         what, end = ("mapping", "}") if "mapping" in str(error.context) else ("list", "]")
         return f"the {what} that begins here has no {end!r} before line {error.problem_mark.line + 1}, or lacks a comma"
+    if "'<stream end>'" in str(error.problem):
+        return "the text ends before a list, mapping or string is closed"
     return ", ".join(part for part in (error.context, error.problem) if part)
 
 

@@ -128,4 +128,5 @@ def check_writable(key: str, path: Path) -> None:
         # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
         os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
     except OSError as error:
-        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {there}: {error.strerror}") from error
+        why = f"creating a file in {there} failed: {error.strerror}"
+        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {why}") from error

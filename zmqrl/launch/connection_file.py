@@ -52,7 +52,9 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
                 f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the zmqrl version of the run"
             )
         found = from_json(ConnectionFile, data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except OSError as error:
+        raise ConfigError(f"connection file {path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{path} is not a connection file: {error}") from error
     return found.boot, found.join
 

@@ -72,7 +72,8 @@ def _content(source: Path) -> tuple[bytes, str]:
     except DamagedCheckpoints as error:
         raise ConfigError(f"{KEY}: {error}; {_instead(place)}") from error
     except (OSError, StoreError, ConfigError) as error:
-        raise ConfigError(f"{KEY}: {str(source)!r} is not a run directory or a checkpoint: {error}") from error
+        expected = "must be a run directory with a checkpoint, or a checkpoint file"
+        raise ConfigError(f"{KEY}: {str(source)!r} {expected}: {error}") from error
 
 
 def _instead(place: str) -> str:

@@ -48,9 +48,9 @@ TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
-AGAIN = f"interrupt again after {SAME_PRESS_S:g} s to kill all processes"
+AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
 NO_OTHER_HOST = (
-    "no host except this machine could be used, and a run for several hosts does not continue on this machine alone; "
+    "no other host could be used, and a run for several hosts does not continue on this machine alone; "
     f"to train on this machine only: --limit {LOCAL}"
 )
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
@@ -469,7 +469,7 @@ class Launcher:
             teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
             limit_s = self._plan.config.evaluator.final_limit_s
             cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
-            self._print(f"  {cause}; the trained weights are complete" if error is None else f"  {cause}")
+            self._print(f"  {cause}; the checkpoints are complete" if error is None else f"  {cause}")
         self._print(f"  {_teardown_line(teardown)}; results in {directory.path}")
         resume = f"  resume with: {resume_command(directory.path)}"
         if error is not None:

@@ -20,7 +20,7 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config
+from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores.make import place_of
 from zmqrl.envs.first_steps import check_first_steps
 from zmqrl.envs.make import probe
@@ -45,6 +45,10 @@ from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
+from zmqrl.views.problem import counted
+
+HEARTBEATS = 2
+"""Least number of heartbeats within a limit on silence."""
 
 
 def plan_run(
@@ -70,6 +74,7 @@ def plan_run(
     """
     with _located(sources):
         workers = _workers(config)
+        _check_limits(config.limits)
         check_parts(config)
         if is_here:
             check_processor(config, workers)
@@ -167,7 +172,8 @@ def _workers(config: Config) -> Mapping[str, int]:
         )
     if known and config.min_workers > total:
         raise ConfigError(
-            f"min_workers: {config.min_workers}: all hosts together have {total} workers; set at most {total}"
+            f"min_workers: {config.min_workers}: all hosts together have {counted(total, 'worker')}; "
+            f"set at most {total}"
         )
     return workers
 
@@ -192,6 +198,18 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
     check_batch(algorithm)
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
+
+
+def _check_limits(limits: LimitsSection) -> None:
+    """A silence that ends a process or a host has to be longer than that between two heartbeats."""
+    least = HEARTBEATS * limits.heartbeat_s
+    for key in ("lost_after_s", "host_lease_s"):
+        value = getattr(limits, key)
+        if value < least:
+            raise ConfigError(
+                f"limits.{key}: {value:g}: must be at least {least:g}, which is {HEARTBEATS} x limits.heartbeat_s "
+                f"({limits.heartbeat_s:g} s); with less, processes are ended between two heartbeats"
+            )
 
 
 def _described(space: SpaceSpec) -> str:

@@ -101,7 +101,8 @@ def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, 
         content = store.weights_of(fitting[-1]) if fitting else None
         if content is not None:
             return fitting[-1], content
-    raise ConfigError(f"--checkpoint {name}: not found in {place}; {_listed(store, versions)}")
+    names = "" if stated is not None else f"write {BEST}, {LAST} or a version such as 0-120; "
+    raise ConfigError(f"--checkpoint {name}: not found in {place}; {names}{_listed(store, versions)}")
 
 
 def _listed(store: DataStore, versions: Sequence[Version]) -> str:
@@ -115,7 +116,9 @@ def _listed(store: DataStore, versions: Sequence[Version]) -> str:
         shown += [] if name in shown else [name]
         marks.setdefault(name, []).append(BEST)
     listed = ", ".join(f"{name} ({', '.join(marks[name])})" if name in marks else name for name in shown)
-    return f"its versions: {listed}{' and older ones' if older else ''}" if shown else "it has no version"
+    if not shown:
+        return "no checkpoint of the policy is stored there"
+    return f"its versions: {listed}{' and older ones' if older else ''}"
 
 
 def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Source]:

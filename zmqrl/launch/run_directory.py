@@ -265,9 +265,7 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
     path = run_dir / "config.json"
     if not path.exists():
         refuse_folder_of_runs(run_dir, example)
-        raise ConfigError(
-            f"{run_dir} is not a run directory: {path} does not exist; a run writes this file before its first env step"
-        )
+        raise ConfigError(f"{run_dir} is not a run directory: {path} does not exist")
     try:
         data = json.loads(path.read_text())
         if data["format_version"] != FORMAT_VERSION:

@@ -468,7 +468,7 @@ class RunState:
         if self.hosts.can_go_on and not self.expected_workers:
             others = "no host with workers remains; the run waits for its return"
         elif self.hosts.unusable_others:
-            others = "no host except this machine remains"
+            others = "no other host can be used"
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}\n{others}" if loss.fix else others

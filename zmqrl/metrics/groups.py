@@ -38,7 +38,7 @@ def group_of(argument: str) -> Group:
         return Group(label, found)
     shown = path if separator and label else argument
     if Path(shown).is_dir():
-        raise ConfigError(f"{shown}: not a run: neither it nor a directory seed-* in it has the file {METRICS}")
+        raise ConfigError(f"{shown}: no metrics: {METRICS} is missing in this directory, and in its directories seed-*")
     raise ConfigError(f"{shown}: no run directory has this name, or a name that begins with it")
 
 

@@ -27,7 +27,7 @@ def connection_refused(target: Target) -> HostFailed:
     return HostFailed(
         target.host,
         f"{target.address} refused the connection",
-        f"check sshd on the host: systemctl status ssh; and the port here: hosts.{target.host}.port",
+        f"check on the host that sshd runs (systemctl status ssh); check hosts.{target.host}.port in the hosts file",
     )
 
 
