@@ -115,7 +115,7 @@ Mine.__module__ = "__main__"
 )
 def test_errors_name_arguments_of_python(directory: Path, arguments: dict[str, Any], message: str) -> None:
     (directory / "full").mkdir()
-    (directory / "full" / "file").touch()
+    (directory / "full" / "run.json").touch()
     with pytest.raises(zmqrl.ConfigError, match=message) as caught:
         zmqrl.start("cartpole-ppo", **arguments)
     shown = "".join(traceback.format_exception(caught.value))

@@ -92,4 +92,4 @@ def test_without_wait_it_returns_at_once(zmqrl: Command, launch: Launch) -> None
 def test_the_run_goes_before_wait(zmqrl: Command) -> None:
     ended = zmqrl("stop", "--wait", "runs/a")
     assert ended.code == 2
-    assert "write the run first: zmqrl stop runs/a --wait" in ended.err
+    assert "write the run before --wait: zmqrl stop RUN --wait 60" in ended.err

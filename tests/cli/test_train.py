@@ -312,6 +312,11 @@ def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, .
     assert ended.code == 2 and "--resume auto requires --run-dir" in ended.err
 
 
+def test_resume_auto_of_nothing_needs_a_preset(zmqrl: Command) -> None:
+    ended = zmqrl("train", "--resume", "auto", "--run-dir", "new", "--dry-run")
+    assert ended.code == 2 and "new holds no run: a preset or --env ID is required" in ended.err
+
+
 def test_a_resumed_run_keeps_its_env(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("train", "--resume", finished / "seed-1", "--set", "env.id=Acrobot-v1")
     assert ended.code == 2

@@ -31,6 +31,9 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     check_new_directory(tmp_path)
     check_new_directory(tmp_path / "new")
     (tmp_path / "a").write_text("")
+    with pytest.raises(ConfigError, match="exists and is not empty; it holds no run; choose another directory"):
+        check_new_directory(tmp_path)
+    (tmp_path / "run.json").write_text("")
     with pytest.raises(ConfigError, match="exists and is not empty; to continue its run: --resume"):
         check_new_directory(tmp_path)
 

@@ -37,7 +37,7 @@ class _Limit(click.ParamType[float]):
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number of seconds; write the run first: zmqrl stop {value} --wait")
+            self.fail(f"{value!r} is not a number of seconds; write the run before --wait: zmqrl stop RUN --wait 60")
 
 
 @click.command("stop", cls=OnCommand, epilog=RUN_HELP)
@@ -55,7 +55,8 @@ class _Limit(click.ParamType[float]):
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """Stop RUN cleanly, with a checkpoint and a summary.
 
-    The run ends when its current version is complete. In a run with --seeds the remaining seeds are not started.
+    The run ends when the learner has completed the version of the weights that it computes. In a run with --seeds the
+    remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile

@@ -74,8 +74,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start at env step 0 if no full checkpoint can be loaded. If one can be loaded, the "
-        "command ends with exit code 2; with --resume auto, the run continues from it.",
+        help="With --resume, for a run whose full checkpoints cannot be loaded: start it again at env step 0. If a "
+        "full checkpoint can be loaded, --resume RUN ends with exit code 2, and --resume auto continues from it.",
     ),
     click.option(
         "--for",
@@ -329,6 +329,8 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
 
     if holds_run(request.run_dir):
         return replace(request, resume=request.run_dir, run_dir=None, init_from=None, is_auto=True)
+    if request.preset is None and request.env is None and request.hosts_file is None:
+        raise click.UsageError(f"{request.run_dir} holds no run: a preset or --env ID is required for a new one")
     return replace(request, resume=None, from_scratch=False)
 
 

@@ -109,7 +109,8 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
         root = yaml.compose(text, _Loader)
         return _Reader(name, lines).read(root) if root is not None else Leaf(None, Source(name, 1 if lines else None))
     except yaml.MarkedYAMLError as error:
-        mark = error.context_mark if _is_open(error) else error.problem_mark or error.context_mark
+        is_open = _is_open(error) or error.problem == "found unexpected end of stream"
+        mark = error.context_mark if is_open else error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
         raise ConfigError(f"{where}: invalid YAML: {_problem(error)}") from error
     except yaml.YAMLError as error:
@@ -137,10 +138,19 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
     if error.problem is not None and "'\\t'" in error.problem:
         return "the line is indented with a tab; use spaces"
     if _is_open(error) and error.problem_mark is not None:
-        what, end = ("mapping", "}") if "mapping" in str(error.context) else ("list", "]")
-        return f"the {what} that begins here has no {end!r} before line {error.problem_mark.line + 1}, or lacks a comma"
+        if "mapping" in str(error.context):
+            return (
+                "the mapping that begins here has no '}', or lacks a comma; quote names such as 'node[01:02]'"
+            )
+        return "the list that begins here has no ']', or lacks a comma"
     if "'<stream end>'" in str(error.problem):
-        return "the text ends before a list, mapping or string is closed"
+        return "the text ends before a list or mapping is closed"
+    if error.problem == "found unexpected end of stream":
+        return "the quotation mark that begins here has no second one"
+    if error.problem == "mapping values are not allowed here":
+        return "unexpected ':'; check the indentation, and that the line before has a space after its ':'"
+    if str(error.problem).startswith("expected <block end>"):
+        return f"unexpected {str(error.problem).rpartition('found ')[2]}; check the indentation and the brackets"
     return ", ".join(part for part in (error.context, error.problem) if part)
 
 

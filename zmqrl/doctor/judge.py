@@ -15,6 +15,7 @@ from zmqrl.orchestrators import handshake as versions
 from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
 from zmqrl.supervision.gpus import choose
+from zmqrl.views.problem import counted
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
@@ -175,7 +176,7 @@ def judge_locks(host: HostCheck) -> None:
 
 
 def _run(lock: Lock) -> str:
-    return f"run {lock.run_id} (pid {lock.pid}, for {span(lock.age_s)}, {lock.workers} workers)"
+    return f"run {lock.run_id} (pid {lock.pid}, for {span(lock.age_s)}, {counted(lock.workers, 'worker')})"
 
 
 def judge_curve(host: HostCheck) -> None:

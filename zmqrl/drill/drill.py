@@ -24,6 +24,7 @@ from zmqrl.drill.session import Clock, Session
 from zmqrl.drill.small_disk import small_disk
 from zmqrl.drill.witness import ROW
 from zmqrl.errors import Interrupted
+from zmqrl.views.problem import counted
 
 JOIN_S = 0.2
 
@@ -44,7 +45,7 @@ def drill(request: DrillRequest, notify: Callable[[str], None]) -> Report:
     threshold = learning.plan.env.reward_threshold if judged else None
     sessions = [Session(run, [fault for fault in plan if fault.run == run.name], record) for run in (learning, other)]
     sessions[0].threshold, sessions[0].budget_env_steps = threshold, budget
-    notify(f"{len(plan)} faults over {request.for_s:g} s, seed {request.seed}, in {request.folder}")
+    notify(f"{counted(len(plan), 'fault')} over {request.for_s:g} s, seed {request.seed}, in {request.folder}")
     with small_disk(other.run_dir) if request.small_disk else contextlib.nullcontext():
         _run(sessions, request.for_s)
     summary = learning.summary() or {}

@@ -228,7 +228,7 @@ class Report:
             cells = [str(line.injected), str(line.recovered), *_cells(line.alone), *_cells(line.overlapping)]
             cells.append(_seconds(line.gone_max_s))
             rows.append(f"{line.role:21} {line.kind or 'all':11} {' '.join(f'{cell:>9}' for cell in cells)}")
-        rows += ["", f"{len(self.outcomes)} faults in {self.faults_s:.0f} s{self._at_once()}"]
+        rows += ["", f"{counted(len(self.outcomes), 'fault')} in {self.faults_s:.0f} s{self._at_once()}"]
         rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
         for run in self.runs:
             rows.append(

@@ -156,7 +156,7 @@ def _missing(subject: str, error: Exception, hints: str) -> ConfigError | None:
     """A package that is not installed; None where the error is another one."""
     name = getattr(error, "name", None)
     if isinstance(error, gym_error.DependencyNotInstalled):
-        return ConfigError(f"{subject} needs a package that is missing ({error}); {_install(f'{hints} {error}', name)}")
+        return ConfigError(f"{subject} needs a package that is missing; {_install(f'{hints} {error}', name)}")
     if isinstance(error, ModuleNotFoundError):
         return ConfigError(f"{subject} needs {name!r}, which is missing; {_install(f'{hints} {error}', name)}")
     return None

@@ -216,7 +216,8 @@ def check_new_directory(run_dir: Path, resume: str | None = None) -> None:
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run directory {run_dir} is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
-        raise ConfigError(f"run directory {run_dir} exists and is not empty; to continue its run: {resume}")
+        fix = f"to continue its run: {resume}" if holds_run(run_dir) else "it holds no run; choose another directory"
+        raise ConfigError(f"run directory {run_dir} exists and is not empty; {fix}")
 
 
 def holds_run(run_dir: Path) -> bool:

@@ -19,7 +19,7 @@ from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
 from zmqrl.types import Array
 
 KEY = "run.init_from"
-SAME_NETWORK = "the run must have the network of the checkpoint; it is determined by env, network and algorithm.kind"
+SAME_NETWORK = "use the env, network and algorithm.kind with which the checkpoint was trained"
 OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 

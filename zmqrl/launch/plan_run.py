@@ -162,6 +162,8 @@ def _workers(config: Config) -> Mapping[str, int]:
     counts = {**workers, **{name: int(place < left) for place, name in enumerate(open_hosts)}}
     workers = {name: counts[name] for name in config.hosts}
     total = sum(workers.values())
+    if not config.hosts:
+        raise ConfigError(f"hosts: lists no host; write hosts: {{{LOCAL}: {{workers: 2}}}}")
     if total < 1:
         raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
     if config.mode.deterministic and total > config.env.vector_envs:

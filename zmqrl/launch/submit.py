@@ -48,7 +48,7 @@ def job_script(plan: RunPlan, hosts_file: Path, arguments: Sequence[str]) -> str
     """
     section = plan.config.orchestrator
     if section.kind != "slurm":
-        raise ConfigError(f"orchestrator.kind: {section.kind!r}: --submit requires slurm")
+        raise ConfigError(f"orchestrator.kind: {section.kind!r}: --submit requires `orchestrator: {{kind: slurm}}`")
     config = options_of(SlurmConfig, "orchestrator", section.options)
     check_keys(plan.config, nodes_needed(plan.config))
     return "\n".join(_lines(plan, config, hosts_file.absolute(), arguments)) + "\n"
