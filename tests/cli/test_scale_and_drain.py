@@ -77,7 +77,7 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_none_left(directory / "requests")
 
 
-NO_RUN = " is not a run directory, the id of an active run, or the id of a run in runs/"
+NO_RUN = ": it is neither a run directory nor the id of a run (active, or in runs/)"
 
 
 @pytest.mark.parametrize(("arguments", "why"), [
@@ -88,13 +88,13 @@ NO_RUN = " is not a run directory, the id of an active run, or the id of a run i
     (("scale", "=2"), "'=2': expected HOST=N, where N is the number of workers"),
     (("scale", "some-run", "local"), "'local': expected HOST=N, where N is the number of workers"),
     (("scale", "some-run"), "HOST=N is required: a host and its number of workers"),
-    (("scale", "a/lr=1", "local=1"), "'a/lr=1'" + NO_RUN),
-    (("scale",), "Missing argument '[RUN] HOST=N...'."),
-    (("scale", "n0-run", "local=1"), "'n0-run'" + NO_RUN),
+    (("scale", "a/lr=1", "local=1"), "no run 'a/lr=1'" + NO_RUN),
+    (("scale",), "HOST=N is required: a host and its number of workers"),
+    (("scale", "n0-run", "local=1"), "no run 'n0-run'" + NO_RUN),
     (("scale", "local=1"), "no active run and no run in runs/; give a run directory"),
     (("drain", "a", "b", "c"), "'a b c': write [RUN] HOST"),
-    (("drain",), "Missing argument '[RUN] HOST'."),
-    (("drain", "n0-run", "local"), "'n0-run'" + NO_RUN),
+    (("drain",), "HOST is required: zmqrl drain [RUN] HOST"),
+    (("drain", "n0-run", "local"), "no run 'n0-run'" + NO_RUN),
     (("drain", "local"), "no active run and no run in runs/; give a run directory"),
 ])  # fmt: skip
 def test_what_cannot_be_requested_is_one_message(zmqrl: Command, arguments: tuple[str, ...], why: str) -> None:

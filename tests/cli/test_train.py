@@ -306,10 +306,13 @@ def test_resume_auto_starts_where_a_launcher_was_killed_before_its_run_began(zmq
     assert zmqrl(*arguments).code == 0
 
 
-@pytest.mark.parametrize("flags", [(), ("--run-dir", "here", "--seeds", "2")])
-def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [((), "requires --run-dir"), (("--run-dir", "a", "--seeds", "2"), "cannot be combined with --seeds")],
+)
+def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, ...], why: str) -> None:
     ended = zmqrl(*RUN, "--resume", "auto", *flags)
-    assert ended.code == 2 and "--resume auto requires --run-dir" in ended.err
+    assert ended.code == 2 and f"--resume auto {why}" in ended.err
 
 
 def test_resume_auto_of_nothing_needs_a_preset(zmqrl: Command) -> None:

@@ -50,6 +50,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("network: {modul: x}", "hosts.yaml:1: network.modul: unknown key (value 'x'); known keys of network: "),
         ("network: {module: x}", "hosts.yaml:1: network.module: unknown key (value 'x'); in zmqrl it is network.kind (a torch.nn.Module of your own: "),
         ("env: {id: a,\n  kwargs: {b: 1}\nrun:\n  seed: 1", "hosts.yaml:1: invalid YAML: the mapping that begins here has no '}', or lacks a comma"),
+        ("hosts: {node[01:02]: {}}", "hosts.yaml:1: invalid YAML: the mapping that begins here has no '}', or lacks a comma; quote names such as"),
         ('run: {name: "a}\n', "hosts.yaml:1: invalid YAML: the quotation mark that begins here has no second one"),
         ("run:\n  preset:cartpole-ppo\n  mode: sync", "hosts.yaml:3: invalid YAML: unexpected ':'; check the indentation, and that the line"),
         ("run: {seed: 1}}", "hosts.yaml:1: invalid YAML: unexpected '}'; check the indentation and the brackets"),

@@ -35,7 +35,9 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
             named = _live_run_in(Path(run))
         if named is None:
             refuse_folder_of_runs(Path(run))
-            raise ConfigError(f"{run!r} is not a run directory, the id of an active run, or the id of a run in {RUNS}/")
+            raise ConfigError(
+                f"no run {run!r}: it is neither a run directory nor the id of a run (active, or in {RUNS}/)"
+            )
         return named
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]
     if not found:

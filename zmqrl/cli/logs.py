@@ -146,7 +146,7 @@ def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]
         except ConfigError:
             raise error from None
         if not _logs(directory, run):
-            raise ConfigError(f"{error}; and {directory} has no log of it; known: {_names(directory)}") from error
+            raise ConfigError(f"{error}; {directory} has no log with this name; known: {_names(directory)}") from error
         return directory, info, run
 
 

@@ -55,8 +55,8 @@ class _Limit(click.ParamType[float]):
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """Stop RUN cleanly, with a checkpoint and a summary.
 
-    The run ends when the learner has completed the version of the weights that it computes. In a run with --seeds the
-    remaining seeds are not started.
+    The learner first completes the version of the weights that it is computing; then the run ends. In a run with
+    --seeds the remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
@@ -153,10 +153,11 @@ def _in_use(folder: Path) -> bool:
 
 
 ANSWER_S = 10.0
+MISSING = "HOST=N is required: a host and its number of workers"
 
 
 @click.command("scale", cls=OnCommand, epilog=RUN_HELP)
-@click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST=N...")
+@click.argument("arguments", nargs=-1, metavar="[RUN] HOST=N...")
 @JSON
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Set the number of workers of HOST to N.
@@ -164,6 +165,8 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     A lost or drained host is reconnected. A HOST that is not part of the run is added to it: HOST must then be an
     address or a name of ~/.ssh/config. The settings of the host come from `defaults` of the run.
     """
+    if not arguments:
+        raise ConfigError(MISSING)
     is_run = "=" not in arguments[0] or "/" in arguments[0]  # the runs of a sweep are in folders like `lr=0.1`
     run = arguments[0] if is_run else None
     workers = {}
@@ -173,12 +176,12 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
             raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers")
         workers[host] = int(count)
     if not workers:
-        raise ConfigError("HOST=N is required: a host and its number of workers")
+        raise ConfigError(MISSING)
     _send(run, workers, as_data)
 
 
 @click.command("drain", cls=OnCommand, epilog=RUN_HELP)
-@click.argument("arguments", nargs=-1, required=True, metavar="[RUN] HOST")
+@click.argument("arguments", nargs=-1, metavar="[RUN] HOST")
 @JSON
 def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Remove the workers of HOST from the run.
@@ -186,6 +189,8 @@ def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
     The workers first complete and deliver their current segments: no env steps are lost. Exception: a host that joined
     by `zmqrl worker` is removed at once, and env steps that it has not delivered are dropped.
     """
+    if not arguments:
+        raise ConfigError("HOST is required: zmqrl drain [RUN] HOST")
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")
     _send(arguments[0] if len(arguments) == 2 else None, {arguments[-1]: 0}, as_data)

@@ -75,7 +75,8 @@ OPTIONS = (
         "--from-scratch",
         is_flag=True,
         help="With --resume, for a run whose full checkpoints cannot be loaded: start it again at env step 0. If a "
-        "full checkpoint can be loaded, --resume RUN ends with exit code 2, and --resume auto continues from it.",
+        "full checkpoint can be loaded, --resume RUN --from-scratch is refused (exit code 2), and --resume auto "
+        "--from-scratch continues from that checkpoint.",
     ),
     click.option(
         "--for",
@@ -207,8 +208,8 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
     """Train with PRESET on this machine.
 
-    PRESET is a name that `zmqrl presets` lists, or a YAML file; --env ID replaces it. If the YAML file lists hosts, the
-    run also uses these hosts.
+    PRESET is a name that `zmqrl presets` lists, or a YAML file. If this file lists hosts, the run also uses these
+    hosts. Instead of PRESET, --env ID selects an env without a preset.
     """
     _check_env(preset, env, algo, options["resume"])
     return _run(_request_of(preset, None, env, algo, started_at, options))
@@ -323,8 +324,10 @@ def _to_fetch(request: TrainRequest, copy: str) -> TrainRequest:
 
 def _resumed_or_new(request: TrainRequest) -> TrainRequest:
     """`--resume auto`: `--run-dir` is resumed where it holds a run, else it is the directory of a new run."""
-    if request.run_dir is None or request.seeds is not None:
-        raise click.UsageError("--resume auto requires --run-dir, and cannot be combined with --seeds")
+    if request.seeds is not None:
+        raise click.UsageError("--resume auto cannot be combined with --seeds")
+    if request.run_dir is None:
+        raise click.UsageError("--resume auto requires --run-dir")
     from zmqrl.launch.checks import holds_run
 
     if holds_run(request.run_dir):
@@ -387,8 +390,9 @@ def _arguments(request: TrainRequest) -> Iterator[str]:
 
 def _run_seeds(request: TrainRequest, seeds: int) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
-    if request.resume is not None or request.detach:
-        raise click.UsageError("--seeds cannot be combined with --resume or --detach")
+    for option, is_given in (("--resume", request.resume is not None), ("--detach", request.detach)):
+        if is_given:
+            raise click.UsageError(f"--seeds cannot be combined with {option}")
     from zmqrl.launch.checks import check_new_directory
     from zmqrl.launch.summary import line_of_seeds
 

@@ -25,10 +25,10 @@ GRACE_S = 10.0
     help="The connection file that the launcher wrote for this host.",
 )
 def worker_command(file: Path) -> int:
-    """Join a run with the workers of this machine.
+    """Add workers on this machine to a run.
 
-    Use it on a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). It ends with the run.
-    Ctrl-C removes this host from the run.
+    Use it on a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). The command ends with the
+    run. Ctrl-C removes this host from the run.
     """
     from zmqrl.launch.connection_file import read_connection_file
     from zmqrl.messages import agent

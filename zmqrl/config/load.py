@@ -293,7 +293,9 @@ def _stored_preset(request: Request, above: Branch) -> str | None:
     except ConfigError as error:
         raise ConfigError(f"{node.source}: {error}") from error
     if not same:
-        raise ConfigError(f"{node.source}: run.preset: {requested!r}: the run {was_started_with(stored)}")
+        raise ConfigError(
+            f"{node.source}: run.preset: {requested!r}: the run {was_started_with(stored)}; omit the preset"
+        )
     return stored
 
 

@@ -112,7 +112,7 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
         is_open = _is_open(error) or error.problem == "found unexpected end of stream"
         mark = error.context_mark if is_open else error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
-        raise ConfigError(f"{where}: invalid YAML: {_problem(error)}") from error
+        raise ConfigError(f"{where}: invalid YAML: {_problem(error, text)}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: invalid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
@@ -134,14 +134,14 @@ def _is_open(error: yaml.MarkedYAMLError) -> bool:
     return flow and error.context_mark is not None and "expected ',' or" in str(error.problem)
 
 
-def _problem(error: yaml.MarkedYAMLError) -> str:
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
     if error.problem is not None and "'\\t'" in error.problem:
         return "the line is indented with a tab; use spaces"
-    if _is_open(error) and error.problem_mark is not None:
+    if _is_open(error) and error.context_mark is not None and error.problem_mark is not None:
         if "mapping" in str(error.context):
-            return (
-                "the mapping that begins here has no '}', or lacks a comma; quote names such as 'node[01:02]'"
-            )
+            lines = text.splitlines()[error.context_mark.line : error.problem_mark.line + 1]
+            name = "; quote names such as 'node[01:02]'" if "[" in "".join(lines) else ""
+            return f"the mapping that begins here has no '}}', or lacks a comma{name}"
         return "the list that begins here has no ']', or lacks a comma"
     if "'<stream end>'" in str(error.problem):
         return "the text ends before a list or mapping is closed"

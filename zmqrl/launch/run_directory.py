@@ -263,6 +263,8 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         ConfigError: There is none, or it cannot be read.
     """
     path = run_dir / "config.json"
+    if not run_dir.exists():
+        raise ConfigError(f"run directory {run_dir} does not exist")
     if not path.exists():
         refuse_folder_of_runs(run_dir, example)
         raise ConfigError(f"{run_dir} is not a run directory: {path} does not exist")

@@ -18,7 +18,8 @@ def is_about_keys(cause: str) -> bool:
 
 def unknown_name(target: Target, why: str) -> HostFailed:
     """The name has no address."""
-    fix = f"try: getent hosts {target.hostname}; or set hosts.{target.host}.ssh to a name known to ssh or to an address"
+    name = f"hosts.{target.host}.ssh"
+    fix = f"try: getent hosts {target.hostname}; or set {name} to an address, or to a name that ssh knows"
     return HostFailed(target.host, f"unknown host name {target.hostname!r} ({why})", fix)
 
 
@@ -27,7 +28,7 @@ def connection_refused(target: Target) -> HostFailed:
     return HostFailed(
         target.host,
         f"{target.address} refused the connection",
-        f"check on the host that sshd runs (systemctl status ssh); check hosts.{target.host}.port in the hosts file",
+        f"on the host, check sshd: systemctl status ssh; in the hosts file, check hosts.{target.host}.port",
     )
 
 
