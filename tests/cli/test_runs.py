@@ -178,7 +178,7 @@ def test_one_word_that_is_no_run_is_who_of_the_newest(zmqrl: Command, logs: Path
 def test_one_word_that_is_neither_a_run_nor_a_log_names_the_logs(zmqrl: Command, logs: Path, name: str) -> None:
     ended = zmqrl("logs", name)
     assert ended.code == 2
-    assert f"no run {name!r}: it is neither" in ended.err
+    assert f"no run {name!r}: it is not" in ended.err
     assert f"{Path('runs') / logs.name} has no log with this name; known: " in ended.err
     assert "node-1/worker-1" in ended.err
 

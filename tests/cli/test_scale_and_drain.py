@@ -77,7 +77,7 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_none_left(directory / "requests")
 
 
-NO_RUN = ": it is neither a run directory nor the id of a run (active, or in runs/)"
+NO_RUN = ": it is not a run directory, and not the id of a run that is active or in runs/"
 
 
 @pytest.mark.parametrize(("arguments", "why"), [

@@ -15,7 +15,7 @@ HOSTS = "hosts: {local: {workers: 1}, away: {manual: true}, node1: {ssh: 127.0.0
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--limit", "local"], "no host to set up: none of the selected hosts is reached by SSH"),
+        (["--limit", "local"], "no host to set up: this machine and manual hosts need no setup"),
         (["--limit", "away"], "no host to set up"),
         (["--limit", "node2"], "--limit node2: unknown host or group; did you mean 'node1'?"),
         (["--wheels", "."], "--wheels .: no wheels found; "),

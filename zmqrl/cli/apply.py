@@ -21,10 +21,10 @@ from zmqrl.errors import ConfigError
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a key of HOSTS. Give every --set of the launch again.",
+    help="Override a key of HOSTS. Repeat each --set that the launch had.",
 )
 @click.option(
-    "--limit", multiple=True, metavar="HOST,...", help=f"{LIMIT_WORKERS} Give every --limit of the launch again."
+    "--limit", multiple=True, metavar="HOST,...", help=f"{LIMIT_WORKERS} Repeat each --limit that the launch had."
 )
 @click.option("--dry-run", is_flag=True, help="Print the changes without making them.")
 @JSON

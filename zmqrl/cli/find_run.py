@@ -36,7 +36,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
         if named is None:
             refuse_folder_of_runs(Path(run))
             raise ConfigError(
-                f"no run {run!r}: it is neither a run directory nor the id of a run (active, or in {RUNS}/)"
+                f"no run {run!r}: it is not a run directory, and not the id of a run that is active or in {RUNS}/"
             )
         return named
     found = [*(pair for pair in active if is_below_here(pair[0])), *runs_here()]

@@ -15,8 +15,8 @@ HOSTS_FILE = Path("hosts.yaml")
 """Read for the login where it is in the current directory, and --hosts names no other."""
 FLAGS = ("--on", "--hosts")
 RUN_HELP = (
-    "RUN is a run directory or a run id. Default: the newest live run below this directory, else the newest run in "
-    "runs/."
+    "RUN is a run directory or a run id. Default: the newest live run below the working directory, else the newest run "
+    "in runs/."
 )
 
 
@@ -32,7 +32,7 @@ class LoginCommand(click.Command):
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
-                help="With --on: hosts file that defines HOST. Default: hosts.yaml in this directory. "
+                help="With --on: hosts file that defines HOST. Default: hosts.yaml in the working directory. "
                 "Without such a file, ~/.ssh/config defines HOST.",
             ),
         ]

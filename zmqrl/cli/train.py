@@ -75,8 +75,8 @@ OPTIONS = (
         "--from-scratch",
         is_flag=True,
         help="With --resume, for a run whose full checkpoints cannot be loaded: start it again at env step 0. If a "
-        "full checkpoint can be loaded, --resume RUN --from-scratch is refused (exit code 2), and --resume auto "
-        "--from-scratch continues from that checkpoint.",
+        "full checkpoint can be loaded, the run is not started again: with --resume RUN the command is refused (exit "
+        "code 2); with --resume auto the run continues from the checkpoint.",
     ),
     click.option(
         "--for",

@@ -71,6 +71,9 @@ def _content(source: Path) -> tuple[bytes, str]:
         return content, f"version {version} of {source}"
     except DamagedCheckpoints as error:
         raise ConfigError(f"{KEY}: {error}; {_instead(place)}") from error
+    except FileNotFoundError as error:
+        text = "does not exist; set a run directory with a checkpoint, or a checkpoint file"
+        raise ConfigError(f"{KEY}: {str(source)!r} {text}") from error
     except (OSError, StoreError, ConfigError) as error:
         expected = "must be a run directory with a checkpoint, or a checkpoint file"
         raise ConfigError(f"{KEY}: {str(source)!r} {expected}: {error}") from error
