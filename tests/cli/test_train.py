@@ -315,6 +315,11 @@ def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, .
     assert ended.code == 2 and f"--resume auto {why}" in ended.err
 
 
+def test_workers_have_no_effect_in_single(zmqrl: Command) -> None:
+    shown = zmqrl("train", "cartpole-ppo", "--mode", "single", "--workers", "3", "--dry-run")
+    assert shown.code == 0 and "--workers 3 has no effect: mode single has no rollout workers" in shown.err
+
+
 def test_resume_auto_of_nothing_needs_a_preset(zmqrl: Command) -> None:
     ended = zmqrl("train", "--resume", "auto", "--run-dir", "new", "--dry-run")
     assert ended.code == 2 and "new holds no run: a preset or --env ID is required" in ended.err

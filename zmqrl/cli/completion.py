@@ -13,7 +13,7 @@ VARIABLE = "_ZMQRL_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion_command(context: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL.
+    """Print the completion script of the shell.
 
     bash: add `eval "$(zmqrl completion bash)"` to ~/.bashrc. zsh: add `eval "$(zmqrl completion zsh)"` to ~/.zshrc.
     fish: run `zmqrl completion fish > ~/.config/fish/completions/zmqrl.fish`.

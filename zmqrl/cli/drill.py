@@ -70,8 +70,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option(
     "--plant",
     type=click.Choice(PLANTS),
-    help="Test the drill: give the learner of the witness run wrong segments. lose: some rows are missing. double: a "
-    "segment is repeated. tear: the last half of a segment is from another segment. The drill must then fail.",
+    help="Test the drill: give wrong segments to the learner of the witness run. lose: some rows are missing. double: "
+    "a segment is repeated. tear: the last half of a segment is from another segment. The drill must then fail.",
 )
 @click.option(
     "--small-disk",

@@ -74,9 +74,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume, for a run whose full checkpoints cannot be loaded: start it again at env step 0. If a "
-        "full checkpoint can be loaded, the run is not started again: with --resume RUN the command is refused (exit "
-        "code 2); with --resume auto the run continues from the checkpoint.",
+        help="With --resume: start the run again at env step 0. This is allowed only if no full checkpoint can be "
+        "loaded. Otherwise --resume RUN is refused (exit code 2), and --resume auto continues from the checkpoint.",
     ),
     click.option(
         "--for",
@@ -298,6 +297,8 @@ def _run(request: TrainRequest) -> int:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
     if request.as_data and request.dry_run:
         raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
+    if request.workers and request.mode == "single":
+        click.echo(f"--workers {request.workers} has no effect: mode single has no rollout workers", err=True)
     _check_for(request)
     if request.seeds is not None:
         return _run_seeds(request, request.seeds)

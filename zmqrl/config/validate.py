@@ -201,7 +201,8 @@ def _message(errors: list[ErrorDetails]) -> str:
         elif text == "be an object":
             text = "be a mapping (key: value)"
         texts.append(text if text not in texts else "")
-    return "must " + " or ".join(text for text in texts if text)
+    first, *others = (text for text in texts if text)
+    return "must " + ", or ".join([first, *(text.removeprefix("be ") for text in others)])
 
 
 def _as_list(value: Any) -> str:
@@ -214,7 +215,7 @@ def _nearest(key: str, value: Any, errors: list[ErrorDetails]) -> str:
         return f"; write {number}"
     expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
     names = re.findall(r"'([^']*)'", " ".join(expected))
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

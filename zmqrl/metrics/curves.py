@@ -112,8 +112,8 @@ def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
     """The error for a metric that no run has: the nearest names."""
     names = {name for group in groups for run in group.runs for row in read_metrics(run / METRICS) for name in row}
     near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
-    what = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(sorted(names)) or 'no rows'}"
-    return ConfigError(f"no run has a row with {metric!r} in {METRICS}; {what}")
+    what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names)) or 'none'}"
+    return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs; {what}")
 
 
 def _at(grid: Array, x: Array, values: Array) -> Array:
