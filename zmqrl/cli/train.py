@@ -74,8 +74,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start the run again at env step 0. This is allowed only if no full checkpoint can be "
-        "loaded. Otherwise --resume RUN is refused (exit code 2), and --resume auto continues from the checkpoint.",
+        help="With --resume: start the run again at env step 0. If a full checkpoint can be loaded, --resume RUN "
+        "--from-scratch is refused (exit code 2), and --resume auto --from-scratch continues from the checkpoint.",
     ),
     click.option(
         "--for",

@@ -20,6 +20,7 @@ from zmqrl.types import Array
 
 KEY = "run.init_from"
 SAME_NETWORK = "use the env, network and algorithm.kind with which the checkpoint was trained"
+EXPECTED = "set a run directory with a checkpoint, or a checkpoint file"
 OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
@@ -71,12 +72,10 @@ def _content(source: Path) -> tuple[bytes, str]:
         return content, f"version {version} of {source}"
     except DamagedCheckpoints as error:
         raise ConfigError(f"{KEY}: {error}; {_instead(place)}") from error
-    except FileNotFoundError as error:
-        text = "does not exist; set a run directory with a checkpoint, or a checkpoint file"
-        raise ConfigError(f"{KEY}: {str(source)!r} {text}") from error
-    except (OSError, StoreError, ConfigError) as error:
-        expected = "must be a run directory with a checkpoint, or a checkpoint file"
-        raise ConfigError(f"{KEY}: {str(source)!r} {expected}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{KEY}: {source} cannot be read: {error.strerror}; {EXPECTED}") from error
+    except (StoreError, ConfigError) as error:
+        raise ConfigError(f"{KEY}: {error}; {EXPECTED}") from error
 
 
 def _instead(place: str) -> str:
