@@ -45,7 +45,7 @@ VERSIONS: Mapping[str, str | None] = {
     "torch": "2.13.0",
 }
 ROOMY = Folder("/d/zmqrl", "/d", 50_000_000_000, None)
-PORTS: Mapping[str, str | None] = {"47100": None, "47101": None, "47102": None}
+PORTS: Mapping[str, str | None] = {"27100": None, "27101": None, "27102": None}
 SOUND = Measurement(
     "node07",
     Hello("node07", "rl", "/v/python", VERSIONS),
@@ -74,7 +74,7 @@ NEEDS = Needs(
     arena_mb=600.0,
     worker_mb=60.0,
     store="/nfs/rl",
-    port=47100,
+    port=27100,
     device="auto",
     share_gpu=False,
     is_gpu_of_use=False,
@@ -150,13 +150,13 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
     "no port answers": (
         {"reached": Reached((Answer("10.0.0.5", dict.fromkeys(PORTS, "connection refused"), None),))},
         "ports",
-        "10.0.0.5 ports 47100, 47101, 47102: connection refused",
-        "open ports 47100-47102 on gpu1, set learner.address, or set hosts.node07.tunnel: true",
+        "10.0.0.5 ports 27100, 27101, 27102: connection refused",
+        "open ports 27100-27102 on gpu1, set learner.address, or set hosts.node07.tunnel: true",
     ),
     "one port of three": (
-        {"reached": Reached((Answer("10.0.0.5", {**PORTS, "47101": "filtered"}, 0.2),))},
+        {"reached": Reached((Answer("10.0.0.5", {**PORTS, "27101": "filtered"}, 0.2),))},
         "ports",
-        "10.0.0.5 port 47101: filtered",
+        "10.0.0.5 port 27101: filtered",
         "open ports",
     ),
     "no address": ({"reached": Reached(())}, "ports", "gpu1 has only loopback addresses", "learner.address"),
@@ -253,7 +253,7 @@ def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch
         LEARNER,
         machine=Machine(8, 0.1, 900_000_000, False, {}, ()),
         folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
-        listening=Listening((), (), "", "port 47100: Address already in use by pid 5 (redis) of anna"),
+        listening=Listening((), (), "", "port 27100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),
     )
     found = {

@@ -21,7 +21,7 @@ from tests.lab import Host, Lab, lab_or_skip
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-PORT = 47100
+PORT = 27100
 WAIT_S = 60
 GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED, SHORT, SILENT, FORCED = range(8)
 """Which host of the lab has what."""
@@ -192,7 +192,7 @@ FAULTS = {
     "silent": ("answer", "no answer within 8 s to: the handshake; its login shell printed: Password:", "start-up"),
     "forced": ("probe", "the probe exited (code 0): no shell for you", "see its output"),
     "short": ("ports", "answers, and does not return a message of 64 KiB within 3 s", "MTU"),
-    "blocked": ("ports", "10.77.0.10 ports 47100, 47101, 47102: no answer", "open ports 47100-47102 on local"),
+    "blocked": ("ports", "10.77.0.10 ports 27100, 27101, 27102: no answer", "open ports 27100-27102 on local"),
 }
 WARNINGS = {
     "late-clock": ("clock", "1 h behind this machine", "timedatectl set-ntp true"),

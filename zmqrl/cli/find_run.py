@@ -43,7 +43,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     if not found:
         if not active:
             raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
-        elsewhere = "".join(f"\n  {_command()} {shlex.quote(str(directory))}" for directory, _ in active)
+        elsewhere = "".join(f"\n  {_command_for(directory)}" for directory, _ in active)
         raise ConfigError(
             f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
         )
@@ -75,10 +75,12 @@ def is_below_here(directory: Path) -> bool:
     return directory.resolve().is_relative_to(Path.cwd().resolve())
 
 
-def _command() -> str:
-    """The command that is executed, as the user types it."""
+def _command_for(directory: Path) -> str:
+    """The command that is executed, with `directory` as RUN."""
     context = click.get_current_context(silent=True)
-    return "zmqrl" if context is None else f"zmqrl {context.info_name}"
+    if context is None:
+        return shlex.join(["zmqrl", str(directory)])
+    return shlex.join(["zmqrl", str(context.info_name), str(directory), *context.params.get("arguments", ())])
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zmqrl.cli.on import RUN_HELP, OnCommand
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, FolderOfRuns
 
 if TYPE_CHECKING:
     from zmqrl.launch.run_directory import RunInfo
@@ -138,13 +138,15 @@ def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]
 
     try:
         return (*find_run(run), who)
+    except FolderOfRuns:
+        raise
     except ConfigError as error:
         if run is None or who is not None:
             raise
         try:
             directory, info = find_run(None)
-        except ConfigError:
-            raise error from None
+        except ConfigError as no_run:
+            raise ConfigError(f"no run {run!r}; {no_run}") from None
         if not _logs(directory, run):
             raise ConfigError(f"{error}; {directory} has no log with this name; known: {_names(directory)}") from error
         return directory, info, run

@@ -74,8 +74,8 @@ OPTIONS = (
     click.option(
         "--from-scratch",
         is_flag=True,
-        help="With --resume: start the run again at env step 0. If a full checkpoint can be loaded, --resume RUN "
-        "--from-scratch is refused (exit code 2), and --resume auto --from-scratch continues from the checkpoint.",
+        help="With --resume, for a run without a loadable full checkpoint: start it again at env step 0. If a full "
+        "checkpoint can be loaded, --resume RUN is refused (exit code 2), and --resume auto ignores --from-scratch.",
     ),
     click.option(
         "--for",
@@ -297,12 +297,18 @@ def _run(request: TrainRequest) -> int:
         raise click.UsageError("--from-scratch requires --resume: a new run always starts at env step 0")
     if request.as_data and request.dry_run:
         raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
-    if request.workers and request.mode == "single":
-        click.echo(f"--workers {request.workers} has no effect: mode single has no rollout workers", err=True)
     _check_for(request)
+    _note_workers(request)
     if request.seeds is not None:
         return _run_seeds(request, request.seeds)
     return _run_one(request, request.run_dir, request.seed)
+
+
+def _note_workers(request: TrainRequest) -> None:
+    from zmqrl.types import MODES as by_name
+
+    if request.workers and request.mode is not None and by_name[request.mode].in_process:
+        click.echo(f"--workers {request.workers} has no effect: mode {request.mode} has no rollout workers", err=True)
 
 
 def _check_for(request: TrainRequest) -> None:

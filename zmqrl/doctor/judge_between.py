@@ -41,7 +41,7 @@ def judge_ports(host: HostCheck) -> None:
 
 
 def _tried(answers: tuple[Answer, ...]) -> str:
-    """`10.0.0.5 ports 47100-47102: no answer; 10.1.0.5 port 47101: connection refused`."""
+    """`10.0.0.5 ports 27100-27102: no answer; 10.1.0.5 port 27101: connection refused`."""
     parts = []
     for answer in answers:
         by_cause: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ def _opening(host: HostCheck) -> str:
     port, without = host.needs.port, f"hosts.{host.name}.tunnel"
     if host.need.tunnel:
         return f"the ports are forwarded by SSH: set AllowTcpForwarding yes on the host, or {without}: false"
-    first = f"open ports {port}-{port + 2}" if port is not None else "set learner.port: 47100 and open 47100-47102"
+    first = f"open ports {port}-{port + 2}" if port is not None else "set learner.port: 27100 and open 27100-27102"
     return f"{first} on {host.needs.learner}, set learner.address, or set {without}: true"
 
 
