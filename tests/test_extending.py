@@ -10,7 +10,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -33,7 +35,7 @@ BLOCK = re.compile(
     r"^```(?:python|yaml)\n# (?P<name>[\w./]+\.(?:py|yaml))\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
 STABLE = re.compile(r"`(zmqrl(?:\.\w+)+)`")
-TEST_S, RUN_S = 110, 60
+TEST_S, RUN_S, END_S = 110, 60, 20
 PARTS = 6
 
 
@@ -120,6 +122,17 @@ def test_the_store_does_not_begin_anew_over_damaged_full_checkpoints(
         database.execute("UPDATE checkpoints SET content = X'00'")
     with pytest.raises(StoreError, match="full 0-1, full 0-0"):
         store.newest_full()
+
+
+def test_several_open_the_store_at_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    my_store = importlib.import_module("my_store")
+    for n in range(100):  # with the journal mode set at each opening, 6 of 100 found the database locked
+        config = my_store.SqliteConfig(str(tmp_path / str(n)))
+        stores = [my_store.SqliteStore(my_store.SqliteStore.place(config, tmp_path, "a"), 4, config) for _ in range(4)]
+        together = threading.Barrier(len(stores))
+        with ThreadPoolExecutor(len(stores)) as pool:
+            list(pool.map(lambda store: (together.wait(END_S), store.newest()), stores))
 
 
 def test_a_wrong_key_of_an_example_is_named(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.memory import MemoryStore
-from zmqrl.errors import ZmqrlError
+from zmqrl.errors import StoreError, ZmqrlError
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer, RecurrentLayer
 from zmqrl.networks.kinds.gru import Gru, NumpyGru
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -114,6 +115,16 @@ STORES: list[tuple[Callable[..., None], Callable[[], Any]]] = [
     (data_store.an_owner_returns_or_is_never_recorded, store(owner=lambda self: Lineage("another"))),
     (data_store.what_is_put_aside_returns, store(put_aside=lambda self, folder: self._fulls.clear())),
 ]
+
+
+def test_a_store_that_raises_leaves_no_thread_of_the_check() -> None:
+    def save(*_: Any) -> Any:
+        raise StoreError("no space")
+
+    before = set(threading.enumerate())
+    with pytest.raises(StoreError, match="no space"):
+        data_store.a_reader_never_sees_a_part(store(save=save))
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize(("check", "make"), STORES, ids=ids(STORES))

@@ -206,13 +206,15 @@ def a_reader_never_sees_a_part(make: StoreMaker) -> None:
         except BaseException as error:  # noqa: BLE001 - raised again in the thread of the check
             failed.append(error)
 
-    thread = threading.Thread(target=read)
+    thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    for n in range(versions):
-        writer.save(Version(0, n), {"n": np.full(1000, n)}, {})
-        writer.retire()
-    done.set()
-    thread.join(READ_S)
+    try:
+        for n in range(versions):
+            writer.save(Version(0, n), {"n": np.full(1000, n)}, {})
+            writer.retire()
+    finally:
+        done.set()
+        thread.join(READ_S)
     assert not thread.is_alive(), "newest() does not return"
     if failed:
         raise failed[0]
