@@ -124,15 +124,20 @@ def test_the_store_does_not_begin_anew_over_damaged_full_checkpoints(
         store.newest_full()
 
 
+def opened(together: threading.Barrier, store: DataStore) -> None:
+    together.wait()
+    assert store.newest() is None
+
+
 def test_several_open_the_store_at_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     my_store = importlib.import_module("my_store")
     for n in range(100):  # with the journal mode set at each opening, 6 of 100 found the database locked
         config = my_store.SqliteConfig(str(tmp_path / str(n)))
         stores = [my_store.SqliteStore(my_store.SqliteStore.place(config, tmp_path, "a"), 4, config) for _ in range(4)]
-        together = threading.Barrier(len(stores))
+        together = threading.Barrier(len(stores), timeout=END_S)
         with ThreadPoolExecutor(len(stores)) as pool:
-            list(pool.map(lambda store: (together.wait(END_S), store.newest()), stores))
+            list(pool.map(opened, [together] * len(stores), stores))
 
 
 def test_a_wrong_key_of_an_example_is_named(folder: Path) -> None:

@@ -48,12 +48,16 @@ def test_an_agent_starts_no_blas_threads_before_it_has_its_boot() -> None:
         process.wait(END_S)
 
 
+SLOW = {"numpy", "annotated_types", "importlib.metadata"}
+"""75, 4 and 12 ms of a start."""
+
+
 @pytest.mark.parametrize(
     "module", ["agent.process", "broker.process", "agent.reaper", "orchestrators.handshake", "launch.requests"]
 )
-def test_a_process_that_computes_nothing_does_not_import_numpy(module: str) -> None:
+def test_a_process_that_computes_nothing_imports_nothing_slow(module: str) -> None:
     """A run with 40 hosts has 40 agents and, at its end, 40 reapers: with numpy each takes twice the time to start."""
-    code = f"import sys, zmqrl.{module}; assert 'numpy' not in sys.modules"
+    code = f"import sys, zmqrl.{module}; assert not {SLOW} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=END_S).returncode == 0
 
 

@@ -51,7 +51,9 @@ def test_a_live_run_is_found_shown_and_stopped(
         assert refused.code == 2
         assert refused.err.endswith(f"your active runs elsewhere:\n  zmqrl {command} {run_dir}\n")
     assert zmqrl("drain", "node01").err.endswith(f"\n  zmqrl drain {run_dir} node01\n")
-    assert zmqrl("logs", "learner").err.startswith("zmqrl: no run 'learner'; no active run below ")
+    refused = zmqrl("logs", "learner")
+    assert refused.err.startswith("zmqrl: no run 'learner'; no active run below ")
+    assert refused.err.endswith(f"\n  zmqrl logs {run_dir} learner\n")
     monkeypatch.chdir(tmp_path)
     for named in ([], [info.run_id], [run_dir]):
         shown = zmqrl("status", *named)

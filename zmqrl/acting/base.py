@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from zmqrl.acting.spec import NoiseSpec
 from zmqrl.types import Array, Weights
@@ -16,8 +16,7 @@ State = Mapping[str, Array]
 NO_STATE: State = {}
 
 
-@dataclass(frozen=True)
-class ActingNoise:
+class ActingNoise(Struct, frozen=True):
     """All random numbers of one segment, drawn before its first step.
 
     `uniform [T, N, max(2, k)]` float64 in [0, 1) (k = entries of a multi_discrete action), `normal [T, N, A]` float64
@@ -30,8 +29,7 @@ class ActingNoise:
     """`[T, N, size]` float64 for each `ActingSpec.noise`, by its name."""
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
+class Place(Struct, frozen=True, eq=False):
     """Which envs of the run a vector env has: the same numbers after a restart and on every host.
 
     `slots [N]` int64 in [0, total): vector env * N + env. In async a worker that was added during the run shares the
@@ -48,8 +46,7 @@ class Place:
         return cls(np.arange(first, first + num_envs), vector_envs * num_envs)
 
 
-@dataclass(frozen=True, slots=True)
-class ActingContext:
+class ActingContext(Struct, frozen=True):
     """What acting has in one segment of one vector env, besides the observations."""
 
     noise: ActingNoise

@@ -18,6 +18,7 @@ from zmqrl.acting.base import ActingContext, ActingNoise, Place, Policy
 from zmqrl.acting.numpy_policy import NumpyPolicy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import zero_state
+from zmqrl.installed import installed
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, ColumnSpec, SpaceSpec
@@ -103,12 +104,7 @@ def _spread(shape: tuple[int, ...]) -> Array:
 
 
 def _torch() -> str:
-    from importlib import metadata  # 12 ms
-
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return ""
+    return installed("torch") or ""
 
 
 def _processor(cpuinfo: Path) -> str:

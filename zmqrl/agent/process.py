@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import shutil
 import sys
 from pathlib import Path
@@ -44,7 +43,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
 
 def check_host(boot: Boot) -> None:
     """Raise `ConfigError` when this host cannot participate: one that joined by a file has made no handshake."""
-    processor = processor_refusal(platform.machine(), boot.plan.config.run.mode)
+    processor = processor_refusal(os.uname().machine, boot.plan.config.run.mode)
     if processor is not None:
         raise ConfigError(f"{boot.host}: {processor}")
     missing = missing_runtime(boot.plan.config, versions())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -17,11 +17,15 @@ from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_folde
 RUNS = Path("runs")
 
 
-def find_run(run: str | None) -> tuple[Path, RunInfo]:
+def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
     """The run directory and its `run.json`. Default: the newest live run below this directory, else that of `runs/`.
 
     A run elsewhere has to be named: on a shared account it may be another person's. Of a folder of runs, as that of
     `--seeds`, it is the one that is live.
+
+    Args:
+        run: What the user has given as RUN.
+        rest: The arguments after RUN, which the message for no run repeats.
 
     Raises:
         ConfigError: The run was not found.
@@ -43,7 +47,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     if not found:
         if not active:
             raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
-        elsewhere = "".join(f"\n  {_command_for(directory)}" for directory, _ in active)
+        elsewhere = "".join(f"\n  {_command_for(directory, rest)}" for directory, _ in active)
         raise ConfigError(
             f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
         )
@@ -75,12 +79,11 @@ def is_below_here(directory: Path) -> bool:
     return directory.resolve().is_relative_to(Path.cwd().resolve())
 
 
-def _command_for(directory: Path) -> str:
+def _command_for(directory: Path, rest: Sequence[str]) -> str:
     """The command that is executed, with `directory` as RUN."""
     context = click.get_current_context(silent=True)
-    if context is None:
-        return shlex.join(["zmqrl", str(directory)])
-    return shlex.join(["zmqrl", str(context.info_name), str(directory), *context.params.get("arguments", ())])
+    name = () if context is None else (str(context.info_name),)
+    return shlex.join(["zmqrl", *name, str(directory), *rest])
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:

@@ -144,7 +144,7 @@ def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]
         if run is None or who is not None:
             raise
         try:
-            directory, info = find_run(None)
+            directory, info = find_run(None, (run,))
         except ConfigError as no_run:
             raise ConfigError(f"no run {run!r}; {no_run}") from None
         if not _logs(directory, run):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +178,7 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
         workers[host] = int(count)
     if not workers:
         raise ConfigError(MISSING)
-    _send(run, workers, as_data)
+    _send(run, arguments[is_run:], workers, as_data)
 
 
 @click.command("drain", cls=OnCommand, epilog=RUN_HELP)
@@ -193,15 +194,15 @@ def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
         raise ConfigError("HOST is required: zmqrl drain [RUN] HOST")
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")
-    _send(arguments[0] if len(arguments) == 2 else None, {arguments[-1]: 0}, as_data)
+    _send(arguments[0] if len(arguments) == 2 else None, arguments[-1:], {arguments[-1]: 0}, as_data)
 
 
-def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
+def _send(run: str | None, rest: Sequence[str], workers: dict[str, int], as_data: bool) -> None:
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.requests import send_request
     from zmqrl.messages.files import ScaleRequest
 
-    directory, info = find_run(run)
+    directory, info = find_run(run, rest)
     check_running(directory, info)
     joining = _joining(directory, workers)
     done = send_request(directory, ScaleRequest(workers, joining), ANSWER_S)

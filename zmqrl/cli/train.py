@@ -75,7 +75,8 @@ OPTIONS = (
         "--from-scratch",
         is_flag=True,
         help="With --resume, for a run without a loadable full checkpoint: start it again at env step 0. If a full "
-        "checkpoint can be loaded, --resume RUN is refused (exit code 2), and --resume auto ignores --from-scratch.",
+        "checkpoint can be loaded, --resume RUN --from-scratch is refused (exit code 2), and --resume auto "
+        "--from-scratch resumes from this checkpoint.",
     ),
     click.option(
         "--for",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
-from annotated_types import Ge, Gt, Le
 from msgspec import NODEFAULT
 from msgspec.inspect import DataclassType, Field, StructType, type_info
 
@@ -21,7 +20,8 @@ from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
 
 ALGORITHM = "algorithm"
-BOUNDS = ((Ge, "ge", ">="), (Gt, "gt", ">"), (Le, "le", "<="))
+SIGNS = {"ge": ">=", "gt": ">", "le": "<="}
+"""Of bounds, by the attribute that has them in `Bounds` and in the types of `annotated_types`."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ def _bounds(hint: Any) -> str:
     own = [
         f"{sign} {getattr(bound, name)}"
         for bound in getattr(hint, "__metadata__", ())
-        for kind, name, sign in BOUNDS
-        if isinstance(bound, kind)
+        for name, sign in SIGNS.items()
+        if getattr(bound, name, None) is not None
     ]
     inner = [_bounds(arg) for arg in typing.get_args(hint) if arg is not Ellipsis and not isinstance(arg, str)]
     return ", ".join([*own, *filter(None, inner)])

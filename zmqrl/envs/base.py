@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from msgspec import Struct, structs
 
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.loading import lazy
@@ -56,8 +57,7 @@ def unpacked(state: Array, spec: StateSpec) -> Any:
     return np.frombuffer(state.tobytes(), spec.dtype).reshape(spec.shape).copy()
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(Struct, frozen=True):
     """The place of a fault: enough to run it again alone.
 
     `step` is the call of `step` that raised or returned a bad value, 1 for the first of the episode; 0: `reset`.
@@ -75,7 +75,7 @@ class Where:
         """The error to raise."""
         of = "evaluation" if self.vector_env < 0 else f"vector env {self.vector_env}"
         place = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
-        return EnvFault(f"env {self.env} ({of}, {place}): {what}", asdict(self))
+        return EnvFault(f"env {self.env} ({of}, {place}): {what}", structs.asdict(self))
 
 
 Floats: TypeAlias = Sequence[tuple[str, Array]]
@@ -135,8 +135,7 @@ def _allowed_actions(action: SpaceSpec, mask: Array, generator: np.random.Genera
     return columns[0] if action.kind == "discrete" else np.stack(columns, axis=1)
 
 
-@dataclass(frozen=True)
-class EnvSlotState:
+class EnvSlotState(Struct, frozen=True):
     """The position of one env of a vector env: enough to rebuild it when the env is deterministic.
 
     `actions` are those given since the reset of episode `episode`, in order, `[steps, ...]`;

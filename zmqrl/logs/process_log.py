@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import platform
 import sys
 import time
 from typing import TYPE_CHECKING
+
+from zmqrl.installed import installed
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -31,16 +32,14 @@ def log_to_stderr(level: str | None) -> None:
 
 def start_line(config: Config, role: str, index: int, pid: int, spawn: int = 0) -> str:
     """One line without its end. `spawn`: how often the process was started before."""
-    from importlib import metadata  # 12 ms, which only agents pay
-
     is_learner = role == "learner"
     threads = (config.learner.threads or 1) if is_learner else 1
     device = config.learner.device if is_learner else "cpu"
     if device == "auto" and config.network.kind == "mlp":
         device = "cpu"
     parts = [
-        f"zmqrl {metadata.version('zmqrl')}",
-        f"Python {platform.python_version()}",
+        f"zmqrl {installed('zmqrl')}",
+        f"Python {'.'.join(map(str, sys.version_info[:3]))}",
         f"device {device}",
         f"{threads} thread{'' if threads == 1 else 's'}",
     ]

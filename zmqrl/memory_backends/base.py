@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
+
+from msgspec import Struct
 
 from zmqrl.broker.events import Assignments, Handover, HandoverRequest, StreamAssignment
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.replay.base import SegmentMeta
 from zmqrl.shared_memory.arena import LearnerRecord
-from zmqrl.types import Array, Ledger, Notice, SegmentId, SlotRef, Version
+from zmqrl.types import Array, Ledger, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
 __all__ = [
     "Assignments",
@@ -174,8 +174,7 @@ class LearnerEnds(NamedTuple):
         self.channel.close()
 
 
-@dataclass(frozen=True)
-class OpenSegment:
+class OpenSegment(Struct, frozen=True):
     """A lease being filled."""
 
     ref: SlotRef

@@ -7,9 +7,9 @@ out. The torch form is `zmqrl.networks.torch_input`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
@@ -22,8 +22,7 @@ CHANNELS = (1, 3, 4)
 """Sizes of an axis that is taken for the channels of an image."""
 
 
-@dataclass(frozen=True)
-class InputPart:
+class InputPart(Struct, frozen=True):
     """A part of an observation and its place in the flat input."""
 
     part: PartSpec
@@ -35,8 +34,7 @@ class InputPart:
     """Begin in `obs_mean` and `obs_scale` of a part of floats; -1: it is never normalised."""
 
 
-@dataclass(frozen=True)
-class InputSpec:
+class InputSpec(Struct, frozen=True):
     """The input of a network, and how it is made."""
 
     parts: tuple[InputPart, ...]

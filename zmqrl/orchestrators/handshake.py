@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import getpass
 import os
-import platform
 import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from zmqrl.config.sections import Config
+from zmqrl.installed import installed
 from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
@@ -48,20 +47,15 @@ def handshake_line(public: str = "") -> str:
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Of everything that two hosts of a run must agree on, or should. 6 ms at the first call."""
+    """Of everything that two hosts of a run must agree on, or should."""
     found: dict[str, str | None] = {
         "protocol": str(PROTOCOL),
         "examination": str(EXAMINATION),
         "python": ".".join(map(str, sys.version_info[:3])),
         "byteorder": sys.byteorder,
-        "machine": platform.machine(),
+        "machine": os.uname().machine,
     }
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    return found | {package: installed(package) for package in PACKAGES}
 
 
 def physical_cores(cpus: Path) -> int:

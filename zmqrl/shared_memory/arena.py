@@ -23,9 +23,10 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ArenaError
@@ -78,8 +79,7 @@ class Layout:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
 
-@dataclass(frozen=True)
-class LearnerRecord:
+class LearnerRecord(Struct, frozen=True):
     """What a learner records for its successor."""
 
     version: Version

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from zmqrl.types import DROP_REASONS, ArenaUsage, SlotRef
 
@@ -35,8 +36,7 @@ def stream_words(open_words: int) -> int:
     return OPEN_AT + open_words
 
 
-@dataclass
-class StreamRecord:
+class StreamRecord(Struct):
     """The broker's record of one vector env, in valid rows."""
 
     incarnation: int = -1
@@ -65,8 +65,7 @@ class StreamRecord:
     """Index and spawn of the worker to which this incarnation was handed over."""
 
 
-@dataclass
-class ProducerRecord:
+class ProducerRecord(Struct):
     """What the workers of this host that stepped the vector env have sealed. The broker never writes it."""
 
     incarnation: int = -1
