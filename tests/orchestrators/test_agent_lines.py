@@ -23,7 +23,9 @@ from zmqrl.messages.agent import (
     Lease,
     LeaseLost,
     LinesRefused,
+    Stop,
 )
+from zmqrl.messages.lines import command
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -120,3 +122,28 @@ def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path
     finally:
         orchestrator.undeploy(0.1)
         agents[0].end()
+
+
+@pytest.mark.parametrize("is_deployed", [False, True])
+def test_a_stop_before_the_handshake_follows_the_boot(tmp_path: Path, is_deployed: bool) -> None:
+    introduced, second = tmp_path / "introduced", tmp_path / "second"
+    lines = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
+    code = (
+        "import pathlib, sys, time\n"
+        f"while not pathlib.Path({str(introduced)!r}).exists(): time.sleep(0.01)\n"
+        f"print({lines!r}, flush=True)\n"
+        f"sys.stdin.readline()\npathlib.Path({str(second)!r}).write_text(sys.stdin.readline())"
+    )
+    orchestrator = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
+    try:
+        deployed = boots(stand_in_plan(tmp_path / "run"))
+        if is_deployed:
+            orchestrator.deploy(deployed)
+        orchestrator.command("local", Stop())
+        if not is_deployed:
+            orchestrator.deploy(deployed)
+        introduced.touch()
+        until(lambda: second.exists() and second.read_text() != "", "the second line", WAIT_S)
+        assert isinstance(command(second.read_bytes()), Stop)
+    finally:
+        orchestrator.undeploy(0.1)

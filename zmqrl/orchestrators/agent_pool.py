@@ -79,7 +79,7 @@ class Agent(ABC):
         self.boot, self.host, self.warn = boot, boot.host, warn
         self.progress = AgentProgress()
         self._boot_lock = threading.Lock()
-        self._is_booted = self._is_refused = False
+        self._is_booted = self._is_refused = self._is_stopped = False
         self.began = time.monotonic()
         """From when on its handshake is waited for."""
 
@@ -142,6 +142,8 @@ class Agent(ABC):
         with self._boot_lock:
             if not self._is_refused:
                 self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+                if self._is_stopped:
+                    self.write(line_of(messages.Stop()))
                 self._is_booted = True  # after: the main thread has leases to send at any moment
 
     @property
@@ -156,9 +158,12 @@ class Agent(ABC):
             return not self._is_booted
 
     def send(self, command: messages.Command) -> None:
-        """A command, once it has its boot, which is the first line that it reads."""
-        if self._is_booted:
-            self.write(line_of(command))
+        """A command, once it has its boot, which is the first line that it reads; a stop before that follows the boot."""
+        with self._boot_lock:
+            if not self._is_booted:
+                self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
+                return
+        self.write(line_of(command))
 
     @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
@@ -270,6 +275,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         self.agents: dict[str, Agent] = {}
         self._events: queue.Queue[HostEvent] = queue.Queue()
         self._readers: list[threading.Thread] = []
+        self._stopped: set[str | None] = set()
+        """Hosts to which a stop was sent, whether they have an agent or not; None: to all."""
 
     def warn(self, host: str, text: str) -> None:
         """Any thread: a text for the user."""
@@ -282,6 +289,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
     def adopt(self, agent: Agent) -> None:
         """Any thread: `agent` has been started."""
         self.agents[agent.host] = agent
+        if self._stopped & {None, agent.host}:
+            agent.send(messages.Stop())
         reader = threading.Thread(target=self._read, args=(agent,), name=f"events of {agent.host}", daemon=True)
         self._readers.append(reader)
         reader.start()
@@ -304,6 +313,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
                 agent.terminate()
 
     def command(self, host: str | None, command: messages.Command) -> None:
+        if isinstance(command, messages.Stop):
+            self._stopped.add(host)
         for agent in list(self.agents.values()):
             if host in (None, agent.host):
                 agent.send(command)
