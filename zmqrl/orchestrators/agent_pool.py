@@ -158,7 +158,7 @@ class Agent(ABC):
             return not self._is_booted
 
     def send(self, command: messages.Command) -> None:
-        """A command, once it has its boot, which is the first line that it reads; a stop before that follows the boot."""
+        """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot."""
         with self._boot_lock:
             if not self._is_booted:
                 self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
