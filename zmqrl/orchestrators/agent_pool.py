@@ -140,11 +140,12 @@ class Agent(ABC):
         for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
             self.warn(self.host, difference)
         with self._boot_lock:
-            if not self._is_refused:
-                self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
-                if self._is_stopped:
-                    self.write(line_of(messages.Stop()))
-                self._is_booted = True  # after: the main thread has leases to send at any moment
+            if self._is_refused:
+                return
+            self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+            self._is_booted = True  # after: the main thread has leases to send at any moment
+        if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
+            self.write(line_of(messages.Stop()))
 
     @property
     def is_booted(self) -> bool:
@@ -159,11 +160,9 @@ class Agent(ABC):
 
     def send(self, command: messages.Command) -> None:
         """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot."""
-        with self._boot_lock:
-            if not self._is_booted:
-                self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
-                return
-        self.write(line_of(command))
+        self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
+        if self._is_booted:
+            self.write(line_of(command))
 
     @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
