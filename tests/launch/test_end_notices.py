@@ -164,7 +164,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("setting", "code", "status"), [
-    ("limits.start_s=0.01", 1, "failed"),
+    ("limits.start_s=0.0001", 1, "failed"),
     ("run.max_wall_s=4", 0, "done"),
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(tmp_path: Path, setting: str, code: int, status: str) -> None:
