@@ -126,6 +126,9 @@ class Agent(ABC):
 
     def on_handshake(self, handshake: messages.Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
+        late = self.overdue()  # the main thread may not have looked since
+        if late is not None:
+            raise late
         here, there = versions(), handshake.versions
         wrong = refusals(here, there)
         if wrong:
