@@ -25,6 +25,7 @@ class Far:
     """A connection and its channel; in the middle of each line the main thread has a lease to send."""
 
     agent: SshAgent
+    unfinished = b""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -74,3 +75,15 @@ def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path:
     far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     far.agent.send(Lease())
     assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]
+
+
+def test_a_handshake_after_its_limit_is_late_whoever_looks_first(tmp_path: Path) -> None:
+    far = Far()
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
+    boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
+    far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
+    far.agent.began -= boot.plan.config.limits.start_s
+    with pytest.raises(HostFailed, match=r"no handshake of the host agent within limits\.start_s"):
+        far.agent.on_handshake(Handshake(versions(), 1, time.time()))
+    assert far.agent.overdue() is None, "reported once"
+    assert far.lines == []
