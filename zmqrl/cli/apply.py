@@ -33,7 +33,7 @@ def apply_command(
 ) -> None:
     """Apply the hosts of HOSTS (hosts.yaml) to the live RUN.
 
-    New hosts join, removed hosts drain, and numbers of workers change.
+    New hosts join, hosts that are no longer listed are drained, and numbers of workers change.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.config.hosts import AUTO

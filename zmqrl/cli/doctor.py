@@ -25,7 +25,11 @@ EXIT_FAULTS = 2
 @click.option("--json", "as_data", is_flag=True, help="Print all measurements as JSON.")
 @click.option("--plain", is_flag=True, help="Print plain columns instead of a table.")
 @click.option(
-    "--env-limit", type=click.FloatRange(1, 60), default=5.0, metavar="S", help="Check the env for at most S seconds."
+    "--env-limit",
+    type=click.FloatRange(1, 60),
+    default=5.0,
+    metavar="S",
+    help="Check env.id on each host for at most S seconds.",
 )
 @click.option(
     "--accept-new-hosts", is_flag=True, help="Add unknown host keys to known_hosts; changed keys are rejected."

@@ -62,7 +62,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 )
 @click.option("--faults", type=click.IntRange(1), metavar="N", help="Number of faults. Default: one per 5 s.")
 @click.option(
-    "--only", multiple=True, metavar="ROLE[:FAULT]", help="Inject only this fault, e.g. broker:kill; may be repeated."
+    "--only",
+    multiple=True,
+    metavar="ROLE[:FAULT]",
+    help="Inject only this fault, e.g. broker:kill, or all faults of ROLE; may be repeated.",
 )
 @click.option(
     "--at-least", multiple=True, metavar="ROLE:FAULT=N", help="Inject this fault at least N times; may be repeated."
@@ -70,13 +73,14 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option(
     "--plant",
     type=click.Choice(PLANTS),
-    help="Test the drill: give wrong segments to the learner of the witness run. lose: some rows are missing. double: "
-    "a segment is repeated. tear: the last half of a segment is from another segment. The drill must then fail.",
+    help="Test the drill: give wrong segments to the learner of the witness run. lose: some env steps are missing. "
+    "double: a segment is repeated. tear: the last half of a segment is from another segment. The drill must then "
+    "fail.",
 )
 @click.option(
     "--small-disk",
     is_flag=True,
-    help="Add the fault `run:disk-full`, which fills the disk of the witness run (ENOSPC). Requires root.",
+    help="Add the fault `run:disk-full`: it fills the tmpfs of 64 MiB that the witness run is on. Requires root.",
 )
 @click.option(
     "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."
@@ -115,11 +119,11 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Inject random faults into two runs; find lost env steps.
+    """Start two runs, inject random faults, and check that no env step is lost.
 
-    A fault kills, pauses or hangs a process, damages a checkpoint, or makes the disk or the store unavailable. The
-    first run trains PRESET. The second, the witness run, uses an env and an algorithm that record every env step. The
-    drill checks that each recorded env step was stored exactly once.
+    A fault kills a process, stops it for some seconds or permanently, damages a checkpoint, or makes the disk or the
+    store unavailable. The first run trains PRESET. The second, the witness run, uses an env and an algorithm that
+    record every env step. The drill checks that each env step of a complete segment was stored exactly once.
     """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named

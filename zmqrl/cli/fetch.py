@@ -28,8 +28,8 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
     """Copy the run directory of RUN from HOST (--on) to DIR.
 
     RUN is a run directory or a run id on HOST. DIR defaults to runs/NAME, where NAME is the last part of the path of
-    the run directory on HOST. DIR appears when the copy is complete. An interrupted copy is continued; an existing copy
-    is updated.
+    the run directory on HOST. DIR appears when the copy is complete. If you repeat the command, it
+    continues an interrupted copy, or updates an existing one.
     """
     from zmqrl.config.load import resolve_logins
     from zmqrl.launch.launcher_host import connected

@@ -19,7 +19,7 @@ SESSION_S = 15.0
 
 @click.command("install-unit", cls=OnCommand)
 @click.argument("hosts", type=click.Path(path_type=Path), metavar="HOSTS")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/NAME.")
 @click.option("--name", metavar="NAME", help="Name the unit zmqrl-NAME.service. Default: the value of run.name.")
 @SET
 @limit_option(LIMIT_WORKERS)
@@ -32,9 +32,10 @@ def install_unit_command(
     limit: tuple[str, ...],
     as_text: bool,
 ) -> None:
-    """Write a systemd user unit that launches HOSTS.
+    """Write a systemd user unit for `zmqrl launch HOSTS`.
 
-    HOSTS is a hosts file (hosts.yaml). At each boot the unit starts the run, or resumes it if it was started before.
+    HOSTS is a hosts file (hosts.yaml). When the unit is enabled, it starts the run at each boot, or resumes it if it
+    was started before.
     """
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of

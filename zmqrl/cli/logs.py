@@ -39,8 +39,8 @@ def logs_command(
 ) -> None:
     """Show the logs of RUN.
 
-    WHO selects logs: HOST, ROLE, ROLE-INDEX, HOST/ROLE-INDEX, or HOST/INDEX for a worker. ROLE is agent,
-    broker, evaluator, learner or worker. A single argument is RUN if such a run exists; otherwise it is WHO.
+    WHO selects logs: HOST, ROLE, ROLE-INDEX, HOST/ROLE-INDEX, or HOST/INDEX for a worker. ROLE is agent
+    (the host agent), broker, evaluator, learner or worker. A single argument is RUN if it names a run, otherwise WHO.
     """
     pattern = _pattern(grep)
     directory, info, who = _found(run, who)

@@ -32,8 +32,8 @@ class LoginCommand(click.Command):
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
-                help="With --on: hosts file that defines HOST. Default: hosts.yaml in the working directory. "
-                "Without such a file, ~/.ssh/config defines HOST.",
+                help="With --on: hosts file of this machine with the login to HOST. Default: hosts.yaml in the working "
+                "directory of this machine. Without such a file, ~/.ssh/config defines HOST.",
             ),
         ]
 
@@ -41,7 +41,7 @@ class LoginCommand(click.Command):
 class OnCommand(LoginCommand):
     """With `--on` the same command runs on that host, and everything else is passed there."""
 
-    on_help = "Run this command on HOST over SSH; paths are those of HOST."
+    on_help = "Run this command on HOST over SSH. All paths except that of --hosts are paths on HOST."
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[__name__] = without_flags(args)

@@ -44,7 +44,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
     """Draw returns against env steps and wall-clock time.
 
     RUN is a run directory, a run id, the folder of a run with --seeds, or a common prefix of the paths of run
-    directories. Each argument is drawn as one curve. An argument that names several runs is drawn as their
+    directories. Each argument is drawn as one curve per metric. An argument that names several runs is drawn as their
     interquartile mean, with a 95 % bootstrap interval.
     """
     from zmqrl.metrics.curves import RETURN
@@ -106,8 +106,8 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
 def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
     """Run the benchmark NAME and print JSON.
 
-    bus: transitions/s that reach the learner, compared with a memcpy. sync: duration of one round in mode sync. e2e:
-    env steps/s of training, compared with Stable-Baselines3 if it is installed.
+    bus: transitions/s that reach the learner, compared with a memcpy. sync: time from one version of the weights to
+    the next in mode sync. e2e: env steps/s of training, compared with Stable-Baselines3 if it is installed.
     """
     options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
     if sb3_python is not None:

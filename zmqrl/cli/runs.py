@@ -50,14 +50,14 @@ class _Limit(click.ParamType[float]):
     is_flag=False,
     flag_value=WAIT_S,
     metavar="[SECONDS]",
-    help=f"Wait at most SECONDS (default {WAIT_S:g}) for the run to end; the exit code is that of the run.",
+    help=f"Return when the run has ended, with its exit code; wait at most SECONDS ({WAIT_S:g} if not given).",
 )
 @JSON
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """Stop RUN cleanly, with a checkpoint and a summary.
 
-    The learner first completes the version of the weights that it is computing; then the run ends. In a run with
-    --seeds the remaining seeds are not started.
+    The learner first completes the version of the weights that it is computing; then the run ends. If
+    `train --seeds` started the run, the remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
@@ -121,7 +121,8 @@ def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     """Remove the socket folders of ended runs.
 
-    A run that was killed leaves such a folder on this machine. Default: the folders of all runs in runs/.
+    A run that was killed leaves such a folder on this machine, outside its run directory. Run directories are not
+    changed. Default: the socket folders of the runs in runs/.
     """
     from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.wire.runtime_folder import run_folder_root
@@ -163,8 +164,8 @@ MISSING = "HOST=N is required: a host and its number of workers"
 def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     """Set the number of workers of HOST to N.
 
-    A lost or drained host is reconnected. A HOST that is not part of the run is added to it: HOST must then be an
-    address or a name of ~/.ssh/config. The settings of the host come from `defaults` of the run.
+    A failed or drained host is reconnected. A HOST that is not part of the run is added, with the `defaults` of the
+    run: HOST must then be an address or a name of ~/.ssh/config.
     """
     if not arguments:
         raise ConfigError(MISSING)

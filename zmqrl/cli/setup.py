@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--wheels",
     type=click.Path(path_type=Path),
-    help="Install from this folder of wheels, for hosts without a package index.",
+    help="Install from this folder of wheels on this machine, for hosts without a package index.",
 )
 @click.option(
     "--constraints", type=click.Path(path_type=Path), help="Constraints file to use instead of that of zmqrl."

@@ -48,7 +48,10 @@ class _StatusCommand(OnCommand):
 @click.command("status", cls=_StatusCommand, epilog=RUN_HELP)
 @click.argument("run", required=False)
 @click.option(
-    "-f", "--follow", is_flag=True, help="Update until the run ends; on a terminal, show the launcher's live view."
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Print the status each second until the run ends; on a terminal, show the launcher's live view.",
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:

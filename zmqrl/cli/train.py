@@ -58,9 +58,14 @@ OPTIONS = (
         shell_complete=completion.keys,
         help="Override a key (`zmqrl config keys` lists all), e.g. run.seed=3; may be repeated.",
     ),
-    click.option("--mode", type=click.Choice(MODES), help="Mode of the run. Default: that of the preset."),
     click.option(
-        "--workers", type=int, metavar="N", help="Number of rollout workers on this machine (in sync and async)."
+        "--mode", type=click.Choice(MODES), help="Mode of the run. Default: run.mode of the file or the preset."
+    ),
+    click.option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Number of rollout workers of a run on this machine only (in sync and async).",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
@@ -68,8 +73,8 @@ OPTIONS = (
     click.option(
         "--resume",
         metavar="RUN|URL|auto",
-        help="Continue RUN (a run directory or a run id), or a copy of it at URL. auto: continue the run in --run-dir "
-        "if there is one, else start a new run there.",
+        help="Continue RUN (a run directory or a run id), or the copy of a run at URL. auto: continue the run "
+        "in --run-dir if there is one, else start a new run there.",
     ),
     click.option(
         "--from-scratch",
@@ -83,8 +88,8 @@ OPTIONS = (
         "for_env_steps",
         type=Steps(1),
         metavar="N",
-        help="With --resume: train N more env steps. The keys run.stop_at_return, run.stop_at_updates and "
-        "run.max_wall_s of the stored run do not apply.",
+        help="With --resume: train N more env steps. The limits run.stop_at_return, run.stop_at_updates and "
+        "run.max_wall_s that the run was started with do not apply.",
     ),
     click.option(
         "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."
@@ -102,7 +107,7 @@ OPTIONS = (
         "--json",
         "as_data",
         is_flag=True,
-        help="Print one JSON line per run on stdout; all other output goes to stderr.",
+        help="Print the summary of each run as one JSON line on stdout; all other output goes to stderr.",
     ),
     click.option("--in-place", is_flag=True, hidden=True),
 )

@@ -22,13 +22,13 @@ GRACE_S = 10.0
     "file",
     type=click.Path(path_type=Path),
     required=True,
-    help="The connection file that the launcher wrote for this host.",
+    help="The connection file that the launcher wrote for this host, or a copy of it.",
 )
 def worker_command(file: Path) -> int:
     """Add workers on this machine to a run.
 
-    Use it on a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). The command ends with the
-    run. Ctrl-C removes this host from the run.
+    Use it on a host that the launcher does not reach by SSH (`manual: true` in hosts.yaml). The command returns
+    when the run ends. Ctrl-C removes this host from the run.
     """
     from zmqrl.launch.connection_file import read_connection_file
     from zmqrl.messages import agent
