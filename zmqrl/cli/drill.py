@@ -119,7 +119,7 @@ def drill_command(
     json_file: Path | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Start two runs, inject random faults, and check that no env step is lost.
+    """Start two runs, inject faults, check for lost env steps.
 
     A fault kills a process, stops it for some seconds or permanently, damages a checkpoint, or makes the disk or the
     store unavailable. The first run trains PRESET. The second, the witness run, uses an env and an algorithm that
