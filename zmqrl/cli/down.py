@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--all",
     "every",
     is_flag=True,
-    help="End all your runs that are active on this machine, and runs in runs/ that have no recorded end.",
+    help="End all your runs that have a host agent on this machine, and runs in runs/ that have no recorded end.",
 )
 @limit_option("End the run on these hosts only. Requires that the launcher has ended; otherwise use `zmqrl drain`.")
 @click.option("--json", "as_data", is_flag=True, help="Print one JSON object per host, as soon as its state is known.")

@@ -121,9 +121,10 @@ def drill_command(
 ) -> int:
     """Start two runs, inject faults, check for lost env steps.
 
-    A fault kills a process, stops it for some seconds or permanently, damages a checkpoint, or makes the disk or the
-    store unavailable. The first run trains PRESET. The second, the witness run, uses an env and an algorithm that
-    record every env step. The drill checks that each env step of a complete segment was stored exactly once.
+    A fault kills a process, freezes it (SIGSTOP) for some seconds or forever, damages a checkpoint, or makes the disk
+    or the store unavailable. The first run trains PRESET; the drill checks that its ledger balances. The second, the
+    witness run, uses an env and an algorithm that record every env step; the drill checks that each env step of a
+    complete segment was stored exactly once.
     """
     from zmqrl.drill.drill import drill, write
     from zmqrl.drill.faults import kinds_named, minimums_named

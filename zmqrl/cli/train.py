@@ -65,7 +65,7 @@ OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Number of rollout workers of a run on this machine only (in sync and async).",
+        help="Number of rollout workers (in sync and async). Refused if other hosts have workers: set hosts.NAME.workers.",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
@@ -213,8 +213,9 @@ def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: A
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
     """Train with PRESET on this machine.
 
-    PRESET is a name that `zmqrl presets` lists, or a YAML file. If this file lists hosts, the run also uses these
-    hosts. Instead of PRESET, --env ID selects an env without a preset.
+    PRESET is a name that `zmqrl presets` lists, or a YAML file. If this file lists hosts, the workers run on these
+    hosts, and on this machine only if the file lists `local`. Instead of PRESET, --env ID selects an env without a
+    preset.
     """
     _check_env(preset, env, algo, options["resume"])
     return _run(_request_of(preset, None, env, algo, started_at, options))
