@@ -13,7 +13,10 @@ SET = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of HOSTS; may be repeated."
 )
 
-LIMIT_WORKERS = "Use the workers of these hosts only. The learner's host is always part of the run; if it is not listed here, it has no workers."
+LIMIT_WORKERS = (
+    "Use the workers of these hosts only. The learner's host is always part of the run; if it is not listed here, it "
+    "has no workers."
+)
 """Purpose of `--limit` for commands that start or change a run."""
 
 

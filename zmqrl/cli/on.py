@@ -32,8 +32,8 @@ class LoginCommand(click.Command):
             click.Option(
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
-                help="With --on: file on this machine (such as hosts.yaml) that defines how to log in to HOST. Default: "
-                "hosts.yaml in the working directory here. Without such a file, ~/.ssh/config defines HOST.",
+                help="With --on: file on this machine (such as hosts.yaml) that defines how to log in to HOST. "
+                "Default: hosts.yaml in the working directory here. Without such a file, ~/.ssh/config defines HOST.",
             ),
         ]
 

@@ -65,7 +65,8 @@ OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Number of rollout workers (in sync and async). Refused if other hosts have workers: set hosts.NAME.workers.",
+        help="Number of rollout workers (in sync and async). Refused if other hosts have workers: set "
+        "hosts.NAME.workers.",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
