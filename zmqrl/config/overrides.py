@@ -11,7 +11,16 @@ from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, parse
 from zmqrl.errors import ConfigError
 
 SET = Source("--set")
-RESET = object()
+
+
+class _Reset:
+    """Messages show it as it is written."""
+
+    def __repr__(self) -> str:
+        return "null"
+
+
+RESET = _Reset()
 """The value of a key that is reset to its default."""
 
 

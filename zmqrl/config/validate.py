@@ -79,7 +79,10 @@ class UnknownKey(ConfigError):
             )
         value = f" (value {_shown(path, node.value)})" if isinstance(node, Leaf) else ""
         inner = node.children if isinstance(node, Branch) else ()
-        return f"{node.source}: {'.'.join(path)}: unknown key{value}; {keys.hint(path, inner, self._known)}"
+        hint = keys.hint(path, inner, self._known)
+        if ":" in path[-1] and isinstance(node, Leaf) and node.value in (None, RESET):
+            hint = f"write a space after the colon: {path[-1].replace(':', ': ', 1)}"
+        return f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}"
 
 
 def _shown(path: tuple[str, ...], value: Any) -> str:
@@ -156,15 +159,13 @@ def _field_type(hint: Any, key: str) -> Any:
 def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorDetails]) -> NoReturn:
     errors = _of_the_section(cls, tree, errors)
     path, node, unused = _place(tree, errors[0]["loc"])
-    same = [error for error in errors if _place(tree, error["loc"])[0] == path]
     full = (*prefix, *path)
+    if errors[0]["type"] == "missing":
+        missing = (*full, *(str(part) for part in unused[-1:]))
+        raise ConfigError(f"{node.source}: {'.'.join(missing)}: required key is missing")
+    same = [error for error in errors if _place(tree, error["loc"])[0] == path]
     if isinstance(node, Branch):
-        if errors[0]["type"] == "missing":
-            full, what = (*full, *(str(part) for part in unused[-1:])), "required key is missing"
-        elif errors[0]["type"] == "value_error":
-            what = _message(errors[:1])
-        else:
-            what = f"{_message(same)}, not a section"
+        what = _message(errors[:1]) if errors[0]["type"] == "value_error" else f"{_message(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
     what, near = _message(constant) if constant else "must be", _nearest("".join(full[-1:]), node.value, constant)
