@@ -11,7 +11,7 @@ from zmqrl.config.yaml_source import shown
 
 _KEYS = """
 algorithm.adam_epsilon: adam_eps
-algorithm.batch_size or algorithm.minibatch_size: batch_size mini_batch_size minibatch_size sgd_minibatch_size
+algorithm.batch_size or algorithm.minibatch_size: batch batch_size mini_batch_size minibatch_size sgd_minibatch_size
 algorithm.batch_size or env.segment_steps: train_batch_size train_batch_size_per_learner
 algorithm.clip: clip_coef clip_epsilon clip_param clip_range clip_ratio
 algorithm.double: double_q
@@ -111,6 +111,13 @@ NO_KEYS: Mapping[str, str] = {
     ),
 }
 """Names without a key in zmqrl, and how it is done."""
+
+IN_A_SECTION: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("name", "type"), ("id", "kind")),
+    **dict.fromkeys(("address", "host", "hostname"), ("ssh",)),
+    "every": (),
+}
+"""General names, and the keys of the same section that they mean. Other sections use these names for other things."""
 
 
 def _by_name() -> dict[str, tuple[tuple[str, ...], str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from zmqrl.config.aliases import KEYS, NO_KEYS, alias
+from zmqrl.config.aliases import IN_A_SECTION, KEYS, NO_KEYS, alias
 
 MOST_SHOWN = 3
 LOCAL = "hosts.local."
@@ -30,9 +30,15 @@ class KnownKeys:
         candidates, note = KEYS[name]
         found = self._counterpart(name)
         if found is None:
-            owner = f"algorithm {self.kind} does" if self.kind else "this algorithm does"
-            return f"in zmqrl it is {' or '.join(candidates)}, which {owner} not have"
+            return f"in zmqrl it is {' or '.join(candidates)}, which {self._owner()} not have"
         return f"in zmqrl it is {found}{f' ({note})' if note else ''}"
+
+    def _owner(self) -> str:
+        return f"algorithm {self.kind} does" if self.kind else "this algorithm does"
+
+    def _has(self, name: str, sections: Container[str] = ()) -> bool:
+        """Whether zmqrl has something for a name of another library, which is not the name of a section."""
+        return name not in sections and (alias(name) in NO_KEYS or self._counterpart(name) is not None)
 
     def _counterpart(self, name: str) -> str | None:
         candidates = KEYS.get(alias(name), ((), ""))[0]
@@ -56,23 +62,39 @@ class KnownKeys:
             inner: The keys of the section that was written there.
             known: The keys that its section has.
         """
-        name = path[-1]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-        spelling = f"did you mean {near[0]!r}?" if near else None
-        is_plural = bool(near) and name in (f"{near[0]}s", near[0].removesuffix("s"))
-        nested = next((f"{part}: {found}" for part in inner if (found := self.of_another_library(part))), None)
+        name, section = path[-1], ".".join(path[:-1])
+        known_keys = f"known keys of {section or 'the configuration'}: {', '.join(known)}"
+        sections = {key.partition(".")[0] for key in self.keys}
+        nested = next((f"{part}: {self.of_another_library(part)}" for part in inner if self._has(part, sections)), None)
         translated = self.of_another_library(name)
-        has_key = translated is not None and (alias(name) in NO_KEYS or self._counterpart(name) is not None)
+        if not self._has(name) and ".".join(path) in KEYS.get(alias(name), ((), ""))[0]:
+            return f"{self._owner()} not have it; {known_keys}"
+        if section and name in IN_A_SECTION:
+            meant = next((f"did you mean {key!r}?" for key in IN_A_SECTION[name] if key in known), known_keys)
+            return nested or meant
         return (
-            (translated if has_key else None)
+            (translated if self._has(name) else None)
             or nested
-            or (spelling if is_plural else None)
+            or _alike(name, known)
             or self.elsewhere(name)
-            or spelling
+            or _less_alike(name, known)
             or translated  # a key that another algorithm has
             or self.similar(name)
-            or f"known keys of {'.'.join(path[:-1]) or 'the configuration'}: {', '.join(known)}"
+            or known_keys
         )
+
+
+def _alike(name: str, known: Sequence[str]) -> str | None:
+    """The key of the section that is spelled almost alike, or the only one that begins with `name`."""
+    found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
+    found = found or [key for key in known if key.startswith(f"{name.removesuffix('s')}_")]
+    return f"did you mean {found[0]!r}?" if len(found) == 1 else None
+
+
+def _less_alike(name: str, known: Sequence[str]) -> str | None:
+    found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
+    found = found or difflib.get_close_matches(name, [key for key in known if key in name or name in key], n=1)
+    return f"did you mean {found[0]!r}?" if found else None
 
 
 def _listed(keys: Sequence[str]) -> str:
