@@ -53,6 +53,7 @@ def test_every_key_that_is_named_exists() -> None:
         ("true=4", "known keys of the configuration: "),
         ("modes.foo.env.num_envs=0", "modes.foo: unknown key; known keys of modes: single, sync, async"),
         ("foo.env.num_envs=0", "foo: unknown key; known keys of the configuration: "),
+        ("store=/tmp/x", "async_replay, wait_s; did you mean store.kind?"),
         ("track=1", "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory"),
         ("quux=1", "known keys of the configuration: run, env, "),
         ("algorithm=dqn", "must be a section; did you mean algorithm.kind?"),

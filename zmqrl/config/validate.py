@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from zmqrl.config.codec import is_plain, names_of
+from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
 from zmqrl.config.webhook import without_paths
@@ -248,4 +249,5 @@ def _hint_at(cls: Any, path: tuple[str, ...]) -> Any:
 
 def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
     section = _section(_hint_at(cls, path))
-    return list(names_of(section)) if is_plain(section) else []
+    keys = names_of(section) if is_plain(section) else ()
+    return [key for key in keys if section not in SECTIONS.values() or key != OPTIONS]
