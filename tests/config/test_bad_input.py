@@ -31,7 +31,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run:\n  seed: two", "hosts.yaml:2: run.seed: 'two': must be a valid integer"),
         ("run: {seed: true}", "hosts.yaml:1: run.seed: true: must be a valid integer"),
         ("run: {seed: '1'}", "hosts.yaml:1: run.seed: '1': must be a valid integer"),
-        ("run: {debug: 1}", "hosts.yaml:1: run.debug: 1: must be a valid boolean"),
+        ("run: {debug: 1}", "hosts.yaml:1: run.debug: 1: must be true or false; write true"),
         ("run: {seed: }", "hosts.yaml:1: run.seed: null: must be a valid integer"),
         ("run: {total_env_steps: -5}", "hosts.yaml:1: run.total_env_steps: -5: must be greater than or equal to 1"),
         ("run: {mode: asink}", "hosts.yaml:1: run.mode: 'asink': must be 'single', 'sync' or 'async'; did you mean 'async'?"),

@@ -163,7 +163,7 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("security: {curve: off}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host a would connect to the learner's host local over the network in plain text"),
         ("security: {curve: off}\nhosts: {local: {}, a: {manual: true}}", "hosts.yaml:1: security.curve: 'off': host a would connect"),
         ("security: {curve: off}\nlearner: {host: a}\nhosts: {local: {}, a: {}}", "hosts.yaml:1: security.curve: 'off': host local would connect to the learner's host a"),
-        ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a list, such as [cpu]"),
+        ("hosts: {a: {groups: cpu}}", "hosts.yaml:1: hosts.a.groups: 'cpu': must be a list; write [\"cpu\"]"),
         ("defaults: {user: rl}\nhosts:\n  a: {}\n  b: {ssh: A, user: rl}", "hosts.yaml:4: hosts.b.ssh: 'A': b and a are the same host; list it once"),
         ("code: {sync: [./no_envs]}", "hosts.yaml:1: code.sync: 'no_envs': no such file or folder"),
         ("code: {sync: [a/m.py, m.py]}", "hosts.yaml:1: code.sync: 'm.py' and 'a/m.py': both would be imported as 'm.py'"),

@@ -25,17 +25,6 @@ def test_every_key_that_is_named_exists() -> None:
         ("batch_size=64", "in zmqrl it is algorithm.batch_size"),
         ("algorithm.train-batch-size=64", "in zmqrl it is algorithm.batch_size"),
         ("algorithm.clip_range=0.1", "in zmqrl it is algorithm.clip, which algorithm dqn does not have"),
-        ("model.fcnet_hiddens=[8]", "fcnet_hiddens: in zmqrl it is network.hidden"),
-        ("env.n_envs=4", "in zmqrl it is env.num_envs (the run has env.num_envs x env.vector_envs envs)"),
-        ("run.fraction=0.1", "did you mean algorithm.learning_rate.fraction or algorithm.epsilon.fraction?"),
-        ("port=7000", "did you mean defaults.port, learner.port or hosts.NAME.port?"),
-        ("run.learning_starst=5", "did you mean replay.learning_starts?"),
-        ("run.total_env_step=5", "did you mean 'total_env_steps'?"),
-        ("lr=", "lr: unknown key (value null); in zmqrl it is algorithm.learning_rate"),
-        ("algorithm=null", "algorithm: null: must be"),
-        ("modes=null", "modes: null: must be"),
-        ("algorithm.learning_rate={start:1e-3}", "write a space after the colon: start: 1e-3"),
-        ("algorithm.learning_rate.start=", "algorithm.learning_rate.start: required key is missing"),
         ("algorithm.gae_lambda=0.9", "(value 0.9); algorithm dqn does not have it; known keys of algorithm: kind, "),
         ("algorithm.clip=0.2", "(value 0.2); algorithm dqn does not have it; known keys of algorithm: kind, "),
         ("algorithm.name=ppo", "did you mean 'kind'?"),
@@ -53,12 +42,22 @@ def test_every_key_that_is_named_exists() -> None:
         ("true=4", "known keys of the configuration: "),
         ("modes.foo.env.num_envs=0", "modes.foo: unknown key; known keys of modes: single, sync, async"),
         ("foo.env.num_envs=0", "foo: unknown key; known keys of the configuration: "),
-        ("store=/tmp/x", "async_replay, wait_s; did you mean store.kind?"),
+        ("lr=", "lr: unknown key (value null); in zmqrl it is algorithm.learning_rate"),
+        ("algorithm=null", "algorithm: null: must be"),
+        ("modes=null", "modes: null: must be"),
+        ("algorithm.learning_rate={start:1e-3}", "write a space after the colon: start: 1e-3"),
+        ("algorithm.learning_rate.start=", "algorithm.learning_rate.start: required key is missing"),
+        ("model.fcnet_hiddens=[8]", "fcnet_hiddens: in zmqrl it is network.hidden"),
+        ("env.n_envs=4", "in zmqrl it is env.num_envs (the run has env.num_envs x env.vector_envs envs)"),
+        ("run.fraction=0.1", "did you mean algorithm.learning_rate.fraction or algorithm.epsilon.fraction?"),
+        ("port=7000", "did you mean defaults.port, learner.port or hosts.NAME.port?"),
+        ("run.learning_starst=5", "did you mean replay.learning_starts?"),
+        ("run.total_env_step=5", "did you mean 'total_env_steps'?"),
         ("track=1", "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory"),
         ("quux=1", "known keys of the configuration: run, env, "),
         ("algorithm=dqn", "must be a section; did you mean algorithm.kind?"),
         ("env=CartPole-v1", "; did you mean env.id?"),
-        ("network.channels=(1, 2)", "must be a list, such as [1, 2]"),
+        ("network.channels=(1, 2)", "must be a list; write [1, 2]"),
         ("run.total_env_steps=100k", "must be a valid integer; write 100000"),
         ("run.total_env_steps=1,000,000", "must be a valid integer; write 1000000"),
         ("seeds=3", "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed="),
@@ -72,12 +71,55 @@ def test_every_key_that_is_named_exists() -> None:
         ("run.max_wall_s=1,000", "; write 1000"),
         ("run.total_env_steps=10m", "; write 10000000"),
         ("algorithm.kind=DQN", "; did you mean 'dqn'?"),
+        ("network.image_layout=CHW", "; did you mean 'chw'?"),
+        ("hosts.local.workers=AUTO", "; did you mean 'auto'?"),
+        ("algorithm.gamma='0.99'", "; write 0.99"),
+        ("algorithm.gamma=0,995", "; write 0.995"),
+        ("algorithm.learning_rate='3e-4'", "; write 0.0003"),
+        ("limits.heartbeat_s=0.5s", "; write 0.5"),
+        ("limits.lost_after_s=1.5s", "; write 1.5"),
+        ("run.stop_at_return='-475.5'", "; write -475.5"),
+        ("run.total_env_steps='1e6'", "; write 1000000"),
+        ("run.total_env_steps=1.001k", "; write 1001"),
+        ("run.total_env_steps=8.0", "; write 8"),
+        ("code.exclude='*.pt'", '; write ["*.pt"]'),
+        ("network.hidden=64 64", "; write [64, 64]"),
+        ("network.hidden=64", "; write [64]"),
+        ("network.hidden=[64, 8.0]", "item 2 (8.0) must be a valid integer; write [64, 8]"),
+        ("network.hidden.0=64", "must be a list, not a section"),
+        ("run.debug=yes", "must be true or false; write true"),
+        ("run.debug=0", "must be true or false; write false"),
+        ("run.name=3", '; write "3" with quotes'),
+        ("hosts.node1.env.A=1", '; write "1" with quotes'),
     ],
 )
 def test_hints(flag: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load("cartpole-dqn", overrides=[flag])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "end"),
+    [
+        ("algorithm.gamma='1.5'", "must be a valid number"),
+        ("algorithm.gamma='1e999'", "must be a valid number"),
+        ("run.total_env_steps='1.5'", "must be a valid integer"),
+        ("run.total_env_steps=0.0001k", "must be a valid integer"),
+        ("run.total_env_steps=0,100,000", "must be a valid integer"),
+        ("run.max_wall_s=-5s", "must be a valid number"),
+        ("network.hidden=[64, 64.5]", "item 2 (64.5) must be a valid integer"),
+        ("network.hidden=64x64", "must be a list"),
+        (f"network.hidden={[64.0] * 100}", "item 1 (64.0) must be a valid integer"),
+        ("env.wrappers=[{a: 1}]", "item 1 ({'a': 1}) must be a valid string, or a mapping (key: value)"),
+        ("run.debug=maybe", "must be true or false"),
+        ("store=/tmp/x", "keep_every, sync_full_max_mb, async_replay, wait_s; did you mean store.kind?"),
+    ],
+)
+def test_nothing_wrong_is_suggested(flag: str, end: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("cartpole-dqn", overrides=[flag])
+    assert str(caught.value).endswith(end)
 
 
 @pytest.mark.parametrize("name", ["normalize", "normalise", "algorithm.normalize"])

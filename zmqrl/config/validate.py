@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import math
 import re
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -25,12 +26,16 @@ from zmqrl.errors import ConfigError
 
 T = TypeVar("T")
 SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
-LISTS, NUMBERS = frozenset({"tuple_type", "list_type"}), frozenset({"int_type", "float_type"})
+LISTS = frozenset({"tuple_type", "list_type"})
 """Types of errors of pydantic."""
-ABBREVIATED = re.compile(r"(\d+(?:,\d{3})*(?:\.\d+)?) ?([a-zA-Z]*)")
+NUMBER = re.compile(r"([-+]?(?:0,\d+|(?!0,)\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?([a-zA-Z]*)")
+DECIMAL_COMMA = re.compile(r"(?<!\d)0,")
 MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
 MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 """Of keys in seconds, `NAME_s`."""
+BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+MOST_WRITTEN = 60
+"""Characters of a value that is suggested."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
@@ -168,13 +173,18 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     if isinstance(node, Branch):
         what = _message(errors[:1]) if errors[0]["type"] == "value_error" else f"{_message(same)}, not a section"
         raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
+    item = ""
+    if isinstance(node.value, list) and unused and isinstance(unused[0], int):
+        same = [error for error in same if error["loc"][: len(path) + 1] == errors[0]["loc"][: len(path) + 1]]
+        item = f"item {unused[0] + 1} ({shown(node.value[unused[0]])}) "
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
-    what, near = _message(constant) if constant else "must be", _nearest("".join(full[-1:]), node.value, constant)
+    what = _message(constant) if constant else "must be"
+    fix = _fix(_hint_at(cls, path), full[-1], node.value) or _nearest(node.value, constant)
     if len(constant) < len(same):
         keys = _keys_at(cls, path)
         what += f"{', or' if constant else ''} a mapping with the keys {', '.join(keys)}"
-        near = next((f"; did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), near)
-    raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {what}{near}")
+        fix = next((f"; did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), fix)
+    raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {item}{what}{fix}")
 
 
 def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], Node, tuple[int | str, ...]]:
@@ -199,7 +209,9 @@ def _message(errors: list[ErrorDetails]) -> str:
     for error in errors:
         text = error["msg"].removeprefix("Input ").removeprefix("should ")
         if error["type"] in LISTS:
-            text = f"be a list, such as {_as_list(error['input'])}"
+            text = "be a list"
+        elif error["type"] == "bool_type":
+            text = "be true or false"
         elif text == "be an object":
             text = "be a mapping (key: value)"
         texts.append(text if text not in texts else "")
@@ -207,27 +219,53 @@ def _message(errors: list[ErrorDetails]) -> str:
     return "must " + ", or ".join([first, *(text.removeprefix("be ") for text in others)])
 
 
-def _as_list(value: Any) -> str:
-    parts = str(value).strip("() ").split(",")
-    return f"[{', '.join(part.strip() for part in parts if part.strip())}]"
+def _fix(hint: Any, key: str, value: Any) -> str:
+    """What to write for a value of another type; empty where nothing that it can mean is valid for the key."""
+    if value is None or value is RESET or hint is Any:
+        return ""
+    adapter = TypeAdapter(hint)
+    for candidate in filter(_finite, _candidates(key, value)):
+        written = json.dumps(candidate, ensure_ascii=False)  # YAML, as all JSON
+        if len(written) > MOST_WRITTEN:
+            continue
+        with contextlib.suppress(ValidationError):
+            adapter.validate_json(written, strict=True)
+            return f"; write {written}{' with quotes' if isinstance(candidate, str) else ''}"
+    return ""
 
 
-def _nearest(key: str, value: Any, errors: list[ErrorDetails]) -> str:
-    if any(error["type"] in NUMBERS for error in errors) and (number := _number(key, value)) is not None:
-        return f"; write {number}"
+def _candidates(key: str, value: Any) -> Iterator[Any]:
+    if not isinstance(value, list):
+        yield from (_number(key, value), BOOLEANS.get(str(value).lower(), value), _text(value))
+    if isinstance(value, str):
+        text = value.strip("()[] ")
+        yield [part.strip() for part in text.split(",") if part.strip()]
+        yield [_number(key, part) for part in re.split(r"[,\s]+", text) if part]
+    else:
+        items = value if isinstance(value, list) else [value]
+        yield from (items, [_number(key, item) for item in items], [_text(item) for item in items])
+
+
+def _text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else value
+
+
+def _number(key: str, value: Any) -> Any:
+    """The number that `1M`, `64k`, `100,000`, `0,5`, `8.0` or, for a key in seconds, `10m` is meant to be, if any."""
+    match = NUMBER.fullmatch(value) if isinstance(value, str) else None
+    multiple = (MULTIPLES_OF_S if key.endswith("_s") else MULTIPLES).get(match[2].lower()) if match else None
+    if match and multiple:
+        number = float(DECIMAL_COMMA.sub("0.", match[1]).replace(",", ""))
+        value = number if multiple == 1 else round(number * multiple, 9)  # 1.001 * 1000 is not whole
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if whole else value
+
+
+def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
     expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
     names = re.findall(r"'([^']*)'", " ".join(expected))
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _number(key: str, value: Any) -> int | None:
-    """The number that `1M`, `64k`, `100,000` or, for a key in seconds, `10m` is meant to be."""
-    match = ABBREVIATED.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        return None
-    multiple = (MULTIPLES_OF_S if key.endswith("_s") else MULTIPLES).get(match[2].lower())
-    return None if multiple is None else round(float(match[1].replace(",", "")) * multiple)
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:
