@@ -45,8 +45,6 @@ def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> N
         ("env.num_envs", "mine.yaml:2"),
         ("env.segment_steps", "hosts.yaml:3"),
         ("env.id", "--set"),
-        ("env.recovery", "default value"),
-        ("network.kind", "default value"),
         ("hosts.a.workers", "--set"),
         ("hosts.a.nice", "hosts.yaml:5"),
         ("hosts.local.workers", "--workers"),
@@ -63,6 +61,22 @@ def test_a_message_names_the_place_of_its_key(tmp_path: Path, key: str, source: 
     place, _, message = sources.locate(f"{key}: 7: is bad").partition(": ")
     assert place.removeprefix(f"{tmp_path}/") == source
     assert message == f"{key}: 7: is bad"
+
+
+@pytest.mark.parametrize(
+    ("message", "located"),
+    [
+        ("run.debug: 7: is bad", "run.debug (default): 7: is bad"),
+        ("replay.capacity: 7: is bad", "preset cartpole-dqn: replay.capacity: 7: is bad"),
+        (
+            "replay.ratio: 7 exceeds replay.slack, replay.capacity.",
+            "preset cartpole-dqn: replay.ratio: 7 exceeds replay.slack, replay.capacity. (replay.slack: --set)",
+        ),
+        ("replay.slack: 7 exceeds replay.capacity 8", "--set: replay.slack: 7 exceeds replay.capacity 8"),
+    ],
+)
+def test_a_message_names_no_file_of_the_package(message: str, located: str) -> None:
+    assert load("cartpole-dqn", overrides=["replay.slack=9000"]).sources.locate(message) == located
 
 
 def test_a_message_without_a_key_has_no_place(tmp_path: Path) -> None:

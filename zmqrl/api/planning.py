@@ -68,7 +68,7 @@ def prepared(asked: RunArguments) -> PreparedRun:
         return _prepared(asked)
     except ConfigError as error:
         text, error.args = str(error), (for_python(str(error)), *error.args[1:])
-        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text:
+        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text.replace(" (default)", "", 1):
             raise
         raise error from None  # the cause has the same text
 
@@ -115,7 +115,7 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
     more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
     overrides = {**more, **dotted(asked.overrides)}
     loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
-    check_resume(directory, loaded.config, asked.preset)
+    check_resume(directory, loaded.config, asked.preset, loaded.sources)
     plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
     observer = RunObserver(plan, asked.callbacks)
     condition = reached(directory, loaded.config)

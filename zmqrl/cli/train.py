@@ -548,7 +548,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
         raise ConfigError(f"--resume {request.resume}: run directory not found")
     loaded = _load(request, seed)
     if request.resume is not None:
-        check_resume(directory, loaded.config, request.preset)
+        check_resume(directory, loaded.config, request.preset, loaded.sources)
         if request.preset is not None:
             text = f"the run in {directory} keeps its configuration; the preset {request.preset} is not read again"
             click.echo(text, err=True)

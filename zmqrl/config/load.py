@@ -60,7 +60,8 @@ def check_code(code: CodeSection) -> None:
 
 
 PRESETS = Path(__file__).parents[1] / "presets"
-DEFAULT = Source("default value")
+OF_PACKAGE = "preset "
+"""Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
 OF_LOGINS = ("hosts", "defaults", "ssh")
 """The sections that define how hosts are logged into."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -73,10 +74,10 @@ class Sources:
     by_key: Mapping[str, Source]
 
     def locate(self, message: str) -> str:
-        """`key: what` with the place of the key before it; `default value` where the key was not written.
+        """`key: what` with the place of the key before it; `key (default): what` where the key was not written.
 
         A section does not locate its keys: another layer may have written something else in it. A key of a host without
-        its own place has that of the host.
+        its own place has that of the host. Where the user wrote another key of the message, its place is at the end.
         """
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
         written = [key for key in self.by_key if message.startswith(f"{key}: ")]
@@ -85,8 +86,22 @@ class Sources:
         if section not in names_of(Config):
             return message
         host = ".".join((section, *rest[:1])) if section == "hosts" else key
-        source = self.by_key.get(key) or self.by_key.get(host) or DEFAULT
-        return f"{source}: {message}"
+        source = self.by_key.get(key) or self.by_key.get(host)
+        if source is not None and not _is_of_package(source):
+            return f"{source}: {message}"
+        place = f"{key} (default)" if source is None else f"{source}: {key}"
+        return f"{place}{message.removeprefix(key)}{self._others(key, message)}"
+
+    def _others(self, key: str, message: str) -> str:
+        """The places of the other keys in a message that neither a preset of the package nor a default has set."""
+        named = {name.rstrip(".") for name in re.findall(r"[a-z_]+\.[\w.]+", message)} - {key}
+        found = {name: self.by_key[name] for name in sorted(named) if name in self.by_key}
+        places = [f"{name}: {source}" for name, source in found.items() if not _is_of_package(source)]
+        return f" ({', '.join(places)})" if places else ""
+
+
+def _is_of_package(source: Source) -> bool:
+    return source.line is None and source.name.startswith(OF_PACKAGE)
 
 
 @dataclass(frozen=True)
@@ -266,7 +281,8 @@ def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] =
             f"run.preset: {named!r} cannot be combined with the preset {path.stem}; name only one of the two"
         )
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    content = read_file(path)
+    place = f"{OF_PACKAGE}{path.stem}" if path.parent == PRESETS else None
+    content = read_file(path, place)
     below, node = named or _text(content, "run", "preset"), content.at(("run", "preset"))
     lower: Sequence[Branch] = ()
     if below is not None:
@@ -274,7 +290,7 @@ def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] =
             lower = _preset_layers(preset_path(below, None if named else path), None, [*above, path])
         except ConfigError as error:
             raise ConfigError(str(error) if named or node is None else f"{node.source}: {error}") from error
-    return [*lower, merge_all([from_stored(name, Source(str(path))), content])]
+    return [*lower, merge_all([from_stored(name, Source(place or str(path))), content])]
 
 
 def was_started_with(preset: str | None) -> str:

@@ -85,8 +85,8 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_file(path: Path) -> Branch:
-    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong."""
+def read_file(path: Path, name: str | None = None) -> Branch:
+    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong; with `name` this name."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -95,7 +95,7 @@ def read_file(path: Path) -> Branch:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: the file is not UTF-8 text") from error
-    node = parse(text, str(path), lines=True)
+    node = parse(text, name or str(path), lines=name is None)
     if isinstance(node, Branch):
         return node
     if node.value is None:
