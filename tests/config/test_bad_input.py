@@ -58,6 +58,8 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run: !!python/object:os.system {}", "hosts.yaml:1: the tag 'tag:yaml.org,2002:python/object:os.system' is not"),
         ("run: &a {seed: *a}", "hosts.yaml:1: the value contains itself"),
         ("hosts: {'n[1:x]': {}}", "hosts.yaml:1: hosts.n[1:x]: write a range as node[01:16]"),
+        ("hosts:\n  node1:\n  workers: 3", "hosts.yaml:3: hosts.workers: 3: 'workers' is read as the name of a host; indent the key below its host"),
+        ("hosts:\n  a b: {}", "hosts.yaml:2: hosts.a b: host names consist of"),
         ("learner: {host: gpu}\nhosts: {gpu1: {}}", "hosts.yaml:1: learner.host: 'gpu': unknown host; did you mean 'gpu1'? hosts: local, gpu1"),
     ],
 )  # fmt: skip
