@@ -11,6 +11,7 @@ import pytest
 
 from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
+from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
 from zmqrl.types import MODES
@@ -109,16 +110,33 @@ def test_a_preset_builds_on_another_one_and_its_keys_go_over_every_mode_of_that(
     [
         ("loop.yaml", [], "run.preset: {folder}/loop.yaml refers to itself"),
         ("wrong.yaml", [], "{folder}/wrong.yaml:1: run.preset: unknown preset 'nonsense'"),
-        ("cartpole-ppo", ["run.preset=pendulum-sac"], "run.preset: 'pendulum-sac' cannot be combined with the preset"),
+        ("missing.yaml", [], "{folder}/missing.yaml:1: run.preset: {folder}/no.yaml: file not found"),
+        ("empty.yaml", [], "{folder}/empty.yaml: the file sets no key"),
+        ("wrong.yaml", ["run.preset=nonsense"], "--set: run.preset: unknown preset 'nonsense'"),
+        ("README.md", [], "run.preset: unknown preset 'README.md'; known: "),
+        (
+            "cartpole-ppo",
+            ["run.preset=pendulum-sac"],
+            "--set: run.preset: 'pendulum-sac' cannot be combined with the preset",
+        ),
     ],
 )
 def test_what_a_preset_cannot_build_on(tmp_path: Path, preset: str, overrides: list[str], message: str) -> None:
     written(tmp_path, "run: {preset: loop.yaml}", "loop.yaml")
     written(tmp_path, "run: {preset: nonsense}", "wrong.yaml")
+    written(tmp_path, "run: {preset: ./no.yaml}", "missing.yaml")
+    written(tmp_path, "# run:", "empty.yaml")
     named = str(tmp_path / preset) if preset.endswith(".yaml") else preset
     with pytest.raises(ConfigError) as caught:
         load_config(named, overrides=overrides)
     assert message.format(folder=tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["store.path", "code.sync", "inventory", "run.preset"])
+def test_a_path_of_an_unknown_user(key: str) -> None:
+    value: object = ["~nouser/x"] if key == "code.sync" else "~nouser/x"
+    with pytest.raises(ConfigError, match=f"{key}: '~nouser/x': no user 'nouser' on this machine"):
+        place_of(load_config(overrides={key: value}).store, Path("run"), None)
 
 
 def test_null_resets_and_python_values_go_the_same_way() -> None:

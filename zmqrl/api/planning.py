@@ -16,6 +16,7 @@ from zmqrl.api.arguments import algorithm_name, dotted, for_python, without_pres
 from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
 from zmqrl.config.load import Loaded
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
@@ -92,7 +93,7 @@ def _prepared(asked: RunArguments) -> PreparedRun:
 
 def loaded_for(asked: RunArguments) -> Loaded:
     """The configuration of a new run."""
-    source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
+    source = None if asked.init_from is None else str(expanded(asked.init_from, "init_from").absolute())
     given = dotted(asked.overrides)
     base = without_preset(asked.preset, algorithm_name(asked.algo), asked.overrides.get("env"), given)
     flags = (asked.mode, asked.workers, asked.seed)

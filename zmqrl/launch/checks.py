@@ -243,14 +243,23 @@ def check_not_live(run_dir: Path) -> None:
         )
 
 
+def check_run_directory(run_dir: Path) -> None:
+    """Raise `ConfigError` unless `run_dir`, which a resume names, is a directory."""
+    if run_dir.is_file():
+        raise ConfigError(f"--resume {run_dir}: is a file; give the run directory")
+    if not run_dir.is_dir():
+        raise ConfigError(
+            f"--resume {run_dir}: run directory not found, and it is not the id of a run that is active or in runs/"
+        )
+
+
 def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:
     """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
     Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
     conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
-    if not run_dir.is_dir():
-        raise ConfigError(f"--resume {run_dir}: run directory not found")
+    check_run_directory(run_dir)
     check_not_live(run_dir)
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
