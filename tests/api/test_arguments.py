@@ -104,7 +104,10 @@ Mine.__module__ = "__main__"
         ({"run__total_env_steps": -5}, r"^run.total_env_steps: -5: must be"),
         ({"mode": "all"}, r"^run.mode: 'all': must be"),
         ({"workers": -1}, r"^hosts.local.workers: -1: must be"),
-        ({"env": {"id": "tests.envs.space_envs:Unmasked"}}, r"^env.recovery: 'exact' needs"),
+        (
+            {"env": {"id": "tests.envs.space_envs:Unmasked"}},
+            r"^env.recovery \(default\): 'exact' needs .* 'Running episodes'\.$",
+        ),
         ({"env__id": "CartPol-v1"}, r"^env.id: no env is registered as 'CartPol-v1'"),
         ({"lr": 1}, r"^lr: unknown key"),
         ({"verbose": 1}, r"quiet=True"),

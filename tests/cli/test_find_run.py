@@ -51,6 +51,31 @@ def test_every_command_takes_a_run_id(
         assert "mine," in Path("curve.csv").read_text()
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("eval", ""), "the name of the run is empty"),
+        (("status", ""), "the name of the run is empty"),
+        (("eval", "~nouser/x"), "'~nouser/x': no user 'nouser' on this machine"),
+        (("plot", "~nouser/x"), "'~nouser/x': no user 'nouser' on this machine"),
+        (("train", "--resume", "~nouser/x"), "'~nouser/x': no user 'nouser' on this machine"),
+        (("train", "cartpole-ppo", "--run-dir", "~nouser/x", "--dry-run"), "no user 'nouser'"),
+        (("train", "cartpole-ppo", "--init-from", "~nouser/x", "--dry-run"), "--init-from: '~nouser/x': no user"),
+        (("train", "cartpole-ppo", "--init-from", "nothere", "--dry-run"), "--init-from: no run 'nothere'"),
+        (("train", "--resume", "runs/pole/config.json"), "--resume runs/pole/config.json: is a file"),
+        (("train", "--resume", "nothere"), "not the id of a run"),
+        (
+            ("train", "runs/pole"),
+            "run.preset: 'runs/pole' is a run directory; to continue its run: zmqrl train --resume",
+        ),
+        (("train", ""), "a preset (`zmqrl presets` lists them), --env ID or --resume RUN is required"),
+    ],
+)
+def test_what_names_no_run(zmqrl: Command, stored: Path, command: tuple[str, ...], words: str) -> None:
+    ended = zmqrl(*command)
+    assert ended.code == 2 and words in ended.err
+
+
 def test_a_name_that_is_no_run_is_a_path(stored: Path) -> None:
     assert directory_of("nothing") == Path("nothing")
     assert directory_of("runs/nothing") == Path("runs/nothing")

@@ -11,6 +11,7 @@ import pytest
 
 from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
+from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
 from zmqrl.types import MODES
@@ -45,8 +46,6 @@ def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> N
         ("env.num_envs", "mine.yaml:2"),
         ("env.segment_steps", "hosts.yaml:3"),
         ("env.id", "--set"),
-        ("env.recovery", "default value"),
-        ("network.kind", "default value"),
         ("hosts.a.workers", "--set"),
         ("hosts.a.nice", "hosts.yaml:5"),
         ("hosts.local.workers", "--workers"),
@@ -63,6 +62,22 @@ def test_a_message_names_the_place_of_its_key(tmp_path: Path, key: str, source: 
     place, _, message = sources.locate(f"{key}: 7: is bad").partition(": ")
     assert place.removeprefix(f"{tmp_path}/") == source
     assert message == f"{key}: 7: is bad"
+
+
+@pytest.mark.parametrize(
+    ("message", "located"),
+    [
+        ("run.debug: 7: is bad", "run.debug (default): 7: is bad"),
+        ("replay.capacity: 7: is bad", "preset cartpole-dqn: replay.capacity: 7: is bad"),
+        (
+            "replay.ratio: 7 exceeds replay.slack, replay.capacity.",
+            "preset cartpole-dqn: replay.ratio: 7 exceeds replay.slack, replay.capacity. (replay.slack: --set)",
+        ),
+        ("replay.slack: 7 exceeds replay.capacity 8", "--set: replay.slack: 7 exceeds replay.capacity 8"),
+    ],
+)
+def test_a_message_names_no_file_of_the_package(message: str, located: str) -> None:
+    assert load("cartpole-dqn", overrides=["replay.slack=9000"]).sources.locate(message) == located
 
 
 def test_a_message_without_a_key_has_no_place(tmp_path: Path) -> None:
@@ -95,16 +110,33 @@ def test_a_preset_builds_on_another_one_and_its_keys_go_over_every_mode_of_that(
     [
         ("loop.yaml", [], "run.preset: {folder}/loop.yaml refers to itself"),
         ("wrong.yaml", [], "{folder}/wrong.yaml:1: run.preset: unknown preset 'nonsense'"),
-        ("cartpole-ppo", ["run.preset=pendulum-sac"], "run.preset: 'pendulum-sac' cannot be combined with the preset"),
+        ("missing.yaml", [], "{folder}/missing.yaml:1: run.preset: {folder}/no.yaml: file not found"),
+        ("empty.yaml", [], "{folder}/empty.yaml: the file sets no key"),
+        ("wrong.yaml", ["run.preset=nonsense"], "--set: run.preset: unknown preset 'nonsense'"),
+        ("README.md", [], "run.preset: unknown preset 'README.md'; known: "),
+        (
+            "cartpole-ppo",
+            ["run.preset=pendulum-sac"],
+            "--set: run.preset: 'pendulum-sac' cannot be combined with the preset",
+        ),
     ],
 )
 def test_what_a_preset_cannot_build_on(tmp_path: Path, preset: str, overrides: list[str], message: str) -> None:
     written(tmp_path, "run: {preset: loop.yaml}", "loop.yaml")
     written(tmp_path, "run: {preset: nonsense}", "wrong.yaml")
+    written(tmp_path, "run: {preset: ./no.yaml}", "missing.yaml")
+    written(tmp_path, "# run:", "empty.yaml")
     named = str(tmp_path / preset) if preset.endswith(".yaml") else preset
     with pytest.raises(ConfigError) as caught:
         load_config(named, overrides=overrides)
     assert message.format(folder=tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["store.path", "code.sync", "inventory", "run.preset"])
+def test_a_path_of_an_unknown_user(key: str) -> None:
+    value: object = ["~nouser/x"] if key == "code.sync" else "~nouser/x"
+    with pytest.raises(ConfigError, match=f"{key}: '~nouser/x': no user 'nouser' on this machine"):
+        place_of(load_config(overrides={key: value}).store, Path("run"), None)
 
 
 def test_null_resets_and_python_values_go_the_same_way() -> None:

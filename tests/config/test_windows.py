@@ -66,6 +66,12 @@ def test_a_wrong_one_is_refused_with_its_key(text: str, wrong: str) -> None:
     assert wrong in str(caught.value)
 
 
+def test_the_wrong_one_of_several_is_named_and_a_single_one_once() -> None:
+    for text, message in (("Sam", "invalid window"), ("Sat, 9-5", "'9-5': invalid window")):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            Windows.of(text)
+
+
 @pytest.mark.parametrize(("keys", "wrong"), [
     ({"hosts.a.manual": True, "hosts.a.only": "Sat"}, "manual host"),
     ({"run.mode": "single", "hosts.local.only": "Sat"}, "mode single"),

@@ -74,6 +74,19 @@ def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) 
         check_resume(run_dir, load_config("cartpole-ppo", overrides=[flag]))
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("algorithm.kind=dqn", r"^--set: algorithm.kind: 'dqn': the run in .* has 'ppo'"),
+        ("run.init_from=/x", r"^--set: run.init_from: '/x': the run in .* has null"),
+    ],
+)
+def test_a_refused_resume_names_the_kind_first_and_the_place(run_dir: Path, flag: str, message: str) -> None:
+    loaded = load_all(overrides=[flag], stored=run_dir)
+    with pytest.raises(ConfigError, match=message):
+        check_resume(run_dir, loaded.config, sources=loaded.sources)
+
+
 def test_workers_of_a_resumed_run_may_act_with_another_runtime(run_dir: Path) -> None:
     check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx"]))
     with pytest.raises(ConfigError, match=r"network.hidden: "):

@@ -93,7 +93,8 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
 
 def for_python(message: str) -> str:
     """A message of the configuration, as the caller of `zmqrl.train` writes arguments."""
-    message = re.sub(r"^(override|default value|env|--mode|--workers|--seed|--init-from): (?=[\w.]+: )", "", message)
+    message = re.sub(r"^(override|env|--mode|--workers|--seed|--init-from): (?=[\w.]+: )", "", message)
+    message = re.sub(r" \((?:[\w.]+: (?:override|env)(?:, )?)+\)$", "", message)
     message = re.sub(r"env\.id=(\w+):(\w+)(?!\w|, env)", r'env={"id": \1.\2} (import \1)', message)
     return re.sub(r"^--resume ", "resume: ", message)
 

@@ -16,6 +16,7 @@ from zmqrl.api.arguments import algorithm_name, dotted, for_python, without_pres
 from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
 from zmqrl.config.load import Loaded
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
@@ -68,7 +69,7 @@ def prepared(asked: RunArguments) -> PreparedRun:
         return _prepared(asked)
     except ConfigError as error:
         text, error.args = str(error), (for_python(str(error)), *error.args[1:])
-        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text:
+        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text.replace(" (default)", "", 1):
             raise
         raise error from None  # the cause has the same text
 
@@ -92,7 +93,7 @@ def _prepared(asked: RunArguments) -> PreparedRun:
 
 def loaded_for(asked: RunArguments) -> Loaded:
     """The configuration of a new run."""
-    source = None if asked.init_from is None else str(Path(asked.init_from).expanduser().absolute())
+    source = None if asked.init_from is None else str(expanded(asked.init_from, "init_from").absolute())
     given = dotted(asked.overrides)
     base = without_preset(asked.preset, algorithm_name(asked.algo), asked.overrides.get("env"), given)
     flags = (asked.mode, asked.workers, asked.seed)
@@ -115,7 +116,7 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
     more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
     overrides = {**more, **dotted(asked.overrides)}
     loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
-    check_resume(directory, loaded.config, asked.preset)
+    check_resume(directory, loaded.config, asked.preset, loaded.sources)
     plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
     observer = RunObserver(plan, asked.callbacks)
     condition = reached(directory, loaded.config)

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from zmqrl.cli.train import MODES
 from zmqrl.config.codec import replace
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) ->
 
 
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
-    folder = (run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}").expanduser().absolute()
+    folder = expanded(run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}", "--run-dir").absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--run-dir {folder} exists and is not empty; choose another directory")
     if json_file is not None and not json_file.absolute().parent.is_dir():

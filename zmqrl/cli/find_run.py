@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from zmqrl.agent.run_processes import agents as agents
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_folder_of_runs
 
@@ -30,6 +31,7 @@ def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
     Raises:
         ConfigError: The run was not found.
     """
+    _refuse_empty(run)
     if run is not None and (info := read_info(Path(run))) is not None:
         return Path(run), info
     active = list(runs_of_agents())
@@ -66,12 +68,18 @@ def directory_of(run: str) -> Path:
 
     Where no run has this id, it is a path: the command that uses it reports what is missing there.
     """
-    path = Path(run).expanduser()
+    _refuse_empty(run)
+    path = expanded(run)
     if path.exists() or "/" in run:
         return path
     with contextlib.suppress(ConfigError):
         return find_run(run)[0]
     return path
+
+
+def _refuse_empty(run: str | None) -> None:
+    if run == "":
+        raise ConfigError("'': the name of the run is empty; give a run directory or a run id")
 
 
 def is_below_here(directory: Path) -> bool:

@@ -13,6 +13,7 @@ import click
 from zmqrl.cli.hosts_options import LIMIT_WORKERS, SET
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import OnCommand
+from zmqrl.config.paths import expanded
 
 SESSION_S = 15.0
 
@@ -43,7 +44,7 @@ def install_unit_command(
     config = load(hosts_file=hosts, overrides=overrides, limit=limit).config
     name = name or config.run.name
     check_name(name)
-    directory = (run_dir or Path("runs") / name).expanduser().absolute()
+    directory = expanded(run_dir or Path("runs") / name, "--run-dir").absolute()
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain"]
     command += [word for pair in overrides for word in ("--set", pair)]

@@ -19,6 +19,7 @@ from zmqrl.cli import completion
 from zmqrl.cli.hosts_options import LIMIT_WORKERS
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.config.codec import replace
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
 
 
 def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
-    if preset is None and env is None and resume is None:
+    if not preset and env is None and resume is None:
         if algo is not None:
             raise click.UsageError(f"--algo {algo} requires --env ID; with a preset, use --set algorithm.kind={algo}")
         raise click.UsageError("a preset (`zmqrl presets` lists them), --env ID or --resume RUN is required")
@@ -471,12 +472,15 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
 
 def _source_of_weights(named: str) -> str:
     """The absolute path of what `--init-from` names: a run directory, a file, or the id of a run."""
-    path = Path(named).expanduser()
+    path = expanded(named, "--init-from")
     if path.exists() or "/" in named or path.suffix:
         return str(path.absolute())
     from zmqrl.cli.find_run import find_run
 
-    return str(find_run(named)[0].absolute())
+    try:
+        return str(find_run(named)[0].absolute())
+    except ConfigError as error:
+        raise ConfigError(f"--init-from: {error}") from error
 
 
 def _run_one(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:
@@ -540,15 +544,15 @@ def _record(directory: Path) -> bytes | None:
 
 
 def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
-    from zmqrl.launch.checks import check_new_directory, check_resume
+    from zmqrl.launch.checks import check_new_directory, check_resume, check_run_directory
     from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
     from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
-    if request.resume is not None and not request.resume.is_dir():
-        raise ConfigError(f"--resume {request.resume}: run directory not found")
+    if request.resume is not None:
+        check_run_directory(request.resume)
     loaded = _load(request, seed)
     if request.resume is not None:
-        check_resume(directory, loaded.config, request.preset)
+        check_resume(directory, loaded.config, request.preset, loaded.sources)
         if request.preset is not None:
             text = f"the run in {directory} keeps its configuration; the preset {request.preset} is not read again"
             click.echo(text, err=True)

@@ -183,6 +183,6 @@ def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
     named = [name for name in envs if name.startswith(f"{preset.lower()}-")]
     if named:
         return f"unknown preset {shown(preset)}; presets that begin with it: {', '.join(named)}"
-    near = difflib.get_close_matches(preset.lower(), envs, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(preset.lower(), envs, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown preset {shown(preset)}; {hint}known: {', '.join(envs)}"

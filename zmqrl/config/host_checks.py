@@ -51,7 +51,7 @@ def _check_names(config: Config) -> None:
     for name in config.hosts:
         if not _HOST.fullmatch(name):
             raise ConfigError(
-                f"hosts.{name}: {name!r}: host names consist of letters, digits, '.', '_' and '-'; "
+                f"hosts.{name}: host names consist of letters, digits, '.', '_' and '-'; "
                 "for an address with other characters, write NAME: {ssh: ADDRESS}"
             )
 
@@ -62,10 +62,13 @@ def _check_keys(config: Config) -> None:
         _check_manual(name, host)
         _check_shapes(f"hosts.{name}", host)
         for variable, value in host.env.items():
-            if not _VARIABLE.fullmatch(variable) or "\0" in value:
+            if not _VARIABLE.fullmatch(variable):
                 raise ConfigError(
-                    f"hosts.{name}.env.{variable}: {variable!r} is not a valid name of an environment variable"
+                    f"hosts.{name}.env.{variable}: names of environment variables consist of letters, digits and '_', "
+                    "and begin with no digit"
                 )
+            if "\0" in value:
+                raise ConfigError(f"hosts.{name}.env.{variable}: {shown(value)}: contains a NUL character")
     _check_shapes("defaults", config.defaults)
 
 
@@ -170,8 +173,13 @@ def _check_logins(config: Config) -> None:
         if other != name:
             raise ConfigError(
                 f"hosts.{name}.ssh: {shown(address)}: {name} and {other} are the same host; list it once, with the "
-                "total number of workers"
+                f"total number of workers{_of_a_range(host, config.hosts[other])}"
             )
+
+
+def _of_a_range(host: HostSection, other: HostSection) -> str:
+    is_possible = host.ssh is not None and host == other
+    return "; all hosts of a range such as node[01:03] have the same ssh: omit it there" if is_possible else ""
 
 
 def _check_mode(config: Config) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from zmqrl.config.codec import replace
+from zmqrl.config.codec import names_of, replace
+from zmqrl.config.overrides import RESET
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
-from zmqrl.config.yaml_source import Branch, Node
+from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError
 
 LOCAL = "local"
@@ -31,6 +32,11 @@ def expand(hosts: Node | None) -> Node | None:
         return hosts
     children: dict[str, Node] = {}
     for key, node in hosts.children.items():
+        if key in names_of(HostSection) and isinstance(node, Leaf) and node.value not in (None, RESET):
+            raise ConfigError(
+                f"{node.source}: hosts.{key}: {shown(node.value)}: {key!r} is read as the name of a host; indent the "
+                f"key below its host (hosts.NAME.{key})"
+            )
         try:
             names = names_of_range(key)
         except ConfigError as error:
@@ -137,7 +143,7 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
     for term in (part.strip() for given in terms for part in _BETWEEN.split(given)):
         named = _named(hosts, term)
         if not named:
-            raise ConfigError(f"--limit {term}: unknown host or group; {_there_are(hosts, term)}")
+            raise ConfigError(f"--limit {term or repr(term)}: unknown host or group; {_there_are(hosts, term)}")
         chosen |= named
     return chosen
 

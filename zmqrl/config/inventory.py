@@ -46,7 +46,7 @@ def hosts_of_inventory(path: Path, source: Source) -> Branch:
     """
     if not path.exists():
         raise ConfigError(f"{source}: inventory: {str(path)!r}: no such file or folder")
-    listed = _listed(path, source)
+    listed, stderr = _listed(path, source)
     members = {name: tuple(_members(listed, name)) for name in listed}
     variables: Mapping[str, Mapping[str, Any]] = listed.get("_meta", {}).get("hostvars", {})
     hosts: dict[str, Node] = {}
@@ -58,12 +58,14 @@ def hosts_of_inventory(path: Path, source: Source) -> Branch:
         keys = {"groups": groups, **{key: value for key, value in found.items() if key == "workers" or not is_here}}
         hosts[LOCAL if is_here else host] = Branch(place, {key: Leaf(value, place) for key, value in keys.items()})
     if not hosts:
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: the inventory lists no hosts")
+        first = " ".join(stderr.split()).split(" [WARNING]:")[0]  # Ansible breaks lines
+        printed = f"; {PROGRAM} printed: {first}" if first else ""
+        raise ConfigError(f"{source}: inventory: {str(path)!r}: the inventory lists no hosts{printed}")
     return Branch(source, hosts)
 
 
-def _listed(path: Path, source: Source) -> Mapping[str, Any]:
-    """What Ansible prints: group to its hosts and children, `_meta` with the variables of the hosts."""
+def _listed(path: Path, source: Source) -> tuple[Mapping[str, Any], str]:
+    """What Ansible prints: group to its hosts and children, `_meta` with the variables of the hosts; and its stderr."""
     folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
     program = shutil.which(PROGRAM, path=os.pathsep.join(folders))
     if program is None:
@@ -76,7 +78,7 @@ def _listed(path: Path, source: Source) -> Mapping[str, Any]:
         )
         if done.returncode == 0:
             listed: Mapping[str, Any] = json.loads(done.stdout)
-            return listed
+            return listed, done.stderr
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"{source}: inventory: {PROGRAM} did not end within {LIMIT_S:g} s") from error
     except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from zmqrl.config.keys import all_keys
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
+from zmqrl.config.paths import expanded
 from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import UnknownKey, validated
 from zmqrl.config.webhook import check_webhook
@@ -33,15 +35,15 @@ def with_absolute_paths(tree: Branch) -> Branch:
     sync = tree.at(("code", "sync"))
     if not isinstance(code, Branch) or not isinstance(sync, Leaf) or not isinstance(sync.value, list):
         return tree
-    paths = [_absolute(path, sync.source) if isinstance(path, str) else path for path in sync.value]
+    paths = [_absolute(path, sync.source, "code.sync") if isinstance(path, str) else path for path in sync.value]
     changed: dict[str, Node] = {**code.children, "sync": Leaf(paths, sync.source)}
     return Branch(tree.source, {**tree.children, "code": Branch(code.source, changed)})
 
 
-def _absolute(path: str, source: Source) -> str:
+def _absolute(path: str, source: Source, key: str) -> str:
     base_folder = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
     # Links are not followed: a link's own name is the name of the module.
-    return os.path.normpath(Path(base_folder, Path(path).expanduser()))
+    return os.path.normpath(Path(base_folder, expanded(path, f"{source}: {key}")))
 
 
 def check_code(code: CodeSection) -> None:
@@ -60,7 +62,8 @@ def check_code(code: CodeSection) -> None:
 
 
 PRESETS = Path(__file__).parents[1] / "presets"
-DEFAULT = Source("default value")
+OF_PACKAGE = "preset "
+"""Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
 OF_LOGINS = ("hosts", "defaults", "ssh")
 """The sections that define how hosts are logged into."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -73,10 +76,10 @@ class Sources:
     by_key: Mapping[str, Source]
 
     def locate(self, message: str) -> str:
-        """`key: what` with the place of the key before it; `default value` where the key was not written.
+        """`key: what` with the place of the key before it; `key (default): what` where the key was not written.
 
         A section does not locate its keys: another layer may have written something else in it. A key of a host without
-        its own place has that of the host.
+        its own place has that of the host. Where the user wrote another key of the message, its place is at the end.
         """
         match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
         written = [key for key in self.by_key if message.startswith(f"{key}: ")]
@@ -85,8 +88,22 @@ class Sources:
         if section not in names_of(Config):
             return message
         host = ".".join((section, *rest[:1])) if section == "hosts" else key
-        source = self.by_key.get(key) or self.by_key.get(host) or DEFAULT
-        return f"{source}: {message}"
+        source = self.by_key.get(key) or self.by_key.get(host)
+        if source is not None and not _is_of_package(source):
+            return f"{source}: {message}"
+        place = f"{key} (default)" if source is None else f"{source}: {key}"
+        return f"{place}{message.removeprefix(key)}{self._others(key, message)}"
+
+    def _others(self, key: str, message: str) -> str:
+        """The places of the other keys in a message that neither a preset of the package nor a default has set."""
+        named = {name.rstrip(".") for name in re.findall(r"[a-z_]+\.[\w.]+", message)} - {key}
+        found = {name: self.by_key[name] for name in sorted(named) if name in self.by_key}
+        places = [f"{name}: {source}" for name, source in found.items() if not _is_of_package(source)]
+        return f" ({', '.join(places)})" if places else ""
+
+
+def _is_of_package(source: Source) -> bool:
+    return source.line is None and source.name.startswith(OF_PACKAGE)
 
 
 @dataclass(frozen=True)
@@ -129,8 +146,11 @@ def presets() -> list[str]:
 
 def preset_path(preset: str, base_folder: Path | None = None) -> Path:
     """The file of a preset: a name, or a path (relative to `base_folder`, the hosts file that names it)."""
+    if preset not in presets() and Path(preset, "run.json").exists():
+        command = f"zmqrl train --resume {shlex.quote(preset)}"
+        raise ConfigError(f"run.preset: {preset!r} is a run directory; to continue its run: {command}")
     if preset.endswith((".yaml", ".yml")) or ("/" in preset and not ENV_ID.fullmatch(preset)):
-        path = Path(preset).expanduser()
+        path = expanded(preset, "run.preset")
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
@@ -202,7 +222,7 @@ def _inventory(above: Branch) -> Branch:
     named = above.children.get("inventory")
     if not isinstance(named, Leaf) or not isinstance(named.value, str):
         return Branch(Source("defaults"))  # null; or it is refused with the other keys
-    path = Path(_absolute(named.value, named.source))
+    path = Path(_absolute(named.value, named.source, "inventory"))
     return Branch(named.source, {"hosts": hosts_of_inventory(path, named.source)})
 
 
@@ -233,23 +253,29 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
     if request.stored is not None:
         return [from_stored(request.stored, Source(str(request.stored_file)))], _stored_preset(request, above)
     named = _text(above, "run", "preset")
-    preset = request.preset or named
+    preset = named if request.preset is None else request.preset
     if request.sections is not None:
         if preset is not None:
             raise ConfigError(f"run.preset: {preset!r}: cannot be combined with {request.sections_name}")
         return [from_stored(request.sections, Source(request.sections_name))], None
     if preset is None:
         return [Branch(Source("defaults"))], None
-    folder = None if request.preset else request.hosts_file
+    node = above.at(("run", "preset"))
+    if request.preset is not None:
+        return _preset_layers(preset_path(preset), node), preset_name(preset)
     try:
-        layers = _preset_layers(preset_path(preset, folder), named if request.preset else None)
+        return _preset_layers(preset_path(preset, request.hosts_file)), preset_name(preset, request.hosts_file)
     except ConfigError as error:
-        node = None if request.preset else above.at(("run", "preset"))
-        raise ConfigError(f"{node.source}: {error}" if node is not None else str(error)) from error
-    return layers, preset_name(preset, folder)
+        raise _in_preset(node, error) from error
 
 
-def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
+def _in_preset(node: Node | None, error: ConfigError) -> ConfigError:
+    """An error about the preset that `node` names."""
+    place = f"{node.source}: " if node is not None else ""
+    return ConfigError(f"{place}run.preset: {str(error).removeprefix('run.preset: ')}")
+
+
+def _preset_layers(path: Path, named: Node | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
     """The file of a preset, behind those that its `run.preset` builds on, each with its own `modes`.
 
     Args:
@@ -261,20 +287,24 @@ def _preset_layers(path: Path, named: str | None = None, above: Sequence[Path] =
         raise ConfigError(
             f"run.preset: {path} refers to itself, directly or through other presets; change its run.preset"
         )
-    if named is not None and path.parent == PRESETS:
+    if isinstance(named, Leaf) and isinstance(named.value, str) and path.parent == PRESETS:
         raise ConfigError(
-            f"run.preset: {named!r} cannot be combined with the preset {path.stem}; name only one of the two"
+            f"{named.source}: run.preset: {named.value!r} cannot be combined with the preset {path.stem}; name only "
+            "one of the two"
         )
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    content = read_file(path)
-    below, node = named or _text(content, "run", "preset"), content.at(("run", "preset"))
+    place = f"{OF_PACKAGE}{path.stem}" if path.parent == PRESETS else None
+    content = read_file(path, place)
+    if not content.children:
+        raise ConfigError(f"{path}: the file sets no key")
+    node = named or content.at(("run", "preset"))
     lower: Sequence[Branch] = ()
-    if below is not None:
+    if isinstance(node, Leaf) and isinstance(node.value, str):
         try:
-            lower = _preset_layers(preset_path(below, None if named else path), None, [*above, path])
+            lower = _preset_layers(preset_path(node.value, None if named else path), None, [*above, path])
         except ConfigError as error:
-            raise ConfigError(str(error) if named or node is None else f"{node.source}: {error}") from error
-    return [*lower, merge_all([from_stored(name, Source(str(path))), content])]
+            raise _in_preset(node, error) from error
+    return [*lower, merge_all([from_stored(name, Source(place or str(path))), content])]
 
 
 def was_started_with(preset: str | None) -> str:
@@ -313,9 +343,29 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
     for key, node in modes.children.items():
         if key not in MODES:
             raise UnknownKey(node, ("modes", key), list(MODES))
-        if key == mode and isinstance(node, Branch):
-            found.append(node)
+        if isinstance(node, Branch):
+            if isinstance(own := node.at(("run", "mode")), Leaf):
+                raise ConfigError(
+                    f"{own.source}: modes.{key}.run.mode: {shown(own.value)}: a section of `modes` cannot set the "
+                    "mode; set run.mode"
+                )
+            if key == mode:
+                found.append(_of_mode(node, mode))
+        elif node.value not in (None, RESET):
+            raise ConfigError(f"{node.source}: modes.{key}: {shown(node.value)}: must be a mapping of sections")
     return found
+
+
+def _of_mode(node: Branch, mode: str) -> Branch:
+    """A section of `modes`, whose keys keep their place: where that is no line, it is the section."""
+
+    def moved(node: Node) -> Node:
+        source = node.source if node.source.line is not None else Source(f"{node.source} modes.{mode}")
+        if isinstance(node, Leaf):
+            return Leaf(node.value, source)
+        return replace(node, source=source, children={key: moved(child) for key, child in node.children.items()})
+
+    return replace(node, children={key: moved(child) for key, child in node.children.items()})
 
 
 def _text(tree: Branch, *path: str) -> str | None:

@@ -27,12 +27,16 @@ class Windows:
         """From `20:00-07:00, Sat, Sun`. ValueError: what is wrong, and what to write."""
         days: set[int] = set()
         times = []
-        for part in (part.strip() for part in text.split(",")):
+        parts = [part.strip() for part in text.split(",")]
+        for part in parts:
             match = _TIMES.fullmatch(part)
-            if match is not None:
-                times.append(_times(part, match))
-            else:
-                days |= _days(part)
+            try:
+                if match is not None:
+                    times.append(_times(match))
+                else:
+                    days |= _days(part)
+            except ValueError as error:
+                raise ValueError(f"{part!r}: {error}" if len(parts) > 1 else str(error)) from None
         windows = cls(frozenset(days), tuple(times))
         if windows.next_change(datetime(2026, 1, 5)) is None:
             raise ValueError("the window never closes; remove the key")
@@ -55,13 +59,13 @@ class Windows:
         return next((edge for edge in edges if edge > at and self.is_open(edge) != self.is_open(at)), None)
 
 
-def _times(part: str, match: re.Match[str]) -> tuple[int, int]:
+def _times(match: re.Match[str]) -> tuple[int, int]:
     hours, minutes, seconds = ([int(match[group] or 0) for group in (first, first + 3)] for first in (1, 2, 3))
     first, end = (h * 3600 + m * 60 + s for h, m, s in zip(hours, minutes, seconds, strict=True))
     if first >= DAY_S or end > DAY_S or max(*minutes, *seconds) > 59:
-        raise ValueError(f"{part!r}: invalid time; times are 00:00 to 23:59, and 24:00 as the end")
+        raise ValueError("invalid time; times are 00:00 to 23:59, and 24:00 as the end")
     if first == end:
-        raise ValueError(f"{part!r}: the window never opens, because its two times are equal; {HOW}")
+        raise ValueError(f"the window never opens, because its two times are equal; {HOW}")
     return first, end
 
 
@@ -72,5 +76,5 @@ def _days(part: str) -> set[int]:
     try:
         first, last = (known.index(name.lower()) for name in named)
     except ValueError:
-        raise ValueError(f"{part!r}: invalid window; {HOW}") from None
+        raise ValueError(f"invalid window; {HOW}") from None
     return {(first + days) % 7 for days in range((last - first) % 7 + 1)}

@@ -69,6 +69,32 @@ class Branch:
 Node: TypeAlias = Union[Leaf, Branch]  # noqa: UP007  # evaluated when the module is imported
 
 
+AT_THEIR_BEGIN = ("found unexpected end of stream", "could not find expected ':'")
+"""Problems of PyYAML that the line of the context shows."""
+_PROBLEMS = (
+    (r"'\\t'", "the line is indented with a tab; use spaces"),
+    ("'<stream end>'", "the text ends before a list or mapping is closed"),
+    ("found unexpected end of stream", "the quotation mark that begins here has no second one"),
+    (
+        "mapping values are not allowed here",
+        "unexpected ':'; check the indentation, and that the line before has a space after its ':'",
+    ),
+    ("found character '(.)' that cannot start any token", r"the text begins with '\1'; put it in quotes"),
+    ("while scanning an alias|found undefined alias", "the text begins with '*'; put it in quotes"),
+    ("could not find expected ':'", "the line lacks a ':' with a blank after it"),
+    (
+        "expected <block end>.*'<block mapping start>'",
+        "unexpected indentation; all keys of a section begin in the same column",
+    ),
+    ("expected .*'<scalar>'", "unexpected text after a value; put the whole value in quotes"),
+    (r"while parsing a block collection.*'\?'", "a key in a list; check the indentation"),
+    (r"expected <block end>.*found (.*)", r"unexpected \1; check the indentation and the brackets"),
+    ("sequence entries are not allowed here", "unexpected '- '; write each item of a list on its own line"),
+    ("found another document", "a second document begins here; remove the line"),
+)
+"""What PyYAML reports, and the message for it."""
+
+
 class _Loader(yaml.SafeLoader):
     """Composes nodes only; nothing is constructed by it."""
 
@@ -85,8 +111,8 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_file(path: Path) -> Branch:
-    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong."""
+def read_file(path: Path, name: str | None = None) -> Branch:
+    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong; with `name` this name."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -95,7 +121,7 @@ def read_file(path: Path) -> Branch:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: the file is not UTF-8 text") from error
-    node = parse(text, str(path), lines=True)
+    node = parse(text, name or str(path), lines=name is None)
     if isinstance(node, Branch):
         return node
     if node.value is None:
@@ -109,7 +135,7 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
         root = yaml.compose(text, _Loader)
         return _Reader(name, lines).read(root) if root is not None else Leaf(None, Source(name, 1 if lines else None))
     except yaml.MarkedYAMLError as error:
-        is_open = _is_open(error) or error.problem == "found unexpected end of stream"
+        is_open = _is_open(error) or error.problem in AT_THEIR_BEGIN
         mark = error.context_mark if is_open else error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
         raise ConfigError(f"{where}: invalid YAML: {_problem(error, text)}") from error
@@ -135,23 +161,15 @@ def _is_open(error: yaml.MarkedYAMLError) -> bool:
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    if error.problem is not None and "'\\t'" in error.problem:
-        return "the line is indented with a tab; use spaces"
     if _is_open(error) and error.context_mark is not None and error.problem_mark is not None:
         if "mapping" in str(error.context):
             lines = text.splitlines()[error.context_mark.line : error.problem_mark.line + 1]
             name = "; quote names such as 'node[01:02]'" if "[" in "".join(lines) else ""
             return f"the mapping that begins here has no '}}', or lacks a comma{name}"
         return "the list that begins here has no ']', or lacks a comma"
-    if "'<stream end>'" in str(error.problem):
-        return "the text ends before a list or mapping is closed"
-    if error.problem == "found unexpected end of stream":
-        return "the quotation mark that begins here has no second one"
-    if error.problem == "mapping values are not allowed here":
-        return "unexpected ':'; check the indentation, and that the line before has a space after its ':'"
-    if str(error.problem).startswith("expected <block end>"):
-        return f"unexpected {str(error.problem).rpartition('found ')[2]}; check the indentation and the brackets"
-    return ", ".join(part for part in (error.context, error.problem) if part)
+    reported = ", ".join(part for part in (error.context, error.problem) if part)
+    found = ((re.search(pattern, reported), message) for pattern, message in _PROBLEMS)
+    return next((match.expand(message) for match, message in found if match is not None), reported)
 
 
 def _number(kind: str, text: str) -> int | float:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.config.paths import expanded
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import files, tensors
@@ -90,7 +91,7 @@ class DirectoryStore(DataStore):
     def place(cls, config: DirectoryConfig, run_dir: Path, lineage: str | None) -> str:
         if config.path is None:
             return str(run_dir / "checkpoints")
-        root = Path(config.path).expanduser().absolute()
+        root = expanded(config.path, "store.path").absolute()
         return str(root if lineage is None else root / lineage)
 
     @classmethod

@@ -15,9 +15,10 @@ from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.load import preset_name, was_started_with
+from zmqrl.config.load import Sources, preset_name, was_started_with
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
+from zmqrl.config.yaml_source import shown
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
@@ -242,14 +243,23 @@ def check_not_live(run_dir: Path) -> None:
         )
 
 
-def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> None:
+def check_run_directory(run_dir: Path) -> None:
+    """Raise `ConfigError` unless `run_dir`, which a resume names, is a directory."""
+    if run_dir.is_file():
+        raise ConfigError(f"--resume {run_dir}: is a file; give the run directory")
+    if not run_dir.is_dir():
+        raise ConfigError(
+            f"--resume {run_dir}: run directory not found, and it is not the id of a run that is active or in runs/"
+        )
+
+
+def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:
     """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
     Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
-    conditions, workers and hosts may change.
+    conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
-    if not run_dir.is_dir():
-        raise ConfigError(f"--resume {run_dir}: run directory not found")
+    check_run_directory(run_dir)
     check_not_live(run_dir)
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
@@ -273,9 +283,10 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None) -> No
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
     for key, requested, before in pairs:
         if requested != before:
-            raise ConfigError(
-                f"{key}: {requested!r}: the run in {run_dir} has {before!r}, and a resumed run must keep it"
+            message = (
+                f"{key}: {shown(requested)}: the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
             )
+            raise ConfigError(message if sources is None else sources.locate(message))
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
@@ -296,4 +307,6 @@ def _place(store: StoreSection) -> dict[str, object]:
 def _changed(
     section: str, requested: Mapping[str, object], before: Mapping[str, object]
 ) -> list[tuple[str, object, object]]:
-    return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in sorted({*requested, *before})]
+    """The keys of a section; `kind` is the first, on which the others depend."""
+    keys = sorted({*requested, *before}, key=lambda key: (key != "kind", key))
+    return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in keys]

@@ -19,6 +19,7 @@ from zmqrl.broker.limiter import least_slack
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
 from zmqrl.config.load import Sources
+from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores.make import place_of
@@ -95,7 +96,7 @@ def plan_run(
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)
-        run_dir = run_dir.expanduser().absolute()
+        run_dir = expanded(run_dir, "run directory").absolute()
         lineage = lineage_of(config, run_dir, resume)
         check_machine(config, run_dir, is_here)
         check_videos(config, env, is_here)

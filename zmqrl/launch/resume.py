@@ -12,6 +12,7 @@ from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL, is_remote
+from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import files, tensors
@@ -177,7 +178,7 @@ def _adopted(plan: RunPlan, store: DataStore) -> Full | None:
     info, configured = read_info(Path(plan.run_dir)), shared_directory(plan.config.store)
     if info is None or info.lineage is not None or configured is None:
         return None
-    root = Path(configured).expanduser().absolute()
+    root = expanded(configured, "store.path").absolute()
     left = left_by_0_1(root)
     if not left:
         return None
