@@ -55,7 +55,7 @@ def test_every_key_that_is_named_exists() -> None:
         ("run.total_env_step=5", "did you mean 'total_env_steps'?"),
         ("track=1", "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory"),
         ("quux=1", "known keys of the configuration: run, env, "),
-        ("algorithm=dqn", "must be a section; did you mean algorithm.kind?"),
+        ("algorithm=dqn", "must be a mapping; did you mean algorithm.kind?"),
         ("env=CartPole-v1", "; did you mean env.id?"),
         ("network.channels=(1, 2)", "must be a list; write [1, 2]"),
         ("run.total_env_steps=100k", "must be a valid integer; write 100000"),

@@ -404,7 +404,7 @@ def _valid(tree: Branch, config_of: KindConfig) -> Config:
     config = validated(Config, Branch(tree.source, children))
     if isinstance(algorithm, Leaf):
         raise ConfigError(
-            f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a section; did you mean algorithm.kind?"
+            f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a mapping; did you mean algorithm.kind?"
         )
     kind, options = _kind_options(algorithm, "algorithm", config.algorithm["kind"], config_of)
     sections = {section: replace(getattr(config, section), options=found) for section, found in own.items()}
