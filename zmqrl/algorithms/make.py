@@ -45,11 +45,16 @@ def completed(section: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: Its kind cannot be loaded, or its keys are not those of the kind.
     """
-    return {"kind": section["kind"], **to_json(_kind_and_config(section)[1])}
+    own = _kind_and_config(section)[1]
+    return {"kind": section["kind"], **to_json(own)}
 
 
 def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
-    name = section["kind"]
+    name = section.get("kind")
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"algorithm.kind: {'missing' if name is None else repr(name)}: must be the name of an algorithm"
+        )
     kind = kind_of(name)
     options = {key: value for key, value in section.items() if key != "kind"}
     try:
