@@ -20,7 +20,6 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.config.yaml_source import shown
 from zmqrl.envs.base import state_spec
 from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
@@ -260,6 +259,8 @@ def _attribute(path: str) -> Callable[..., Any] | None:
 
 def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
     if not isinstance(entry, str) and len(entry) != 1:
+        from zmqrl.config.yaml_source import shown  # workers do without a parser of YAML
+
         raise ConfigError(
             f"env.wrappers: {shown(dict(entry))}: each entry must be one wrapper, with its arguments indented below "
             'it; or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]'
@@ -270,12 +271,12 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
         is_other_class = inspect.isclass(wrapper) and not issubclass(wrapper, gym.Env)
         if not callable(wrapper) or (is_other_class and not is_parallel(env)):
             raise ConfigError(f"env.wrappers: {path!r}: {form(wrapper)} is not a gymnasium.Wrapper")
-        wrapped: Env = wrapper(env, **arguments)
+        wrapped: Any = wrapper(env, **arguments)
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error
     if not isinstance(wrapped, gym.Env) and not is_parallel(wrapped):
         raise ConfigError(f"env.wrappers: {path!r} makes {form(wrapped)}, which is not an env")
-    return wrapped
+    return wrapped  # type: ignore[no-any-return]
 
 
 def _wrapper(path: str) -> Any:
