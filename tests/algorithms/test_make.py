@@ -116,9 +116,9 @@ def test_other_data_is_a_config_error(name: str, options: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("section", [{}, {"kind": 3}, {"kind": None}, {"kind": "pppo"}], ids=str)
 def test_a_stored_section_without_a_known_kind_is_a_config_error(section: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^algorithm\.kind: "):
         completed(section)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"^algorithm\.kind: "):
         make_algorithm(Config(algorithm=section), env_spec())
 
 

@@ -52,10 +52,12 @@ def completed(section: Mapping[str, Any]) -> dict[str, Any]:
 def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
     name = section.get("kind")
     if not isinstance(name, str):
-        raise ConfigError(
-            f"algorithm.kind: {'missing' if name is None else repr(name)}: must be the name of an algorithm"
-        )
-    kind = kind_of(name)
+        value = "missing" if name is None else repr(name)
+        raise ConfigError(f"algorithm.kind: {value}: must be a name such as ppo, or module:Name")
+    try:
+        kind = kind_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.kind: {error}") from error
     options = {key: value for key, value in section.items() if key != "kind"}
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)
