@@ -164,7 +164,7 @@ def test_a_kind_by_its_path() -> None:
 )
 def test_an_activation_is_elementwise(name: str, meant: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"^network\.activation: .*; known: gelu, relu, silu, tanh; or .*networks\.md"
+        ConfigError, match=r"^network\.activation: .*; known: gelu, relu, silu, tanh; or .*extending\.md"
     ) as found:
         tower("q", NetworkSection(activation=name), VECTOR, 2, output_gain=1.0)
     assert name in str(found.value)

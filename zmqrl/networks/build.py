@@ -87,7 +87,7 @@ def _check_activation(name: str) -> None:
     known = [kind for kind in known_kinds() if layer_kind(kind).is_activation]
     raise ConfigError(
         f"network.activation: {problem}; known: {', '.join(known)}; or `module:Name` of a LayerKind of your own "
-        f"(docs/networks.md){did_you_mean(name, known)}"
+        f"(docs/extending.md){did_you_mean(name, known)}"
     )
 
 
