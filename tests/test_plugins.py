@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from zmqrl.config.sections import NetworkSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
+from zmqrl.networks.build import tower
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load
 from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.types import SpaceSpec
 
 
 @pytest.mark.parametrize(("base", "missing"), [
@@ -42,3 +45,33 @@ def test_a_missing_module_comes_with_the_fix() -> None:
 def test_another_class_is_refused() -> None:
     with pytest.raises(ConfigError, match="'pathlib:Path' is not a subclass of DataStore"):
         load("pathlib:Path", "zmqrl.data_stores", DataStore)
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("JSONDecoder", "class JSONDecoder"),
+    ("decoder", "an object of type module"),
+    ("lods", "module 'json' has no 'lods'; did you mean 'loads'?"),
+    ("loads", "function loads"),
+])  # fmt: skip
+def test_what_was_found_instead_is_shown_by_name_and_form(name: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(f"json:{name}", "zmqrl.data_stores", DataStore)
+    assert str(refused.value).endswith(f": {shown}") or str(refused.value).endswith(f": found {shown}")
+
+
+@pytest.mark.parametrize(("text", "cause"), [
+    ("\nx = (\n", r"SyntaxError: '\(' was never closed \(.*broken_kind\.py:2\)"),
+    ("raise RuntimeError('no licence')", r"RuntimeError: no licence \(.*broken_kind\.py:1, in <module>\)"),
+    ("import pathlib\npathlib.nothing", r"AttributeError: .* \(.*broken_kind\.py:2, in <module>\)"),
+])  # fmt: skip
+def test_an_error_of_a_module_comes_with_its_file_and_line(
+    text: str, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_kind.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_kind", raising=False)
+    with pytest.raises(ConfigError, match=f"^'broken_kind:Part' cannot be loaded as a DataStore: {cause}$"):
+        load("broken_kind:Part", "zmqrl.data_stores", DataStore)
+    network, space = NetworkSection("broken_kind:Net"), SpaceSpec("box", (5,), "float32")
+    with pytest.raises(ConfigError, match=rf"^network\.kind: 'broken_kind:Net' cannot be loaded: {cause}$"):
+        tower("q", network, space, 3, output_gain=1.0)

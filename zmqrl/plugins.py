@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import pkgutil
 import re
-from collections.abc import Iterator
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +25,11 @@ INSTALL = (
     "hosts.HOST.env.PYTHONPATH)"
 )
 """The module of a kind, or one that it imports."""
+FOREIGN = tuple(
+    os.path.join(path, "")
+    for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
+)
+"""Folders of code that is not the user's: Python, installed packages, zmqrl."""
 
 
 def load(kind: str, package: str, base: type[T]) -> Any:
@@ -35,14 +43,81 @@ def load(kind: str, package: str, base: type[T]) -> Any:
         return _by_path(kind, base)
     names = modules(package, base)
     if kind not in names:
-        near = difflib.get_close_matches(kind.lower(), names, n=1, cutoff=NEAR)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(names)
+        known, hint = ", ".join(names), did_you_mean(kind, names)
         raise ConfigError(f"unknown {_words(base)} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")
     found = list(concrete(f"{package}.{kind}", base))
     if len(found) != 1:
         raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
     return found[0]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` of the nearest known name, else nothing."""
+    near = nearest(name, known)
+    return "" if near is None else f"; did you mean {near!r}?"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is like `name` apart from upper and lower case; None: none is."""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=NEAR)
+    return by_lower[near[0]] if near else None
+
+
+def named(path: str, refused: str) -> Any:
+    """What `path`, `module:Name`, names. The message of its `ConfigError` begins with `refused`."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{refused}: {error}; {INSTALL}") from error
+    except Exception as error:  # the user's module may raise anything
+        raise ConfigError(f"{refused}: {described(error)}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"{refused}: {lacks(module, name)}")
+    return getattr(module, name)
+
+
+def lacks(module: Any, name: str) -> str:
+    """That `module` has no attribute `name`, and the nearest that it has."""
+    return f"module {module.__name__!r} has no {name!r}{did_you_mean(name, dir(module))}"
+
+
+def described(error: BaseException, cause: BaseException | None = None) -> str:
+    """Type, text, and `file:line, in function` of the last frame of the user's code, else of the last of all.
+
+    `cause` is the error to name where `error` was raised while it was handled.
+    """
+    inner = cause or error
+    if isinstance(inner, SyntaxError) and inner.filename:
+        return f"{type(inner).__name__}: {inner.msg} ({shown_path(inner.filename)}:{inner.lineno})"
+    text = f"{type(inner).__name__}: {first_line(inner)}".removesuffix(": ")
+    frames = [*traceback.extract_tb(error.__traceback__), *traceback.extract_tb(inner.__traceback__)]
+    last = ([frame for frame in frames if is_own(frame)] or frames or [None])[-1]
+    return text if last is None else f"{text} ({shown_path(last.filename)}:{last.lineno}, in {last.name})"
+
+
+def is_own(frame: traceback.FrameSummary) -> bool:
+    """Whether it is of the user's code."""
+    return not frame.filename.startswith((*FOREIGN, "<"))
+
+
+def shown_path(path: str) -> str:
+    """Relative where it is below the working directory."""
+    found, here = Path(path), Path.cwd()
+    return str(found.relative_to(here)) if found.is_relative_to(here) else path
+
+
+def first_line(error: BaseException) -> str:
+    """Of the error's text."""
+    return (str(error).splitlines() or [""])[0]
+
+
+def form(found: Any) -> str:
+    """What an object is, for a message: `class Net`, `function loads`, `an object of type int`."""
+    if inspect.isclass(found):
+        return f"class {found.__name__}"
+    return f"function {found.__name__}" if inspect.isroutine(found) else f"an object of type {type(found).__name__}"
 
 
 def _words(base: type[Any]) -> str:
@@ -80,17 +155,10 @@ def concrete(module: str, base: type[T]) -> Iterator[type[T]]:
 
 
 def _by_path(path: str, base: type[T]) -> Any:
-    module_name, _, attribute = path.partition(":")
     article = "an" if base.__name__[0] in "AEIO" else "a"
-    refused = f"{path!r} cannot be loaded as {article} {base.__name__}"
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{refused}: {error}; {INSTALL}") from error
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{refused}: {error}") from error
+    found = named(path, f"{path!r} cannot be loaded as {article} {base.__name__}")
     if not (inspect.isclass(found) and issubclass(found, base)):
-        raise ConfigError(f"{path!r} is not a subclass of {base.__name__}: found {found!r}")
+        raise ConfigError(f"{path!r} is not a subclass of {base.__name__}: found {form(found)}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise ConfigError(f"{path!r} is not a complete {base.__name__}: these methods are not defined: {missing}")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from tests.algorithms.driver import env_spec
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.make import completed, make_algorithm
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import FORBID_UNKNOWN, Config
@@ -112,6 +112,14 @@ def test_what_a_config_computes_from_its_fields_is_there() -> None:
 def test_other_data_is_a_config_error(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"algorithm: the fields of .* are not those of its Config"):
         made(name, **options)
+
+
+@pytest.mark.parametrize("section", [{}, {"kind": 3}, {"kind": None}, {"kind": "pppo"}], ids=str)
+def test_a_stored_section_without_a_known_kind_is_a_config_error(section: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^algorithm\.kind: "):
+        completed(section)
+    with pytest.raises(ConfigError, match=r"^algorithm\.kind: "):
+        make_algorithm(Config(algorithm=section), env_spec())
 
 
 def test_an_algorithm_of_the_package_is_made_without_pydantic() -> None:

@@ -97,6 +97,12 @@ def test_a_fault_of_the_first_steps_is_one_message_with_the_traceback_of_the_use
         assert further[-1] == words.partition("raised ")[2] and "zmqrl/envs" not in "\n".join(further)
 
 
+def test_a_call_that_the_env_does_not_accept_has_no_traceback() -> None:
+    with pytest.raises(ConfigError, match="reset must accept seed and options") as caught:
+        _checked(EnvSection(id="tests.envs.gym_envs:ResetWithoutSeed"))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "section",
     [

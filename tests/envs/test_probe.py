@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from zmqrl.config.codec import replace
@@ -11,6 +13,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 
 WIDTH = 3
+RESCALE = "gymnasium.wrappers:RescaleAction"
 
 
 class NotAnEnv:
@@ -18,6 +21,21 @@ class NotAnEnv:
 
 
 """Not an env."""
+
+
+class WithoutSpaces(gym.Env[Any, Any]):
+    """Its spaces are not set."""
+
+
+class Around:
+    """It has an env, and is not a wrapper."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+
+def no_wrapper(env: Any) -> None:
+    del env
 
 
 def test_what_is_known_of_cartpole() -> None:
@@ -69,7 +87,32 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="grid.py:Goal2D"), ["did you mean 'grid:Goal2D'?"]),
         (EnvSection(id="./tests/envs/odd_envs.py:Walker"), ["did you mean 'tests.envs.odd_envs:Walker'?"]),
         (EnvSection(id="gymnasium.nope:Walk"), ["'gymnasium.nope' was not found; 'gymnasium' was found, and"]),
-        (EnvSection(wrappers=("gymnasium.wrappers:Nope",)), ["env.wrappers", "Nope"]),
+        (
+            EnvSection(wrappers=("gymnasium.wrappers:ClipRewar",)),
+            ["env.wrappers: ", "module 'gymnasium.wrappers' has no 'ClipRewar'; did you mean 'ClipReward'?"],
+        ),
+        (EnvSection(wrappers=("ClipReward",)), ["env.wrappers: 'ClipReward'", "module:Wrapper"]),
+        (
+            EnvSection(wrappers=(f"{__name__}:NotAnEnv",)),
+            ["env.wrappers: ", "class NotAnEnv is not a gymnasium.Wrapper"],
+        ),
+        (EnvSection(wrappers=(f"{__name__}:Around",)), ["env.wrappers: ", "class Around is not a gymnasium.Wrapper"]),
+        (EnvSection(wrappers=(f"{__name__}:WIDTH",)), ["env.wrappers: ", "type int is not a gymnasium.Wrapper"]),
+        (EnvSection(wrappers=(f"{__name__}:no_wrapper",)), ["env.wrappers: ", "NoneType, which is not an env"]),
+        (EnvSection(id=f"{__name__}:WithoutSpaces"), ["env.id: ", "WithoutSpaces has no observation_space"]),
+        (EnvSection(id="CartPole-v1,"), ["env.id: 'CartPole-v1,' is not an env id", "'CartPole-v1'?"]),
+        (EnvSection(id="Cart Pole-v1"), ["env.id: 'Cart Pole-v1' is not an env id", "'CartPole-v1'?"]),
+        (EnvSection(id="CartPole/v1/x"), ["env.id: 'CartPole/v1/x' is not an env id"]),
+        (EnvSection(id=":CartPole"), ["env.id: ':CartPole' is not an env id"]),
+        (EnvSection(id="tests.envs:"), ["env.id: 'tests.envs:' is not an env id", "module:Class"]),
+        (EnvSection(id="tests.envs:Base:x"), ["env.id: 'tests.envs:Base:x' is not an env id", "module:Class"]),
+        (EnvSection(id="LunarLander-v2"), ["env.id: 'LunarLander-v2' is deprecated", "'LunarLander-v3'"]),
+        (EnvSection(id="json"), ["env.id: 'json'", "write json:NAME"]),
+        (EnvSection(id="tests.envs.odd_envs"), ["write tests.envs.odd_envs:NAME"]),
+        (EnvSection(id="tests/envs/odd_envs.py"), ["write tests.envs.odd_envs:NAME"]),
+        (EnvSection(id="tests.envs.odd_envs:Walkr"), ["has no 'Walkr'; did you mean 'Walker'?"]),
+        (EnvSection(id="Breakout-v5"), ["env.id: ", "`ALE/NAME-v5`"]),
+        (EnvSection(id="Foo-v1"), ["env.id: no env is registered as 'Foo-v1'; write "]),
         (EnvSection(wrappers=("nope:Nope",)), ["env.wrappers: 'nope:Nope': module 'nope' was not found; run the"]),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"frames": 2}},)),
@@ -82,6 +125,14 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             EnvSection(wrappers=({"gymnasium.wrappers:TimeAwareObservation": {}, "a:B": {}},)),
             ["env.wrappers: {'gymnasium.wrappers:TimeAwareObservation': {}, 'a:B': {}}: each entry must be"],
+        ),
+        (
+            EnvSection(wrappers=({RESCALE: {"min_action": 0, "max_action": 1}, "a:Other": {}},)),
+            ["env.wrappers: {", "...: each entry must be one wrapper"],
+        ),
+        (
+            EnvSection(id="FrozenLake-v1", kwargs={"map_name": "9x9"}),
+            ["env.id: 'FrozenLake-v1' cannot be created with env.kwargs {'map_name': '9x9'}: KeyError: '9x9'"],
         ),
         (
             EnvSection(wrappers=({"gymnasium.wrappers:FrameStackObservation": {"stack_size": -1}},)),
@@ -122,7 +173,7 @@ FACTORIES = "tests.envs.faulty_factories"
         ),
         (
             EnvSection(id=f"{FACTORIES}:fails", kwargs={"size": 2}),
-            f"env.id: '{FACTORIES}:fails' cannot be created: TypeError: can only concatenate",
+            f"env.id: '{FACTORIES}:fails' cannot be created with env.kwargs {{'size': 2}}: TypeError: can only concat",
             "faulty_factories.py:19, in fails)",
         ),
         (

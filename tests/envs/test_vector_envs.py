@@ -175,6 +175,15 @@ def test_a_return_of_old_gym_is_answered_with_the_right_form_and_its_place(
     env.close()
 
 
+@pytest.mark.parametrize("name", ["ResetWithoutSeed", "limited"])
+def test_a_reset_of_old_gym_is_answered_with_its_arguments(name: str) -> None:
+    section = EnvSection(id=f"tests.envs.gym_envs:{name}", num_envs=2)
+    env = make_vector_env(section, probe(section), "sync", 5, 0)
+    with pytest.raises(EnvFault, match=r": reset must accept seed and options.*\(tests/envs/gym_envs\.py:\d+\)$"):
+        env.start()
+    env.close()
+
+
 def test_a_native_env_that_returns_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     env = build(KINDS["native"])
     env.start()

@@ -14,7 +14,7 @@ from tests.contracts.suites import name_of
 from zmqrl.acting.layers import make_layers
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
-from zmqrl.networks.build import check_section, tower
+from zmqrl.networks.build import tower
 from zmqrl.networks.forward import forward
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.kinds.base import LayerKind, NoisyLayer, check_layer, known_kinds, layer_kind, runtime_of
@@ -134,8 +134,6 @@ def test_the_first_values_of_a_noisy_layer_are_those_of_the_paper() -> None:
         lambda: initial_weights(NetworkSpec((("a", (NORM,)),)), 1),
         lambda: forward((NORM,), {}, torch.zeros(1, 5)),
         lambda: Tower((NORM,), FlatParameters({})),
-        lambda: check_section(NetworkSection(activation="norm")),
-        lambda: tower("q", NetworkSection(activation="norm"), VECTOR, 2, output_gain=1.0),
     ],
 )
 def test_an_unknown_kind_is_one_message_everywhere(use: Callable[[], object]) -> None:
@@ -148,7 +146,7 @@ def test_an_unknown_kind_is_one_message_everywhere(use: Callable[[], object]) ->
     [
         ("no_such_module:Kind", "'no_such_module:Kind' cannot be loaded as a LayerKind"),
         ("zmqrl.networks.kinds.relu:Nothing", "cannot be loaded as a LayerKind"),
-        ("zmqrl.networks.spec:LayerSpec", "is not a subclass of LayerKind"),
+        ("zmqrl.networks.spec:LayerSpec", "is not a subclass of LayerKind: found class LayerSpec$"),
     ],
 )
 def test_a_wrong_path_is_a_config_error(name: str, message: str) -> None:
@@ -160,13 +158,23 @@ def test_a_kind_by_its_path() -> None:
     assert type(layer_kind("zmqrl.networks.kinds.relu:Relu")) is type(layer_kind("relu"))
 
 
-def test_an_activation_is_elementwise() -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("linear", ""), ("norm", ""), ("leaky_relu", ""), ("relux", "relu"), ("ReLU", "relu"), ("torch.nn:ReLU6", "")],
+)
+def test_an_activation_is_elementwise(name: str, meant: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"network\.activation: layer kind 'linear' is not an activation \(known: gelu"
-    ):
-        check_section(NetworkSection(activation="linear"))
-    with pytest.raises(ConfigError, match=r"^network\.activation: layer kind 'norm'"):
-        check_section(NetworkSection(activation="norm"))
+        ConfigError, match=r"^network\.activation: .*; known: gelu, relu, silu, tanh; or .*extending\.md"
+    ) as found:
+        tower("q", NetworkSection(activation=name), VECTOR, 2, output_gain=1.0)
+    assert name in str(found.value)
+    assert str(found.value).endswith(f"did you mean {meant!r}?") == bool(meant)
+
+
+def test_layers_that_do_not_fit_into_memory_name_their_key() -> None:
+    layers = tower("q", NetworkSection(hidden=(10**6, 10**6)), VECTOR, 2, output_gain=1.0)
+    with pytest.raises(ConfigError, match=r"^network\.hidden: layer 'q\.1' .* 1000000 "):
+        runtime_of(layers)
 
 
 def test_options_are_sorted_and_known() -> None:

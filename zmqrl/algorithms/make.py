@@ -45,12 +45,19 @@ def completed(section: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: Its kind cannot be loaded, or its keys are not those of the kind.
     """
-    return {"kind": section["kind"], **to_json(_kind_and_config(section)[1])}
+    own = _kind_and_config(section)[1]
+    return {"kind": section["kind"], **to_json(own)}
 
 
 def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
-    name = section["kind"]
-    kind = kind_of(name)
+    name = section.get("kind")
+    if not isinstance(name, str):
+        value = "missing" if name is None else repr(name)
+        raise ConfigError(f"algorithm.kind: {value}: must be a name such as ppo, or module:Name")
+    try:
+        kind = kind_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm.kind: {error}") from error
     options = {key: value for key, value in section.items() if key != "kind"}
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)

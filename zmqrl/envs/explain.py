@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
+import importlib.util
 import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +16,7 @@ from gymnasium import error as gym_error
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.errors import ConfigError
+from zmqrl.plugins import described, first_line, is_own, lacks, nearest
 
 EXTRAS = {
     "box2d": "box2d",
@@ -31,13 +31,10 @@ EXTRAS = {
 """Extras of zmqrl by what an error text or an id mentions."""
 OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d")
 """Ids of Atari games before gymnasium 1.0."""
-OF_FILE = re.compile(r"(?:\./)?([\w/]+)\.py:(\w+)")
-"""A class by the file of its module."""
-FOREIGN = tuple(
-    os.path.join(path, "")
-    for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1]))
-)
-"""Folders of code that is not the user's: Python, installed packages, zmqrl."""
+OF_FILE = re.compile(r"(?:\./)?([\w/]+)\.py(?::(\w+))?")
+"""A class by the file of its module, or the file alone."""
+ENV_ID = re.compile(r"(?:[\w.-]+:)?(?:[\w-]+/)?[\w.-]+")
+"""An id of gymnasium, or `module:Class`."""
 CALLERS = (os.path.join("zmqrl", "envs", "make.py"), os.path.join("gymnasium", "envs", "registration.py"))
 """Where envs and wrappers are called."""
 BY_CREATOR = "was raised from the environment creator for"
@@ -50,9 +47,12 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
         return error
     inner = _original(error)
     subject = f"env.id: {section.id!r}"
-    if (meant := _dotted_path(section.id, error)) is not None:
-        return ConfigError(f"{subject}: a class of a module is written module:Class; did you mean {meant!r}?")
-    if isinstance(error, gym_error.UnregisteredEnv):
+    if (fix := _own_class(section.id, error)) is not None:
+        return ConfigError(f"{subject}: a class of a module is written module:Class; {fix}")
+    if ENV_ID.fullmatch(section.id) is None:
+        fix = _alike(section.id) or "; write an id such as CartPole-v1, or module:Class"
+        return ConfigError(f"{subject} is not an env id{fix}")
+    if isinstance(error, (gym_error.UnregisteredEnv, gym_error.DeprecatedEnv)):
         return _unregistered(section, error)
     missing = _not_found(subject, section.id, error) or _missing(
         subject, error, f"{section.id} {_entry_point(section.id)}"
@@ -60,18 +60,32 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if missing is not None:
         return missing
     if section.kwargs and _refuses(inner, section.kwargs):
-        return ConfigError(f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {_text(inner)}")
-    return ConfigError(f"{subject} cannot be created: {described(error)}")
+        return ConfigError(
+            f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {first_line(inner)}"
+        )
+    given = f" with env.kwargs {dict(section.kwargs)!r:.80}" if section.kwargs else ""
+    return ConfigError(f"{subject} cannot be created{given}: {described(error, inner)}")
 
 
-def _dotted_path(env_id: str, error: Exception) -> str | None:
-    """`module:Class` of an id that names the class as `module.Class` or by the file, `module.py:Class`."""
-    if (named := OF_FILE.fullmatch(env_id)) is not None and isinstance(error, (ModuleNotFoundError, TypeError)):
-        return f"{named[1].replace('/', '.')}:{named[2]}"
-    if re.fullmatch(r"\w+(\.\w+)+", env_id) and isinstance(error, gym_error.UnregisteredEnv):
-        module, _, name = env_id.rpartition(".")
-        return f"{module}:{name}"
-    return None
+def _own_class(env_id: str, error: Exception) -> str | None:
+    """The fix for an id that names a class as `module.Class` or by the file, `module.py:Class`, or a module alone."""
+    if (named := OF_FILE.fullmatch(env_id)) is not None:
+        module, name = named[1].replace("/", "."), named[2] or ""
+    elif re.fullmatch(r"\w+(\.\w+)*", env_id) and isinstance(error, gym_error.UnregisteredEnv):
+        module, _, name = (env_id, "", "") if _is_module(env_id) else env_id.rpartition(".")
+    else:
+        return None
+    if not module:
+        return None
+    return f"did you mean {f'{module}:{name}'!r}?" if name else f"write {module}:NAME"
+
+
+def _is_module(name: str) -> bool:
+    """Whether `name` is that of a file: a folder without `__init__.py` may have any purpose."""
+    with contextlib.suppress(Exception):  # the packages above it are imported
+        spec = importlib.util.find_spec(name)
+        return spec is not None and spec.origin is not None
+    return False
 
 
 def explain_wrapper(path: str, arguments: Mapping[str, Any], error: Exception) -> ConfigError:
@@ -84,30 +98,9 @@ def explain_wrapper(path: str, arguments: Mapping[str, Any], error: Exception) -
         return missing
     if _refuses(error, arguments):
         given = f"the arguments {dict(arguments)!r:.80} are not accepted" if arguments else "arguments are missing"
-        return ConfigError(f"{subject}: {given}: {_text(error)}")
+        return ConfigError(f"{subject}: {given}: {first_line(error)}")
     given = f" {dict(arguments)!r:.80}" if arguments else ""
     return ConfigError(f"{subject}{given} cannot be applied: {described(error)}")
-
-
-def described(error: Exception) -> str:
-    """Type, text, and `file:line, in function` of the last frame of the user's code, else of the last of all."""
-    inner = _original(error)
-    text = f"{type(inner).__name__}: {_text(inner)}".removesuffix(": ")
-    if isinstance(inner, SyntaxError) and inner.filename:
-        return f"{text} ({shown_path(inner.filename)}:{inner.lineno})"
-    frames = [*traceback.extract_tb(error.__traceback__), *traceback.extract_tb(inner.__traceback__)]
-    last = ([frame for frame in frames if _is_own(frame)] or frames or [None])[-1]
-    return text if last is None else f"{text} ({shown_path(last.filename)}:{last.lineno}, in {last.name})"
-
-
-def _is_own(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith((*FOREIGN, "<"))
-
-
-def shown_path(path: str) -> str:
-    """Relative where it is below the working directory."""
-    found, here = Path(path), Path.cwd()
-    return str(found.relative_to(here)) if found.is_relative_to(here) else path
 
 
 def _original(error: Exception) -> Exception:
@@ -127,10 +120,15 @@ def _refuses(error: Exception, arguments: Mapping[str, Any]) -> bool:
 
 
 def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
-    if any(map(_is_own, traceback.extract_tb(error.__traceback__))):  # of the user's factory
+    is_deprecated = isinstance(error, gym_error.DeprecatedEnv)
+    if any(map(is_own, traceback.extract_tb(error.__traceback__))):  # of the user's factory
+        if is_deprecated:
+            return ConfigError(f"env.id: {section.id!r} cannot be created: {described(error)}")
         package = "ale_py" if "ALE" in str(error) else "the package that registers it"
         fix = f"import {package} in that file"
         return ConfigError(f"env.id: {section.id!r} cannot be created: {described(error)}; {fix}")
+    if is_deprecated:
+        return ConfigError(f"env.id: {section.id!r} is deprecated{_near(section.id)}")
     if section.id.partition("/")[0] in EXTRAS:
         fix = _install(f"{section.id} {error}", None)
         return ConfigError(f"env.id: {section.id!r} needs a package that is missing; {fix}")
@@ -167,14 +165,20 @@ def _near(env_id: str) -> str:
         return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
     module, colon, name = env_id.partition(":")
     if colon and module in sys.modules:
-        return f"; module {module!r} has no {name!r}, and registers no env of this id"
-    names = list(gym.registry)
-    by_lower = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(env_id.lower(), list(by_lower), n=1, cutoff=0.5)
-    if found:
-        return f"; did you mean {by_lower[found[0]]!r}?"
-    package = "" if colon else f"`package:{env_id}` for an env that a package registers, "
-    return f"; write {package}`module:Class` for your own"
+        return f"; {lacks(sys.modules[module], name)}"
+    package = "" if colon else f"`ALE/NAME-v5` for an Atari game, `package:{env_id}` for an env of a package, "
+    return _alike(env_id) or f"; write {package}`module:Class` for your own"
+
+
+def _alike(env_id: str) -> str:
+    """The newest version of the env whose name is like that of `env_id`."""
+    newest = {_unversioned(name): name for name in gym.registry}  # versions are registered in their order
+    near = nearest(_unversioned(env_id), newest)
+    return "" if near is None else f"; did you mean {newest[near]!r}?"
+
+
+def _unversioned(env_id: str) -> str:
+    return re.sub(r"^ALE/|-v\d+$", "", env_id)
 
 
 def _entry_point(env_id: str) -> str:
@@ -187,7 +191,3 @@ def _install(hints: str, missing: str | None) -> str:
         if text in hints:
             return f'run: pip install "zmqrl[{extra}]"'
     return f"run: pip install {missing}" if missing else "install it"
-
-
-def _text(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

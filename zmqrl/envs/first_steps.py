@@ -150,6 +150,8 @@ def _traceback(cause: BaseException | None) -> str:
     if cause is None:
         return ""
     shown = traceback.TracebackException.from_exception(cause)
-    while len(shown.stack) > 1 and shown.stack[0].filename.startswith(_HERE):
+    while shown.stack and shown.stack[0].filename.startswith(_HERE):
         del shown.stack[0]
+    if not shown.stack:
+        return ""
     return "\n" + "".join(shown.format()).rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import threading
 import warnings
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
+from gymnasium import error as gym_error
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec as EnvRegistration
 from gymnasium.vector import AutoresetMode
@@ -25,6 +27,7 @@ from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.logs.standard_output import native_output_hidden
+from zmqrl.plugins import form, lacks
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]
@@ -107,7 +110,10 @@ def registered(env_id: str) -> EnvRegistration | None:
     """The entry of gymnasium's register; of an id without a version the highest one, as `gymnasium.make` has it."""
     found = gym.registry.get(env_id)
     if found is None:
-        namespace, name, version = registration.parse_env_id(env_id)
+        try:
+            namespace, name, version = registration.parse_env_id(env_id)
+        except gym_error.Error:  # not of the form of an id
+            return None
         highest = registration.find_highest_version(namespace, name) if version is None else None
         found = None if highest is None else gym.registry.get(registration.get_env_id(namespace, name, highest))
     return found
@@ -162,13 +168,23 @@ def quiet() -> Iterator[None]:
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
     if is_parallel(env):
         return _spec_of_agents(section, env)
-    observation = observation_spec(section.id, env.observation_space)
-    action = action_spec(section.id, env.action_space)
+    observation = observation_spec(section.id, _space(section, env, "observation_space"))
+    action = action_spec(section.id, _space(section, env, "action_space"))
     check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
     state = state_spec(section.id, stripped(env)[0])
     native = observation.kind == "box" and _has_native(section, env)
     return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
+
+
+def _space(section: EnvSection, env: Env, name: str) -> Any:
+    try:
+        return getattr(env, name)
+    except AttributeError as error:
+        if error.name != name:  # of a property of the user's
+            raise
+        kind = type(env.unwrapped).__name__
+        raise ConfigError(f"env.id: {section.id!r}: {kind} has no {name}; set self.{name} in __init__") from error
 
 
 def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
@@ -243,19 +259,34 @@ def _attribute(path: str) -> Callable[..., Any] | None:
 
 def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
     if not isinstance(entry, str) and len(entry) != 1:
+        from zmqrl.config.yaml_source import shown  # workers do without a parser of YAML
+
         raise ConfigError(
-            f"env.wrappers: {dict(entry)!r:.80}: each entry must be exactly one wrapper; write "
-            '["a.b:Wrapper", {"a.b:Other": {name: value}}]'
+            f"env.wrappers: {shown(dict(entry))}: each entry must be one wrapper, with its arguments indented below "
+            'it; or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]'
         )
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
-        wrapper = _attribute(path)
-        if wrapper is None:
-            raise ConfigError(f"env.wrappers: {path!r} was not found; write `module:Wrapper`")
-        wrapped: Env = wrapper(env, **arguments)
-        return wrapped
+        wrapper = _wrapper(path)
+        is_other_class = inspect.isclass(wrapper) and not issubclass(wrapper, gym.Env)
+        if not callable(wrapper) or (is_other_class and not is_parallel(env)):
+            raise ConfigError(f"env.wrappers: {path!r}: {form(wrapper)} is not a gymnasium.Wrapper")
+        wrapped: Any = wrapper(env, **arguments)
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error
+    if not isinstance(wrapped, gym.Env) and not is_parallel(wrapped):
+        raise ConfigError(f"env.wrappers: {path!r} makes {form(wrapped)}, which is not an env")
+    return wrapped  # type: ignore[no-any-return]
+
+
+def _wrapper(path: str) -> Any:
+    module, separator, name = path.partition(":")
+    if not separator:
+        raise ConfigError(f"env.wrappers: {path!r}: a wrapper is written module:Wrapper")
+    found = _attribute(path)
+    if found is None:
+        raise ConfigError(f"env.wrappers: {path!r}: {lacks(importlib.import_module(module), name)}")
+    return found
 
 
 def _register_namespace(env_id: str) -> None:

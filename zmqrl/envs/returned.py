@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
 
-from zmqrl.envs.explain import shown_path
+from zmqrl.plugins import shown_path
 
 NOTHING: Any = object()
 """In place of a returned value: the call has not returned."""
@@ -15,9 +16,16 @@ FORMS = {
     "step": ("obs", "reward", "terminated", "truncated", "info"),
 }
 
+KEYWORD = re.compile(r"reset\(\) (got an unexpected keyword argument '(seed|options)'|takes no keyword arguments)")
 
-def other_form(env: Any, call: str, returned: Any) -> str | None:
-    """What is wrong with the form of `returned` by `env.<call>`, and where that method is; None: nothing is."""
+
+def other_form(env: Any, call: str, returned: Any, error: Exception | None = None) -> str | None:
+    """What is wrong with the form of `returned` by `env.<call>`, and where that method is; None: nothing is.
+
+    `error` is what the call raised. A method with the form of gym 0.21 does not accept the arguments.
+    """
+    if call == "reset" and isinstance(error, TypeError) and KEYWORD.search(str(error)):
+        return f"reset must accept seed and options: reset(self, *, seed=None, options=None){_place(env, call)}"
     form = FORMS[call]
     is_sequence = isinstance(returned, (tuple, list))
     if returned is NOTHING or (is_sequence and len(returned) == len(form)):

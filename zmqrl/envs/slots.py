@@ -73,7 +73,7 @@ class SlotVectorEnv(VectorEnv, ABC):
 
     def _check_form(self, slot: int, env: Any, call: str, returned: Any, cause: Exception | None = None) -> None:
         """Of what `env.<call>` returned, when something was wrong with it."""
-        what = other_form(env, call, returned)
+        what = other_form(env, call, returned, cause)
         if what is not None:
             raise self._where(slot).fault(what) from cause
 

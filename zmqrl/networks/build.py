@@ -12,6 +12,7 @@ from zmqrl.networks.input import PIXEL, network_input
 from zmqrl.networks.kinds.base import known_kinds, layer_kind
 from zmqrl.networks.kinds.module import described
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
+from zmqrl.plugins import did_you_mean
 from zmqrl.types import SpaceSpec
 
 HIDDEN_GAIN = math.sqrt(2.0)
@@ -73,16 +74,21 @@ def check_section(section: NetworkSection) -> None:
                 f"network.kwargs: {dict(section.kwargs)}: network.kind {section.kind!r} has no arguments; "
                 "a torch.nn.Module of your own does"
             )
+    _check_activation(section.activation)
+
+
+def _check_activation(name: str) -> None:
     try:
-        kind = layer_kind(section.activation)
+        if (":" in name or name in known_kinds()) and layer_kind(name).is_activation:
+            return
+        problem = f"layer kind {name!r} is not an activation"
     except ConfigError as error:
-        raise ConfigError(f"network.activation: {error}") from error
-    if not kind.is_activation:
-        known = ", ".join(name for name in known_kinds() if layer_kind(name).is_activation)
-        raise ConfigError(
-            f"network.activation: layer kind {section.activation!r} is not an activation (known: {known}; "
-            "or a dotted path `module:Name`)"
-        )
+        problem = str(error)
+    known = [kind for kind in known_kinds() if layer_kind(kind).is_activation]
+    raise ConfigError(
+        f"network.activation: {problem}; known: {', '.join(known)}; or `module:Name` of a LayerKind of your own "
+        f"(docs/extending.md){did_you_mean(name, known)}"
+    )
 
 
 def is_module(section: NetworkSection) -> bool:

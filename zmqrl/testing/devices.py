@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.envs.explain import described
+from zmqrl.plugins import described
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.experience import SEED, acted, context_of, learn
 from zmqrl.types import Array

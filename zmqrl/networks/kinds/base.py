@@ -167,8 +167,14 @@ def without_backward(layers: tuple[LayerSpec, ...]) -> tuple[str, ...]:
 
 
 def numpy_layer(spec: LayerSpec, rows: int) -> NumpyLayer | None:
-    """The acting layer of a spec; None: it needs torch."""
-    return layer_kind(spec.kind).numpy(spec, rows)
+    """The acting layer of a spec; None: it needs torch. ConfigError: its arrays do not fit into memory."""
+    try:
+        return layer_kind(spec.kind).numpy(spec, rows)
+    except MemoryError as error:
+        raise ConfigError(
+            f"network.hidden: layer {spec.name!r} with {spec.inputs} inputs and {spec.outputs} outputs does not fit "
+            f"into memory: {error}; set smaller numbers"
+        ) from error
 
 
 def runtime_of(layers: tuple[LayerSpec, ...]) -> Literal["numpy", "torch"]:

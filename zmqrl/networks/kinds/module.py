@@ -6,7 +6,6 @@ by `torch.func.functional_call`. This process imports torch: a launcher does so 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import math
@@ -21,7 +20,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.loading import lazy
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
-from zmqrl.plugins import INSTALL
+from zmqrl.plugins import form, named
 from zmqrl.types import Array
 
 if TYPE_CHECKING:
@@ -143,15 +142,9 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
 
 def _made(spec: ModuleSpec, seed: int) -> nn.Module:
     """A new module whose first values are those of `seed`; torch's own random state stays what it was."""
-    module_name, _, attribute = spec.path.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"network.kind: {spec.path!r} cannot be loaded: {error}; {INSTALL}") from error
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"network.kind: {spec.path!r} cannot be loaded: {error}") from error
+    kind = named(spec.path, f"network.kind: {spec.path!r} cannot be loaded")
     if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module)):
-        raise ConfigError(f"network.kind: {spec.path!r} is not a torch.nn.Module: found {kind!r}")
+        raise ConfigError(f"network.kind: {spec.path!r} is not a torch.nn.Module: found {form(kind)}")
     kwargs = json.loads(spec.kwargs)
     with _own_random_state(seed):
         try:
@@ -159,7 +152,7 @@ def _made(spec: ModuleSpec, seed: int) -> nn.Module:
         except Exception as error:
             words = "".join(f", {name}={value!r}" for name, value in kwargs.items())
             raise ConfigError(
-                f"network.kind: {spec.path!r}: {attribute}(observation_space{words}) raised "
+                f"network.kind: {spec.path!r}: {kind.__name__}(observation_space{words}) raised "
                 f"{type(error).__name__}: {_line(error)}"
             ) from error
 
