@@ -110,6 +110,9 @@ def test_a_video_that_cannot_be_made(
 
     assert ".mp4 or .gif" in refused(stored, "--video", "out.avi")
     assert "nowhere does not exist" in refused(stored, "--video", "nowhere/out.mp4")
+    Path("afile").touch()
+    assert "afile is not a directory" in refused(stored, "--video", "afile/out.mp4")
+    assert "cannot be written" in refused(stored, "--video", "/proc/out.mp4")
     store_run("cartpole-ppo", tmp_path / "blind", env__id="tests.evaluator.test_rendering:Blind")
     for kind, cause in (("Blind", "render() returned None"), ("Walker", "unexpected keyword argument 'render_mode'")):
         module = {"Blind": "tests.evaluator.test_rendering", "Walker": "tests.envs.odd_envs"}[kind]

@@ -77,6 +77,13 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_none_left(directory / "requests")
 
 
+def test_a_run_in_place_of_the_host_is_named(zmqrl: Command, finished: Path) -> None:
+    """Else it would be the host of another run."""
+    for run in (finished, finished / "seed-1"):
+        refused = zmqrl("drain", run)
+        assert (refused.code, refused.err) == (2, f"zmqrl: HOST is required: zmqrl drain {run} HOST\n")
+
+
 NO_RUN = ": it is not a run directory, and not the id of a run that is active or in runs/"
 
 

@@ -79,7 +79,7 @@ def _group(argument: str) -> Group:
     except ConfigError:
         run, equals, label = argument.partition("=")
         directory = directory_of(run)
-        if not directory.is_dir():
+        if not run or not directory.is_dir():
             raise
         return group_of(f"{directory}{equals}{label}")
 

@@ -101,7 +101,7 @@ def check_video(path: Path) -> None:
     """Raise `ConfigError` when a video cannot be written to `path`: its suffix, its folder, a missing package."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: the file name of a video must end in {' or '.join(SUFFIXES)}")
-    check_file("--video", path)
+    check_file("", path)
     check_packages(path)
 
 
