@@ -100,6 +100,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["logs", "--tail", "3"], "zmqrl: unknown option --tail; see zmqrl logs --help\n"),
         (["config", "keys", "--foo"], "see zmqrl config keys --help"),
         (["export", "RUN", "DIR", "extra", "--to", "onnx"], "unexpected argument 'extra'; see zmqrl export --help"),
+        (["stop", "--wait", "--json"], "no active run"),
         (["help"], "did you mean `zmqrl --help`?"),
         (["compare"], "did you mean `zmqrl plot RUN RUN`?"),
         (["attach"], "did you mean `zmqrl status -f RUN`?"),

@@ -103,7 +103,7 @@ def unexpected_arguments(command: str, given: Sequence[str]) -> str:
     return f"unexpected argument {given[1]!r}; {meant}"
 
 
-def _number(kind: click.ParamType) -> str:
+def _number(kind: click.types.IntParamType | click.types.FloatParamType) -> str:
     """What a value of this type is, with its bounds."""
     what = "an integer" if "integer" in kind.name else "a number"
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)

@@ -99,7 +99,7 @@ def _check_values(command: click.Command, args: list[str]) -> None:
 
 
 def _needs_value(option: click.Option) -> bool:
-    return not option.is_flag and not option.count and option.to_info_dict()["flag_value"] in (None, False)
+    return not (option.is_flag or option.count or option._flag_needs_value)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -209,7 +209,7 @@ def _is_run(argument: str) -> bool:
     try:
         find_run(argument)
     except ConfigError:
-        return Path(argument).is_dir()  # a folder of runs
+        return any(Path(argument).glob("*/run.json"))
     return True
 
 
