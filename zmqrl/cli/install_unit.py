@@ -38,6 +38,7 @@ def install_unit_command(
     was started before.
     """
     from zmqrl.data_stores.files import check_writable
+    from zmqrl.launch.checks import check_new_directory, holds_run
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
@@ -45,6 +46,8 @@ def install_unit_command(
     name = name or config.run.name
     check_name(name)
     directory = (run_dir or Path("runs") / name).expanduser().absolute()
+    if not holds_run(directory):
+        check_new_directory(directory)
     check_writable("--run-dir", directory)
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain"]

@@ -20,7 +20,7 @@ from zmqrl.messages.files import LauncherReady
 
 READY = b"R"
 REPORT_S = 10.0
-"""A command that waits for longer says what it waits for."""
+"""A command that waits for longer reports what it waits for."""
 READY_MARK = "ZMQRL-READY "
 
 
