@@ -128,7 +128,7 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     assert "on gone" in down.err
     assert zmqrl("down", directory, "--limit", "local").code == 0
     missing = zmqrl("down", directory, "--limit", "g0ne")
-    assert missing.code == 2
+    assert (missing.code, missing.out) == (2, "")
     assert "did you mean 'gone'" in missing.err
 
 
@@ -174,6 +174,8 @@ def test_hosts_of_a_live_run_are_drained_not_brought_down(zmqrl: Command, finish
         live = {"pid": launcher.pid, "start_time": start_time, "ended_at": None}
         (directory / "run.json").write_text(json.dumps({**data, **live}))
         down = zmqrl("down", directory, "--limit", "local")
+        typo = zmqrl("down", directory, "--limit", "l0cal")
+        assert (typo.code, "unknown host or group" in typo.err) == (2, True), "the name is checked first"
         assert launcher.poll() is None
         launcher.kill()
     assert down.code == 2

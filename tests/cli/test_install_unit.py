@@ -48,6 +48,9 @@ def test_a_fault_is_reported_before_a_unit_is_written(zmqrl: Command, hosts: Pat
         (("--set", "run.sed=1"), "run.sed"),
         (("--name", "a b"), "--name 'a b'"),
         (("--limit", "nodes"), "--limit nodes"),
+        (("--run-dir", "hosts.yaml"), "hosts.yaml is not a directory"),
+        (("--run-dir", "hosts.yaml/run"), "hosts.yaml is not a directory"),
+        (("--run-dir", "."), "it holds no run"),
     ):
         ended = zmqrl("install-unit", "hosts.yaml", *words)
         assert ended.code == 2 and message in ended.err

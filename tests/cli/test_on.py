@@ -110,7 +110,7 @@ def test_the_launcher_there_continues_what_auto_found(resume: str, where: list[s
 
 
 def test_this_machine_is_not_another_host(zmqrl: Command) -> None:
-    for words in (("status",), ("stop",)):
+    for words in (("status",), ("stop",), ("fetch", "run-1")):
         ended = zmqrl(*words, "--on", "local")
         assert (ended.code, ended.err) == (
             2,

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -110,6 +111,12 @@ def test_a_video_that_cannot_be_made(
 
     assert ".mp4 or .gif" in refused(stored, "--video", "out.avi")
     assert "nowhere does not exist" in refused(stored, "--video", "nowhere/out.mp4")
+    Path("afile").touch()
+    assert "afile is not a directory" in refused(stored, "--video", "afile/out.mp4")
+    assert "cannot be written" in refused(stored, "--video", "/proc/out.mp4")
+    with monkeypatch.context() as failing:
+        failing.setattr("zmqrl.evaluator.rendering._writer", Mock(side_effect=OSError("Broken pipe\n\nFFMPEG LOG:")))
+        assert refused(stored, "--video", "out.mp4").endswith("cannot be written: Broken pipe\n")
     store_run("cartpole-ppo", tmp_path / "blind", env__id="tests.evaluator.test_rendering:Blind")
     for kind, cause in (("Blind", "render() returned None"), ("Walker", "unexpected keyword argument 'render_mode'")):
         module = {"Blind": "tests.evaluator.test_rendering", "Walker": "tests.envs.odd_envs"}[kind]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,32 @@ def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> No
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     ended = zmqrl("plot", seeds, "--metric", "versoin")
     assert ended.code == 2 and "did you mean 'version'?" in ended.err
+
+
+def test_plot_checks_all_its_files_before_it_writes_one(zmqrl: Command, seeds: Path) -> None:
+    Path("folder").mkdir()
+    ended = zmqrl("plot", seeds, "--csv", "folder")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--csv folder: cannot be written" in ended.err
+    assert not Path("returns.png").exists()
+
+
+def test_plot_names_the_part_of_its_argument_that_is_missing(zmqrl: Command, seeds: Path) -> None:
+    assert "=label: RUN is missing" in zmqrl("plot", "=label").err
+    assert "=: LABEL is missing" in zmqrl("plot", f"{seeds}=").err
+
+
+@pytest.mark.parametrize("python", ["/nope/python", "/etc/passwd", "without"])
+def test_the_baseline_of_a_benchmark_is_checked_before_its_first_run(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    without = tmp_path / "without"
+    without.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    without.chmod(0o755)
+    monkeypatch.setattr("zmqrl.bench.e2e.run_preset", lambda *_, **__: pytest.fail("a run was started"))
+    ended = zmqrl("bench", "e2e", "--sb3-python", tmp_path / python)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"--sb3-python {tmp_path / python}: " in ended.err
 
 
 @pytest.mark.parametrize("out", ["curve.bmp", "nowhere/curve.png"])

@@ -79,6 +79,24 @@ def test_a_live_run_is_found_shown_and_stopped(
     assert zmqrl("status", run_dir).out.startswith(f"{info.run_id}: stopped with exit code 0")
 
 
+@pytest.mark.timed
+def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigterm(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "zmqrl", "launch", hosts, *ENDLESS[:-2], "--run-dir", run_dir, "--detach"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launch:
+        assert launch.stdout is not None and launch.stderr is not None
+        line = next(line for line in launch.stderr if "zmqrl status" in line)
+        info = read_info(run_dir)
+        launch.terminate()
+        out, err = launch.communicate(timeout=60)
+    assert str(run_dir) in line and "not ready" in line
+    assert launch.returncode == 130, err
+    assert "continues in the background" not in out
+    assert info is not None and not await_gone([ProcessId(info.pid, info.start_time)], 0.0)
+
+
 def test_following_ends_with_the_run(live: tuple[Path, RunInfo]) -> None:
     run_dir, info = live
     command = [sys.executable, "-m", "zmqrl", "status", "-f", str(run_dir)]

@@ -59,9 +59,9 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
             "scale",
             "local=5",
         ): "local=5 gives 5 workers for 4 vector envs: in sync each worker needs at least one; set fewer workers",
-        ("scale", "local=0"): "local=0 would leave the run without workers; to end the run: zmqrl stop",
+        ("scale", "local=0"): "local: no other host has workers, and a run needs one; to end the run: zmqrl stop",
         ("drain", "l0cal"): "unknown host 'l0cal'; hosts of this run: local",
-        ("drain", "local"): "local=0 would leave the run without workers; to end the run: zmqrl stop",
+        ("drain", "local"): "local: no other host has workers, and a run needs one; to end the run: zmqrl stop",
     }
     for (command, argument), why in refusals.items():
         refused = zmqrl(command, directory, argument)
@@ -77,16 +77,24 @@ def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Comman
     await_none_left(directory / "requests")
 
 
+def test_a_run_in_place_of_the_host_is_named(zmqrl: Command, finished: Path) -> None:
+    """Else it would be the host of another run."""
+    for run in (finished, finished / "seed-1"):
+        refused = zmqrl("drain", run)
+        assert (refused.code, refused.err) == (2, f"zmqrl: HOST is required: zmqrl drain {run} HOST\n")
+
+
 NO_RUN = ": it is not a run directory, and not the id of a run that is active or in runs/"
 
 
 @pytest.mark.parametrize(("arguments", "why"), [
-    (("scale", "local=two"), "'local=two': expected HOST=N, where N is the number of workers"),
-    (("scale", "local=-1"), "'local=-1': expected HOST=N, where N is the number of workers"),
-    (("scale", "local=²"), "'local=²': expected HOST=N, where N is the number of workers"),
-    (("scale", "local="), "'local=': expected HOST=N, where N is the number of workers"),
-    (("scale", "=2"), "'=2': expected HOST=N, where N is the number of workers"),
-    (("scale", "some-run", "local"), "'local': expected HOST=N, where N is the number of workers"),
+    (("scale", "local=two"), "'local=two': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "local=-1"), "'local=-1': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "local=²"), "'local=²': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "local="), "'local=': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "=2"), "'=2': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "some-run", "local"), "'local': expected HOST=N, where N is the number of workers, 0 or more"),
+    (("scale", "local=1", "local=2"), "'local=2': local is listed twice; write each host once"),
     (("scale", "some-run"), "HOST=N is required: a host and its number of workers"),
     (("scale", "a/lr=1", "local=1"), "no run 'a/lr=1'" + NO_RUN),
     (("scale",), "HOST=N is required: a host and its number of workers"),

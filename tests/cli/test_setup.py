@@ -21,6 +21,7 @@ HOSTS = "hosts: {local: {workers: 1}, away: {manual: true}, node1: {ssh: 127.0.0
         (["--wheels", "."], "--wheels .: no wheels found; "),
         (["--wheels", "."], "constraints.txt annotated-types click cryptography "),
         (["--wheels", "none"], "--wheels none: no wheels found"),
+        (["--wheels", "hosts.yaml"], "--wheels hosts.yaml: is a file, not a directory"),
         (["--constraints", "none.txt"], "--constraints none.txt: cannot be read: No such file or directory"),
         (["--set", "hosts.node1.prt=22"], "--set: hosts.node1.prt: unknown key (value 22); did you mean 'port'?"),
     ],

@@ -94,11 +94,15 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["cartpole-pppo"], "did you mean 'cartpole-ppo'?"),
-        (["--for", "soon"], "'soon' is not a duration: write 60s, 10m or 90"),
+        (["--for", "soon"], "'soon' is not a duration of more than 0: write 60s, 10m or 90"),
         (["--only", "brokr"], "--only brokr: unknown fault"),
         (["--only", "broker", "--mode", "single"], "--only: the fault does not apply to any process"),
         (["--set", "run.seedd=1"], "run.seed"),
-        (["--json", "/nowhere/at/all.json"], "directory /nowhere/at not found"),
+        (["--json", "/nowhere/at/all.json"], "/nowhere/at does not exist"),
+        (["--json", "."], "--json .: cannot be written: Is a directory"),
+        (["--only", "run:disk-full"], "disk-full requires --small-disk"),
+        (["--at-least", "run:disk-full=1"], "disk-full requires --small-disk"),
+        (["--long", "--faults", "24"], "--long needs at least 168 faults: 24 (--at-least) in each of 7 scenarios"),
         (["--scenario", "dqn-snyc"], "unknown --scenario 'dqn-snyc'; known: ppo-sync, dqn-sync"),
         (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
@@ -133,6 +137,7 @@ def test_what_cannot_be_drilled_is_refused_and_nothing_written(
 
 def test_a_folder_that_holds_anything_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("results")
-    command = [*DRILL, "--run-dir", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "not empty" in done.stderr
+    for folder, why in ((tmp_path, "not empty"), (tmp_path / "mine", "is a file, not a directory")):
+        command = [*DRILL, "--run-dir", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2 and why in done.stderr

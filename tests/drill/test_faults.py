@@ -150,6 +150,11 @@ def test_a_kind_that_does_not_exist_is_named(value: str) -> None:
         kinds_named([value])
 
 
+def test_a_minimum_of_an_unknown_kind_suggests_no_role_alone() -> None:
+    with pytest.raises(ConfigError, match=r"^--at-least broker:foo: unknown fault; .*, launcher:kill-end$"):
+        minimums_named(["broker:foo=2"])
+
+
 def test_a_run_without_the_role_that_was_asked_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="--only"):
         plan_faults(1, 5, 10.0, [Target("single", frozenset({"learner"}), 0, only=kinds_named(["broker"]))])

@@ -255,6 +255,21 @@ def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, st
     assert run.summary()["status"] == "stopped"
 
 
+@pytest.mark.timed
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_waits_for_a_detached_run_ends_it(run_dir: Path, started: list[Run], number: int) -> None:
+    run = StandInRun(run_dir, "worker=silent", detach=True)
+    started.append(run)
+    until(lambda: run.status().get("phase") is not None, "the run", START_S)
+    info = json.loads((run_dir / "run.json").read_text())
+    run.process.send_signal(number)
+    assert run.process.wait(START_S) == 130
+    assert not await_gone([ProcessId(info["pid"], info["start_time"])], 0.0)
+    assert run.summary()["status"] == "interrupted"
+    assert run.process.stdout is not None
+    assert "continues" not in run.process.stdout.read()
+
+
 def test_a_terminal_that_closes_does_not_end_the_run(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, "train_s=2")
     started.append(run)

@@ -350,7 +350,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
         tmp_path, '{"scale": {"local": 2, "b": 3}}', 1.0
     )
     assert (manual.state.hosts["b"].state, manual.orchestrator.commands(SetWorkers)) == ("ready", [])
-    assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
+    assert "b: removed from the run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
     assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
     assert {manual.state.workers[index].state for index in (1, 2)} == {"ended"}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
@@ -362,7 +362,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
 def test_a_host_that_is_not_invited_any_more_is_not_let_in(manual: Links, tmp_path: Path) -> None:
     manual.listen()
     token = digest_of(str(invitation(tmp_path)[1].enrolment))
-    assert "b: not part of this run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
+    assert "b: removed from the run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
     assert not (tmp_path / "private" / "b.connect").exists()
     manual.tell("local", "enrolled", role="broker", index=0, token=token, public="key")
     assert (manual.allowed().hosts, manual.allowed().tokens) == ({}, {})

@@ -62,6 +62,8 @@ def make_key(path: Path, passphrase: str = "") -> str:
 def test_a_name_that_nobody_knows(lab: Lab) -> None:
     error = refused(target_of(lab, 1, hostname="no-such-host.invalid"))
     assert "unknown host name 'no-such-host.invalid'" in error.cause
+    assert "Errno" not in error.cause
+    assert "~/.ssh/config" in error.fix
     assert "getent hosts no-such-host.invalid" in error.fix and "hosts.h1.ssh" in error.fix
 
 

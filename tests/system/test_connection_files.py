@@ -119,7 +119,7 @@ def test_a_file_admits_one_host_and_whoever_has_stolen_it_none(run: InvitedRun, 
     again = run.worker(run.file)
     run.wait_for(lambda: run.state("far") == "ready")
     run.wait_for_more()
-    assert "far: not part of this run" in send_request(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
+    assert "far: removed from the run" in send_request(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
     ended(again)
     run.wait_for(lambda: run.state("far") == "drained")
     run.wait_for_more()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 from zmqrl.bench.report import RUN_LIMIT_S, BenchResult, Figure, run_preset
+from zmqrl.errors import ConfigError
 
 ASYNC_STEPS, SYNC_STEPS = 1_500_000, 100_000
 
@@ -21,6 +22,8 @@ def run(repeats: int = 3, seeds: int = 5, sb3_python: str | None = None) -> Benc
     """`sb3_python`: an interpreter that has Stable-Baselines3; default: this one, when it has."""
     fast, zoo, sb3 = [], [], []
     python = sb3_python or (sys.executable if importlib.util.find_spec("stable_baselines3") else None)
+    if sb3_python is not None:
+        _check(sb3_python)
     for _ in range(repeats):
         endless = {"run.stop_at_return": None, "evaluator.episodes": 0}
         summary = run_preset("cartpole-ppo", {**endless, "run.total_env_steps": ASYNC_STEPS}, mode="async")
@@ -45,6 +48,21 @@ def run(repeats: int = 3, seeds: int = 5, sb3_python: str | None = None) -> Benc
     steps = {"async_env_steps": ASYNC_STEPS, "sync_env_steps": SYNC_STEPS}
     settings = {"workers": 2, **steps, "stable_baselines3": bool(sb3)}
     return BenchResult("e2e", figures, settings, ratios)
+
+
+def _check(python: str) -> None:
+    """ConfigError unless `python` is an interpreter that has Stable-Baselines3."""
+    command = [python, "-c", "import stable_baselines3"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
+    except OSError as error:
+        raise ConfigError(f"--sb3-python {python}: cannot be executed: {error.strerror}") from error
+    if done.returncode != 0:
+        cause = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ConfigError(
+            f"--sb3-python {python}: importing stable_baselines3 failed: {cause}; write the path of a Python "
+            "interpreter that has Stable-Baselines3"
+        )
 
 
 def _stable_baselines3(python: str) -> float:

@@ -71,10 +71,10 @@ def _bring_down(target: TargetRun, limit: Sequence[str], as_data: bool) -> list[
     """Report host by host. Returns what is not down, as `run on host`."""
     from zmqrl.launch.teardown import bring_down
 
+    reports, unclean = bring_down(target, limit), []
     if not as_data:
         click.echo(f"run {target.run_id}:")
-    unclean = []
-    for report in bring_down(target, limit):
+    for report in reports:
         click.echo(_data(target.run_id, report) if as_data else _line(report))
         if not report.is_down:
             unclean.append(f"{target.run_id} on {report.host}")

@@ -41,7 +41,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
         except ValueError:
             seconds = 0.0
         if seconds <= 0:
-            self.fail(f"{value!r} is not a duration: write 60s, 10m or 90", parameter, context)
+            self.fail(f"{value!r} is not a duration of more than 0: write 60s, 10m or 90", parameter, context)
         return seconds
 
 
@@ -174,9 +174,14 @@ def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) ->
 
 
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
+    from zmqrl.data_stores.files import check_file, check_writable
+
     folder = expanded(run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}", "--run-dir").absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--run-dir {folder}: is a file, not a directory")
+    if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"--run-dir {folder} exists and is not empty; choose another directory")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise ConfigError(f"--json {json_file}: directory {json_file.absolute().parent} not found")
+    check_writable("--run-dir", folder)
+    if json_file is not None:
+        check_file("--json", json_file)
     return folder

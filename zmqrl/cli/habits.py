@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 import click
@@ -13,11 +14,14 @@ from zmqrl.config.known_keys import KnownKeys
 COMMANDS = {
     **dict.fromkeys(("enjoy", "evaluate", "play", "test"), "zmqrl eval RUN"),
     **dict.fromkeys(("load", "predict"), "zmqrl eval RUN`, or in Python `zmqrl.load_policy(RUN)"),
-    **dict.fromkeys(("continue", "restore", "resume"), "zmqrl train --resume DIR"),
+    **dict.fromkeys(("continue", "restart", "restore", "resume"), "zmqrl train --resume DIR"),
     **dict.fromkeys(("fit", "learn", "run", "start"), "zmqrl train PRESET"),
     **dict.fromkeys(("cancel", "kill"), "zmqrl stop RUN"),
     **dict.fromkeys(("algos", "envs", "list", "ls"), "zmqrl presets"),
     **dict.fromkeys(("ps", "runs", "top"), "zmqrl status"),
+    "attach": "zmqrl status -f RUN",
+    "compare": "zmqrl plot RUN RUN",
+    "help": "zmqrl --help",
     "save": "zmqrl export RUN DIR",
     "install": "zmqrl setup hosts.yaml",
     "tensorboard": "tensorboard --logdir RUN/tensorboard",
@@ -26,10 +30,14 @@ OPTIONS = {
     **dict.fromkeys(("env_id", "env_name", "environment", "gym_id"), "--env ID"),
     **dict.fromkeys(("agent", "algorithm", "run"), "--algo KIND"),
     **dict.fromkeys(("n_jobs", "num_cpus", "num_env_runners", "num_rollout_workers", "num_workers"), "--workers N"),
+    **dict.fromkeys(("host", "hosts"), "zmqrl launch hosts.yaml"),
+    **dict.fromkeys(("out", "out_dir", "output"), "--run-dir DIR"),
     **dict.fromkeys(("n_seeds", "num_samples"), "--seeds N"),
     **dict.fromkeys(("checkpoint_path", "load", "restore", "trained_agent"), "--resume DIR or --init-from RUN"),
     **dict.fromkeys(("config", "conf_file", "hparams", "hyperparams"), "zmqrl train FILE.yaml, or --set KEY=VALUE"),
 }
+NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
+UNEXPECTED = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 OF_A_RUN = ("train", "launch")
 """Commands that take `--set`."""
 
@@ -44,9 +52,26 @@ def unknown_command(name: str, known: list[str]) -> str | None:
 
 def unknown_option(error: click.NoSuchOption) -> str:
     """The message for an option that does not exist, with the option or key that was meant."""
-    command = error.ctx.command.name if error.ctx is not None else None
-    meant = _meant(error.option_name) if command in OF_A_RUN else None
-    return f"unknown option {error.option_name}; {meant}" if meant else error.format_message()
+    context = error.ctx
+    if context is None:
+        return error.format_message()
+    command, name = context.command, alias(error.option_name)
+    meant = next((_as_argument(command, p) for p in command.params if _is_argument(p) and p.name == name), None)
+    if meant is None and command.name in OF_A_RUN:
+        meant = _meant(error.option_name)
+    return f"unknown option {error.option_name}; {meant or _near(error.option_name, context)}"
+
+
+def message_of(error: click.ClickException) -> str:
+    """The message of any error of the command line, in one line."""
+    if isinstance(error, click.NoSuchOption):
+        return unknown_option(error)
+    text = " ".join(error.format_message().split())  # the choices of an option are lines of their own
+    if isinstance(error, click.BadParameter) and isinstance(kind := error.param and error.param.type, NUMBERS):
+        return text.replace(f"is not a valid {kind.name}.", f"is not {_number(kind)}")
+    if isinstance(error, click.UsageError) and error.ctx is not None and (found := UNEXPECTED.fullmatch(text)):
+        return f"unexpected argument {found[1]!r}; {_help_of(error.ctx)}"
+    return text
 
 
 def blank_in_set(arguments: Sequence[str]) -> str | None:
@@ -76,6 +101,44 @@ def unexpected_arguments(command: str, given: Sequence[str]) -> str:
         elif ENV_ID.fullmatch(other) or DOTTED_PATH.fullmatch(other):
             meant = f"write zmqrl train --env {other} --algo {algorithm}"
     return f"unexpected argument {given[1]!r}; {meant}"
+
+
+def _number(kind: click.types.IntParamType | click.types.FloatParamType) -> str:
+    """What a value of this type is, with its bounds."""
+    what = "an integer" if "integer" in kind.name else "a number"
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    if least is None:
+        return what
+    return f"{what}, {least:g} or more" if most is None else f"{what} from {least:g} to {most:g}"
+
+
+def _is_argument(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Argument)
+
+
+def _as_argument(command: click.Command, parameter: click.Parameter) -> str:
+    return f"write zmqrl {command.name} {str(parameter.name).upper()}"
+
+
+def _near(option: str, context: click.Context) -> str:
+    """The option of the command that is spelled alike, and where all are."""
+    names = {
+        name.lstrip("-"): name
+        for parameter in context.command.params
+        for name in parameter.opts
+        if name.startswith("--")
+    }
+    near = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
+    hint = f"did you mean {names[near[0]]}? " if near else ""
+    return f"{hint}{_help_of(context)}"
+
+
+def _help_of(context: click.Context) -> str:
+    names: list[str] = []
+    while context.parent is not None:
+        names.insert(0, str(context.info_name))
+        context = context.parent
+    return f"see {' '.join(['zmqrl', *names])} --help"
 
 
 def _meant(option: str) -> str | None:

@@ -38,6 +38,8 @@ def install_unit_command(
     HOSTS is a hosts file (hosts.yaml). When the unit is enabled, it starts the run at each boot, or resumes it if it
     was started before.
     """
+    from zmqrl.data_stores.files import check_writable
+    from zmqrl.launch.checks import check_new_directory, holds_run
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
@@ -45,6 +47,9 @@ def install_unit_command(
     name = name or config.run.name
     check_name(name)
     directory = expanded(run_dir or Path("runs") / name, "--run-dir").absolute()
+    if not holds_run(directory):
+        check_new_directory(directory)
+    check_writable("--run-dir", directory)
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain"]
     command += [word for pair in overrides for word in ("--set", pair)]

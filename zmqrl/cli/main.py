@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,25 @@ class _LazyGroup(click.Group):
 
             if (message := unknown_command(args[0], list(COMMANDS))) is not None:
                 raise click.UsageError(message)
-        return super().resolve_command(context, args)
+        name, command, rest = super().resolve_command(context, args)
+        if command is not None:
+            _check_values(command, rest)
+        return name, command, rest
+
+
+def _check_values(command: click.Command, args: list[str]) -> None:
+    """UsageError for an option whose value would be the next option of the command."""
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    names = {"--help", *(name for option in options for name in option.opts)}
+    with_value = {name for option in options if _needs_value(option) for name in option.opts}
+    before_dashes = args[: args.index("--")] if "--" in args else args
+    for name, following in pairwise(before_dashes):
+        if name in with_value and following in names:
+            raise click.UsageError(f"{name} requires a value; see zmqrl {command.name} --help")
+
+
+def _needs_value(option: click.Option) -> bool:
+    return not (option.is_flag or option.count or option._flag_needs_value)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -108,14 +127,10 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
-    except click.NoSuchOption as error:
-        from zmqrl.cli.habits import unknown_option
-
-        _fail(unknown_option(error), 2)
-    except click.MissingParameter as error:  # the choices of an option are lines of their own
-        _fail(" ".join(error.format_message().split()), 2)
     except click.ClickException as error:
-        _fail(error.format_message(), 2)
+        from zmqrl.cli.habits import message_of
+
+        _fail(message_of(error), 2)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except _EndOfOutput:

@@ -47,11 +47,15 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
     directories. Each argument is drawn as one curve per metric. An argument that names several runs is drawn as their
     interquartile mean, with a 95 % bootstrap interval.
     """
+    from zmqrl.data_stores.files import check_file
     from zmqrl.metrics.curves import RETURN
     from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
+    for key, path in (("--out", out), ("--csv", csv_file)):
+        if path is not None:
+            check_file(key, path)
     plot = make_plot([_group(run) for run in runs], metric or RETURN, smooth)
     for text in plot.left_out:
         click.echo(f"not drawn: {text}", err=True)
@@ -75,7 +79,7 @@ def _group(argument: str) -> Group:
     except ConfigError:
         run, equals, label = argument.partition("=")
         directory = directory_of(run)
-        if not directory.is_dir():
+        if not run or not directory.is_dir():
             raise
         return group_of(f"{directory}{equals}{label}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -175,7 +176,9 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     for argument in arguments[is_run:]:
         host, _, count = argument.partition("=")
         if not host or not count.isdecimal():
-            raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers")
+            raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers, 0 or more")
+        if host in workers:
+            raise ConfigError(f"{argument!r}: {host} is listed twice; write each host once")
         workers[host] = int(count)
     if not workers:
         raise ConfigError(MISSING)
@@ -195,7 +198,19 @@ def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
         raise ConfigError("HOST is required: zmqrl drain [RUN] HOST")
     if len(arguments) > 2:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")
+    if len(arguments) == 1 and _is_run(arguments[0]):
+        raise ConfigError(f"HOST is required: zmqrl drain {shlex.quote(arguments[0])} HOST")
     _send(arguments[0] if len(arguments) == 2 else None, arguments[-1:], {arguments[-1]: 0}, as_data)
+
+
+def _is_run(argument: str) -> bool:
+    from zmqrl.cli.find_run import find_run
+
+    try:
+        find_run(argument)
+    except ConfigError:
+        return any(Path(argument).glob("*/run.json"))
+    return True
 
 
 def _send(run: str | None, rest: Sequence[str], workers: dict[str, int], as_data: bool) -> None:

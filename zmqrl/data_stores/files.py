@@ -117,6 +117,22 @@ def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, dur
     return nbytes
 
 
+def check_file(key: str, path: Path) -> None:
+    """Raise `ConfigError` naming `key`, if any, when no file can be written at `path`. Nothing is left there."""
+    place = f"{key} {path}".lstrip()
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        why = "is not a directory" if folder.exists() else "does not exist"
+        raise ConfigError(f"{place}: cannot be written: {folder} {why}")
+    try:
+        if path.exists():
+            path.open("ab").close()
+        else:
+            os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=folder))
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be written: {error.strerror}") from error
+
+
 def check_writable(key: str, path: Path) -> None:
     """Raise `ConfigError` naming `key` when `path` is not, and cannot become, a directory that can be written."""
     there = path

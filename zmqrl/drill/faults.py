@@ -11,6 +11,10 @@ from zmqrl.errors import ConfigError
 
 WHOLE_RUN = frozenset({"agent", "launcher"})
 """Roles whose death ends the attempt."""
+NOT_APPLICABLE = (
+    "the fault does not apply to any process of these runs; disk-full requires --small-disk, and mode single has no "
+    "broker and no workers"
+)
 EVERY_PROCESS = "run"
 """The role of faults of all processes of a run."""
 
@@ -161,7 +165,8 @@ def _kinds(value: str, option: str) -> list[Kind]:
     meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
-        raise ConfigError(f"{option} {value}: unknown fault; known: {known}, or a role for all faults of it")
+        role_alone = ", or a role for all faults of it" if option == "--only" else ""
+        raise ConfigError(f"{option} {value}: unknown fault; known: {known}{role_alone}")
     return meant
 
 
@@ -243,7 +248,7 @@ def _drawn(
 ) -> list[tuple[Target, Kind]]:
     """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
     if not targets:
-        raise ConfigError("--only: the fault does not apply to any process of these runs")
+        raise ConfigError(f"--only: {NOT_APPLICABLE}")
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
         raise ConfigError(
@@ -261,9 +266,7 @@ def _drawn(
 def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
     able = [target for target in targets if target.can_have(kind)]
     if not able:
-        raise ConfigError(
-            f"--at-least {kind.role}:{kind.action.value}: the fault does not apply to any process of these runs"
-        )
+        raise ConfigError(f"--at-least {kind.role}:{kind.action.value}: {NOT_APPLICABLE}")
     return able[dice.randrange(len(able))]
 
 

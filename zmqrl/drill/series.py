@@ -12,6 +12,7 @@ from zmqrl.drill.faults import Action, Kind
 from zmqrl.drill.report import Report
 from zmqrl.drill.runs import DrillRequest
 from zmqrl.drill.scenarios import SCENARIOS
+from zmqrl.errors import ConfigError
 
 ROLES = ("worker", "broker", "learner", "agent")
 """Whose kills and recovery times have a column."""
@@ -62,6 +63,12 @@ def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
         ConfigError, Interrupted: As `drill`; the scenarios before have their reports.
     """
     share = len(SCENARIOS)
+    least = sum(minimum.count for minimum in request.at_least)
+    if request.faults // share < least:
+        raise ConfigError(
+            f"--faults {request.faults}: --long needs at least {share * least} faults: {least} (--at-least) in each of "
+            f"{share} scenarios"
+        )
     reports = {}
     for scenario in SCENARIOS.values():
         assert scenario.name is not None

@@ -13,6 +13,7 @@ import numpy as np
 from zmqrl.acting.base import Policy
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
+from zmqrl.data_stores.files import check_file
 from zmqrl.envs.make import make_for_scores, quiet, stripped
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.evaluator.evaluation import Evaluation
@@ -89,7 +90,7 @@ class RenderedEpisode:
         return env
 
     def _fault(self, error: BaseException) -> ConfigError:
-        cause = (str(error).splitlines() or [""])[0]
+        cause = _first_line(error)
         what = cause if type(error) is ValueError else f"{type(error).__name__}: {cause}".removesuffix(": ")
         return ConfigError(
             f"env.id: {self._section.id!r} cannot be rendered with render_mode {self._mode!r}: {what}{_fix(cause)}"
@@ -100,8 +101,12 @@ def check_video(path: Path) -> None:
     """Raise `ConfigError` when a video cannot be written to `path`: its suffix, its folder, a missing package."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{path}: the file name of a video must end in {' or '.join(SUFFIXES)}")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: the directory {path.absolute().parent} does not exist")
+    check_file("", path)
+    check_packages(path)
+
+
+def check_packages(path: Path) -> None:
+    """Raise `ConfigError` when a package that writes such a file is missing."""
     for package in ("imageio", *(["imageio_ffmpeg"] if path.suffix == ".mp4" else [])):
         try:
             importlib.import_module(package)
@@ -128,7 +133,7 @@ def record(
     try:
         return _written(policy, episode, path, abandoned)
     except (OSError, RuntimeError) as error:  # imageio raises both when ffmpeg or the disk fails
-        raise ConfigError(f"{path}: the video cannot be written: {error}") from error
+        raise ConfigError(f"{path}: the video cannot be written: {_first_line(error)}") from error
     finally:
         episode.close()
 
@@ -160,6 +165,10 @@ def _writer(path: Path, frames_per_s: float) -> Any:
     if path.suffix == ".gif":
         return imageio.v2.get_writer(path, format="GIF", duration=1000.0 / frames_per_s, loop=0)  # type: ignore[arg-type]
     return imageio.v2.get_writer(path, format="FFMPEG", fps=frames_per_s, macro_block_size=1)  # type: ignore[arg-type]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def _fix(cause: str) -> str:

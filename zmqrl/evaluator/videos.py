@@ -8,7 +8,7 @@ from pathlib import Path
 from zmqrl.acting.base import Policy
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, EnvFault
-from zmqrl.evaluator.rendering import check_video, record
+from zmqrl.evaluator.rendering import check_packages, record
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent
 from zmqrl.types import Notice
@@ -59,8 +59,8 @@ class Videos:
 def video_suffix() -> str:
     """`.mp4`, or `.gif` where imageio has no ffmpeg. ConfigError when imageio is missing."""
     try:
-        check_video(Path("video.mp4"))
+        check_packages(Path("video.mp4"))
     except ConfigError:
-        check_video(Path("video.gif"))
+        check_packages(Path("video.gif"))
         return ".gif"
     return ".mp4"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,8 @@ from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages.files import LauncherReady
 
 READY = b"R"
+REPORT_S = 10.0
+"""A command that waits for longer reports what it waits for."""
 READY_MARK = "ZMQRL-READY "
 
 
@@ -35,16 +38,32 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
         os.close(read_fd)
         os._exit(_child(run_dir, run, write_fd))
     os.close(write_fd)
-    before = signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
     try:
-        ready = os.read(read_fd, 1) == READY
-        if not ready:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with _forwarded_to(pid):
+            if not select.select([read_fd], [], [], REPORT_S)[0]:
+                print(
+                    f"waiting for workers that are not ready; see: zmqrl status {run_dir}; to stop the run: Ctrl-C",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            if os.read(read_fd, 1) != READY:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
-        signal.signal(signal.SIGINT, before)
         os.close(read_fd)
     print(f"run in {run_dir} continues in the background (pid {pid}): `zmqrl status {run_dir}`")
     return 0
+
+
+@contextlib.contextmanager
+def _forwarded_to(pid: int) -> Iterator[None]:
+    """Signals that end this command go to the launcher, which ends the run; SIGHUP unless nohup ignores it."""
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: os.kill(pid, n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_in_place(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int:

@@ -364,7 +364,7 @@ class HostLinks:
             self._scaling.scale(host, 0, least=0)
             self._state.drain(host)
             self._allow()
-            return f"{host}: not part of this run; rows that it has not delivered are dropped"
+            return f"{host}: removed from the run; env steps that it has not delivered are dropped"
         row = self._state.hosts.expect(host, workers)
         row.state = "connecting"
         self._allow()  # first: it forgets the indexes of the agent that is removed

@@ -317,7 +317,10 @@ class Launcher:
         elif isinstance(event.event, agent.Writing):
             self._give_time()
         self._observe(self._observer.on_event(event, self._state))
-        if self._on_ready is not None and self._state.all_ready and not self._state.hosts.unusable_others:
+        # While the run stops, the hosts that have not left would count as all.
+        is_stopping = self._signals.request is not Request.NONE
+        is_ready = self._state.all_ready and not self._state.hosts.unusable_others
+        if self._on_ready is not None and is_ready and not is_stopping:
             self._on_ready()
             self._on_ready = None
 

@@ -203,5 +203,6 @@ class Scaling:
 
 
 def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
-    changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
-    return ConfigError(f"{changes} would leave the run without workers; to end the run: zmqrl stop")
+    return ConfigError(
+        f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
+    )

@@ -65,7 +65,12 @@ def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float 
         ConfigError: `limit` names no host of the run, or the run continues and would take the host back.
     """
     config, problem = _config(target_run)
-    hosts = _hosts(target_run, config, limit)
+    return _reports(target_run, config, problem, _hosts(target_run, config, limit), bool(limit), grace_s)
+
+
+def _reports(
+    target_run: TargetRun, config: Config | None, problem: str | None, hosts: list[str], limit: bool, grace_s: float
+) -> Iterator[HostReport]:
     reports = []
     if target_run.info is not None and target_run.run_dir is not None and not limit:
         reports.append(_end_launcher(target_run.run_dir, target_run.info, config))
@@ -144,13 +149,14 @@ def _hosts(target_run: TargetRun, config: Config | None, limit: Sequence[str]) -
         return list(dict.fromkeys([LOCAL, *known]))
     if config is None:
         raise ConfigError("--limit: the hosts of this run are unknown on this machine; omit --limit")
+    without_learner = replace(config, learner=replace(config.learner, host=NO_HOST))  # or it would stay, named or not
+    hosts = [name for name in limited(without_learner, limit).hosts if name != NO_HOST]
     if target_run.info is not None and target_run.run_dir is not None and is_live(target_run.run_dir, target_run.info):
         raise ConfigError(
             f"--limit: run {target_run.run_id} is active, and its launcher would reconnect to the host; "
             f"remove the host from the run: zmqrl drain {target_run.run_id} HOST"
         )
-    without_learner = replace(config, learner=replace(config.learner, host=NO_HOST))  # or it would stay, named or not
-    return [name for name in limited(without_learner, limit).hosts if name != NO_HOST]
+    return hosts
 
 
 def _on_hosts(

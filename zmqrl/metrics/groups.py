@@ -36,7 +36,9 @@ def group_of(argument: str) -> Group:
     path, separator, label = argument.rpartition("=")
     if separator and label and (found := _runs_of(Path(path), other_than=f"{Path(path).name}=")):
         return Group(label, found)
-    shown = path if separator and label else argument
+    if separator and not (path and label):
+        raise ConfigError(f"{argument}: {'LABEL' if path else 'RUN'} is missing; write RUN=LABEL")
+    shown = path if separator else argument
     if Path(shown).is_dir():
         raise ConfigError(f"{shown}: no metrics: {METRICS} is missing in this directory, and in its directories seed-*")
     raise ConfigError(f"{shown}: no run directory has this name, or a name that begins with it")

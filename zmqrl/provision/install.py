@@ -105,7 +105,9 @@ class Installed:
 
 def wheel_files(folder: Path) -> tuple[Path, ...]:
     """The wheels of a folder for hosts without an index. ConfigError when there are none."""
-    files = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--wheels {folder}: is a file, not a directory")
+    files = tuple(sorted(folder.glob("*.whl")))
     if not files:
         raise ConfigError(
             f"--wheels {folder}: no wheels found; download them where a package index is reachable: "

@@ -18,8 +18,10 @@ def is_about_keys(cause: str) -> bool:
 
 def unknown_name(target: Target, why: str) -> HostFailed:
     """The name has no address."""
-    name = f"hosts.{target.host}.ssh"
-    fix = f"try: getent hosts {target.hostname}; or set {name} to an address, or to a name that ssh knows"
+    fix = (
+        f"try: getent hosts {target.hostname}; or add {target.hostname} to ~/.ssh/config; or write the address of the "
+        f"host (in a hosts file: hosts.{target.host}.ssh)"
+    )
     return HostFailed(target.host, f"unknown host name {target.hostname!r} ({why})", fix)
 
 

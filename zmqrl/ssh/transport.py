@@ -44,7 +44,8 @@ class Direct(SshTransport):
         try:
             addresses = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_STREAM)
         except (socket.gaierror, UnicodeError) as error:
-            raise refusals.unknown_name(target, str(error)) from error
+            why = getattr(error, "strerror", None) or str(error)  # without the number of the error
+            raise refusals.unknown_name(target, why) from error
         self.stream = self._connect(target, addresses, timeout_s)
 
     def _connect(self, target: Target, addresses: list, timeout_s: float) -> socket.socket:  # type: ignore[type-arg]
