@@ -105,7 +105,12 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
             _log.warning("%s: %s cannot be loaded: %s", place, counted(len(damaged), "checkpoint"), causes)
         return found
     if damaged:
-        message = f"{place}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
+        which = (
+            "the only checkpoint of the policy is"
+            if len(damaged) == 1
+            else f"all {len(damaged)} checkpoints of the policy are"
+        )
+        message = f"{place}: {which} damaged or unreadable ({causes})"
         raise DamagedCheckpoints(message, tuple(damaged))
     raise StoreError(f"{place} has no version of the policy; train the run until its first checkpoint")
 
