@@ -148,8 +148,10 @@ def test_a_damaged_run_json_is_named(zmqrl: Command, run: Path, content: bytes |
         ("drain", run, "a"),
     ):
         line = fails(zmqrl, *command)
-        assert "r/run.json cannot be read: " in line and "zmqrl train --resume r" in line
-    assert zmqrl("train", "--resume", run, "--dry-run").code == 0
+        assert "r/run.json cannot be read: " in line and "--init-from r" in line
+    if content is not None:
+        assert "r/run.json cannot be read: " in fails(zmqrl, "train", "--resume", run, "--for", "9", "--dry-run")
+    assert zmqrl("train", "cartpole-ppo", "--init-from", run, "--dry-run").code == 0
 
 
 def test_lines_of_metrics_that_are_no_rows_are_counted(zmqrl: Command, run: Path) -> None:

@@ -255,8 +255,8 @@ def refuse_damaged_info(run_dir: Path) -> None:
     except (OSError, ValueError, WireError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{run_dir / 'run.json'} cannot be read: {cause}; to continue the run, and write the file again: "
-            f"{resume_command(run_dir)}"
+            f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run, or start a new "
+            f"run with its weights: --init-from {shlex.quote(str(run_dir))}"
         ) from error
 
 
