@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.run_directory import stored_config
+from zmqrl.launch.summary import Summary
 from zmqrl.networks.initial import initial_weights
 from zmqrl.types import EnvSpec, Version, Weights
 
@@ -31,3 +33,22 @@ def store_run(preset: str, run_dir: Path, *numbers: int, **overrides: Any) -> tu
     for number in numbers or (4,):
         store.save(Version(0, number), weights, {"env_steps": str(100 * number)})
     return config, env, weights
+
+
+def summary_data(**changes: Any) -> dict[str, Any]:
+    """The content of the `summary.json` of a run that was done, with `changes`; None in all else that may be None."""
+    known = {
+        "status": "done",
+        "exit_code": 0,
+        "run_id": "run-1",
+        "mode": "sync",
+        "algorithm": "ppo",
+        "env": "CartPole-v1",
+        "seed": 1,
+        "workers": 1,
+        "wall_s": 1.0,
+        "restarts": 0,
+        "peak_pss_mb": {},
+    }
+    required = [f.name for f in fields(Summary) if f.default is MISSING and f.default_factory is MISSING]
+    return {**dict.fromkeys(required), **known, **changes}

@@ -150,3 +150,10 @@ def test_watch(zmqrl: Command, stored: Path, monkeypatch: pytest.MonkeyPatch) ->
     lines = ended.out.splitlines()
     assert [line.partition(": return ")[0] for line in lines] == ["version 0-5, seed 5", "version 0-5, seed 6"]
     assert float(lines[0].rpartition(" ")[2]) > 1
+
+
+@pytest.mark.parametrize("command", [("eval", "r"), ("watch", "r"), ("logs", "r"), ("bench", "bus"), ("drill",)])
+def test_a_number_that_is_none(zmqrl: Command, command: tuple[str, ...]) -> None:
+    flag = {"logs": "-n", "bench": "--repeats", "drill": "--faults"}.get(command[0], "--episodes")
+    ended = zmqrl(*command, flag, "x")
+    assert ended.code == 2 and "'x' is not a valid whole number" in ended.err

@@ -266,7 +266,11 @@ def test_following_shows_lines_of_all_logs_as_they_come(live: tuple[Path, RunInf
 def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     status = {
         "run_id": "r",
+        "mode": "sync",
         "phase": "running",
+        "progress": 0.5,
+        "eta_s": None,
+        "score": {},
         "env_steps": 5,
         "total_env_steps": 10,
         "wall_s": 3.0,
@@ -400,7 +404,9 @@ def test_clean_removes_what_a_dead_run_left(
             "1 folder of dead runs removed",
             "of dead runs elsewhere: zmqrl clean dead",
         ]
-        ended = zmqrl("clean", "dead", "held")
+        ended = zmqrl("clean", "dead", "held", "foo")
     assert ended.out.splitlines() == [f"removed {root / 'dead'}", "1 folder of dead runs removed"]
+    held, foo = ended.err.splitlines()
+    assert held.startswith("held: not removed: the run is active") and foo.startswith("foo: not removed: no socket")
     assert os.listdir(root) == ["held"]
     shutil.rmtree(root)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from tests.cli.commands import Command
+from tests.stored_runs import summary_data
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.supervision.process_table import identify
 
@@ -57,7 +58,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 
 def summary_of(code: int, run_id: str = "run-1") -> str:
-    return json.dumps({"run_id": run_id, "status": "stopped", "exit_code": code, "env_steps": 32_608})
+    return json.dumps(summary_data(run_id=run_id, status="stopped", exit_code=code, env_steps=32_608))
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -75,7 +76,7 @@ def test_a_run_that_does_not_end_in_time_is_exit_1(zmqrl: Command, launch: Launc
     assert "has not ended within 0.2 s" in ended.err
 
 
-@pytest.mark.parametrize("summary", ["", summary_of(0, "run-0")])
+@pytest.mark.parametrize("summary", ["", "{}", "[]", summary_of(0, "run-0")])
 def test_a_run_that_ends_without_its_summary_is_exit_1(zmqrl: Command, launch: Launch, summary: str) -> None:
     ended = zmqrl("stop", launch(summary, 0.0), "--wait", "--json")
     assert (ended.code, ended.out) == (1, "")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.stored_runs import summary_data
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
 from zmqrl.launch.continuation import for_env_steps, nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.run_directory import stored_config
 
-SUMMARY = {"env_steps": 72_910, "updates": 900, "train_return_mean_100": 476.0}
+SUMMARY = summary_data(env_steps=72_910, updates=900, train_return_mean_100=476.0)
 
 
 @pytest.fixture
@@ -39,10 +40,13 @@ def test_what_was_reached_is_judged_under_the_new_conditions(
     assert reached(run_dir, load_config("cartpole-ppo", overrides=flags)) == condition
 
 
-def test_a_run_without_a_readable_summary_has_reached_nothing(run_dir: Path) -> None:
-    for content in ("", "[]"):
+def test_a_run_without_a_readable_summary_has_reached_nothing(run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damaged = ("", "[]", "3", "{}", *(json.dumps({**SUMMARY, name: "x"}) for name in ("env_steps", "updates")))
+    for content in damaged:
+        caplog.clear()
         (run_dir / "summary.json").write_text(content)
         assert reached(run_dir, load_config("cartpole-ppo")) is None
+        assert f"{run_dir}/summary.json is damaged" in caplog.text
 
 
 def test_more_env_steps_are_counted_from_those_of_the_run_and_no_other_condition_ends_it(run_dir: Path) -> None:

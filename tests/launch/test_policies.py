@@ -71,3 +71,11 @@ def test_checkpoints_by_name(tmp_path: Path) -> None:
         assert str(raised.value) == (
             f"--checkpoint {wrong}: not found in place; {hint}its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
         )
+
+
+def test_the_only_checkpoint_is_damaged(tmp_path: Path) -> None:
+    store_run("cartpole-dqn", tmp_path, 3)
+    place = tmp_path / "checkpoints"
+    (place / "v0-3.safetensors").write_bytes(b"")
+    with pytest.raises(DamagedCheckpoints, match=r"the only checkpoint .*the file is empty"):
+        newest_or_best(DirectoryStore(str(place), 8), "place")

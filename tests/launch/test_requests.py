@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -70,6 +71,10 @@ def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Pa
     with pytest.raises(DeadlineExceeded, match=r"no answer from the launcher of .* within 0\.1 s"):
         send_request(tmp_path, ScaleRequest({}), 0.1)
     assert list((tmp_path / FOLDER).iterdir()) == []
+    info = {"run_id": "r", "pid": 1, "start_time": 1, "host": "far.away", "started_at": 0.0, "preset": None}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    with pytest.raises(DeadlineExceeded, match=r"far\.away"):
+        send_request(tmp_path, ScaleRequest({}), 0.1)
 
 
 def test_a_request_that_is_withdrawn_meanwhile_is_left_out(tmp_path: Path) -> None:

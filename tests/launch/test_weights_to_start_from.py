@@ -96,6 +96,13 @@ def test_the_first_difference_is_named(tmp_path: Path, preset: str, sections: di
         initial_weights_of(str(tmp_path / "run"), algorithm)
 
 
+def test_a_file_of_a_run_directory_names_the_run(tmp_path: Path) -> None:
+    config, algorithm = algorithm_of("cartpole-ppo")
+    run_directory(tmp_path / "run", config, weights_of(algorithm, 7))
+    with pytest.raises(ConfigError, match=r"not a safetensors file; .*--init-from .*/run$"):
+        initial_weights_of(str(tmp_path / "run" / "config.json"), algorithm)
+
+
 def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
     _, algorithm = algorithm_of("cartpole-ppo")
     (tmp_path / "thesis.txt").write_text("mine")

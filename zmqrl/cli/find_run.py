@@ -13,7 +13,7 @@ import click
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_folder_of_runs
+from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_damaged_info, refuse_folder_of_runs
 
 RUNS = Path("runs")
 
@@ -40,6 +40,7 @@ def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
         if named is None:
             named = _live_run_in(Path(run))
         if named is None:
+            refuse_damaged_info(Path(run))
             refuse_folder_of_runs(Path(run))
             raise ConfigError(
                 f"no run {run!r}: it is not a run directory, and not the id of a run that is active or in {RUNS}/"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.numbers import Whole
 from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError, FolderOfRuns
 
@@ -28,7 +29,7 @@ LINES = 20
 @click.option(
     "-n",
     "lines",
-    type=click.IntRange(1),
+    type=Whole(1),
     metavar="N",
     help=f"Show the last N lines of each log. Default: {LINES}; with --grep: all.",
 )
@@ -46,7 +47,8 @@ def logs_command(
     directory, info, who = _found(run, who)
     logs = _logs(directory, who)
     if not logs:
-        raise ConfigError(f"no log of {who!r} in {directory}; known: {_names(directory)}")
+        known = _names(directory)
+        raise ConfigError(f"no log of {who!r} in {directory}; known: {known}" if known else f"{directory} has no logs")
     from zmqrl.launch.run_directory import is_live
 
     first = -lines if lines else (0 if grep else -LINES)
@@ -135,25 +137,28 @@ def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
     """A single argument that names no run is WHO, of the default run."""
     from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.run_directory import is_run
 
     try:
         return (*find_run(run), who)
     except FolderOfRuns:
         raise
     except ConfigError as error:
-        if run is None or who is not None:
+        if run is None or who is not None or is_run(Path(run)):
             raise
         try:
             directory, info = find_run(None, (run,))
         except ConfigError as no_run:
             raise ConfigError(f"no run {run!r}; {no_run}") from None
         if not _logs(directory, run):
-            raise ConfigError(f"{error}; {directory} has no log with this name; known: {_names(directory)}") from error
+            raise ConfigError(
+                f"{error}; {directory} has no log with this name; known: {_names(directory) or 'none'}"
+            ) from error
         return directory, info, run
 
 
 def _names(directory: Path) -> str:
-    return ", ".join(log.name for log in _logs(directory, None).values()) or "none"
+    return ", ".join(log.name for log in _logs(directory, None).values())
 
 
 def _pattern(grep: str | None) -> re.Pattern[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.numbers import Whole
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
@@ -35,7 +36,7 @@ CHECKPOINT = click.option(
 MOST_STEPS = click.option(
     "--max-episode-steps",
     "most_steps",
-    type=click.IntRange(1),
+    type=Whole(1),
     metavar="N",
     help="Truncate each episode after N steps.",
 )
@@ -55,10 +56,8 @@ class Played:
 
 @click.command("eval")
 @click.argument("run")
-@click.option(
-    "--episodes", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Number of episodes."
-)
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
+@click.option("--episodes", type=Whole(1), default=20, show_default=True, metavar="N", help="Number of episodes.")
+@click.option("--seed", type=Whole(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 @MOST_STEPS
 @click.option(
@@ -110,10 +109,8 @@ def eval_command(
 
 @click.command("watch")
 @click.argument("run")
-@click.option(
-    "--episodes", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of episodes."
-)
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
+@click.option("--episodes", type=Whole(1), default=3, show_default=True, metavar="N", help="Number of episodes.")
+@click.option("--seed", type=Whole(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 @MOST_STEPS
 def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None) -> None:
@@ -173,11 +170,12 @@ class _Remark:
 def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_steps: int | None) -> Played:
     from zmqrl.envs.make import probe
     from zmqrl.launch.policies import stored_policy
-    from zmqrl.launch.run_directory import read_config
+    from zmqrl.launch.run_directory import read_config, stored_in
 
     config = read_config(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
     if most_steps is not None:
         config = replace(config, env=replace(config.env, max_episode_steps=most_steps))
-    spec = probe(config.env)
+    with stored_in(run_dir):
+        spec = probe(config.env)
     version, policy = stored_policy(run_dir, config, spec, checkpoint)
     return Played(config, spec, version, policy, config.run.seed if seed is None else seed)

@@ -109,11 +109,10 @@ def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
 
 def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
     """Of this attempt."""
-    try:
-        summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return summary if summary.get("run_id") == info.run_id else None
+    from zmqrl.launch.records import read_record
+
+    summary = read_record(directory / "summary.json")
+    return summary if summary is not None and summary["run_id"] == info.run_id else None
 
 
 @click.command("clean", cls=OnCommand)
@@ -136,6 +135,11 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     wanted = set(ids) or {info.run_id for _, info in runs_here()}
     removed = [folder for folder in dead if folder.name in wanted or folder.name.startswith(SSH)]
     elsewhere = [folder.name for folder in dead if folder not in removed]
+    held = {folder.name for folder in folders}
+    for name in ids:
+        if name not in {folder.name for folder in removed}:
+            cause = "the run is active" if name in held else f"no socket folder has this name in {root}"
+            click.echo(f"{name}: not removed: {cause}", err=True)
     for folder in removed:
         shutil.rmtree(folder)
     if as_data:

@@ -57,9 +57,12 @@ class _StatusCommand(OnCommand):
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.records import damaged_records
     from zmqrl.launch.run_directory import is_live
 
     directory, info = find_run(run)
+    for text in damaged_records(directory):
+        click.echo(text, err=True)
     if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
     if run is None and not as_data and not is_live(directory, info):
@@ -244,18 +247,14 @@ def _cell(value: object, form: str) -> str:
 
 
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    status = _read(directory / "status.json")
+    from zmqrl.launch.records import read_record
+
+    status = read_record(directory / "status.json")
     return status if status is not None and status["run_id"] == info.run_id else None
 
 
 def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    summary = _read(directory / "summary.json")
+    from zmqrl.launch.records import read_record
+
+    summary = read_record(directory / "summary.json")
     return summary if summary is not None and summary["run_id"] == info.run_id else None
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        data: dict[str, Any] = json.loads(path.read_text())
-        return data
-    except (OSError, ValueError):
-        return None

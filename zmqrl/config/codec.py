@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -33,6 +34,19 @@ def from_json(cls: type[T], data: Any) -> T:
     value = msgspec.convert(data, cls, str_keys=True)
     _refuse_unknown(data, to_json(value), "$")
     return value
+
+
+def object_of(content: bytes) -> dict[str, Any]:
+    """The JSON object that a file holds. ValueError states what is wrong with `content`."""
+    if not content:
+        raise ValueError("the file is empty")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object")
+    return data
 
 
 def is_plain(kind: Any) -> bool:

@@ -58,7 +58,10 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def nested(config: Mapping[str, Any]) -> dict[str, Any]:
     """The reverse of `flat`: what `from_json` makes a `Config` of."""
-    return {key: _nested(key, value) if key in SECTIONS else value for key, value in config.items()}
+    return {
+        key: _nested(key, value) if key in SECTIONS and isinstance(value, Mapping) else value
+        for key, value in config.items()
+    }
 
 
 def _flat(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -352,7 +352,8 @@ class DirectoryStore(DataStore):
 
     def _log_passed_over(self, damaged: list[str]) -> None:
         if damaged:
-            _log.warning("%d checkpoints cannot be loaded: %s", len(damaged), few(damaged))
+            count = "1 checkpoint" if len(damaged) == 1 else f"{len(damaged)} checkpoints"
+            _log.warning("%s cannot be loaded: %s", count, few(damaged))
 
     def _list(self) -> list[tuple[str, str, Version]]:
         """Name, kind and version of each checkpoint. StoreError when the listing fails."""

@@ -192,8 +192,12 @@ def verify(content: bytes | mmap) -> dict[str, object]:
 
 
 def _header(content: bytes | mmap) -> tuple[dict[str, object], int]:
+    if not content:
+        raise StoreError("the file is empty")
     length = int.from_bytes(content[:8], "little")
-    if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
+    if content[8:9] != b"{":
+        raise StoreError("not a safetensors file")
+    if length > min(_MAX_HEADER, len(content) - 8):
         raise StoreError(f"truncated or invalid safetensors file: {len(content)} bytes, header of {length}")
     try:
         header = json.loads(content[8 : 8 + length])

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, object_of, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Join
@@ -44,18 +44,20 @@ def remove_connection_file(folder: Path, host: str) -> None:
 def read_connection_file(path: Path) -> tuple[Boot, Join]:
     """The host's boot, and the `join` command. ConfigError when it is none, or others can read it."""
     try:
-        data = json.loads(path.read_text())
+        data = object_of(path.read_bytes())
         if "format" in data and path.stat().st_mode & 0o077:
             raise ConfigError(f"{path} contains a token and is readable by other users; run chmod 600 {path}")
-        if data["format"] != FORMAT:
+        if data.get("format", FORMAT) != FORMAT:
             raise ConfigError(
-                f"{path} has format {data['format']}, this zmqrl reads {FORMAT}: install the zmqrl version of the run"
+                f"{path} has format {data['format']!r}, this zmqrl reads {FORMAT}: install the zmqrl version of the run"
             )
         found = from_json(ConnectionFile, data)
     except OSError as error:
         raise ConfigError(f"connection file {path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a connection file: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{path} is not a connection file: {error}; use the file HOST.connect that the launcher wrote"
+        ) from error
     return found.boot, found.join
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
 from zmqrl.launch.lineage import recorded_env_steps
+from zmqrl.launch.records import damaged_records, read_record
 from zmqrl.launch.run_directory import SUMMARY, read_config, resume_command
+
+_log = logging.getLogger(__name__)
 
 TOTAL = "run.total_env_steps"
 STOP_CONDITIONS = ("run.stop_at_return", "run.stop_at_updates", "run.max_wall_s")
@@ -35,6 +39,8 @@ def for_env_steps(run_dir: Path, env_steps: int) -> Mapping[str, int | None]:
 
 def reached(run_dir: Path, config: Config) -> str | None:
     """The stop condition under `config` that the run has reached by its summary: a resume then trains nothing."""
+    for text in damaged_records(run_dir):
+        _log.warning("%s", text)
     summary, run = _summary(run_dir), config.run
     env_steps, updates, mean = (summary.get(name) for name in ("env_steps", "updates", "train_return_mean_100"))
     if env_steps is not None and env_steps >= run.total_env_steps:
@@ -65,8 +71,4 @@ def record_nothing_trained(run_dir: Path) -> None:
 
 
 def _summary(run_dir: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads((run_dir / SUMMARY).read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_record(run_dir / SUMMARY) or {}

@@ -12,16 +12,20 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.launch.policies import newest_or_best, stored_checkpoints
-from zmqrl.launch.run_directory import read_config
-from zmqrl.networks.initial import parameter_shapes
+from zmqrl.launch.policies import (
+    OBS_STATISTICS,
+    check_tensors,
+    newest_or_best,
+    published_shapes,
+    stored_checkpoints,
+)
+from zmqrl.launch.run_directory import is_run, read_config
 from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
 from zmqrl.types import Array
 
 KEY = "run.init_from"
 SAME_NETWORK = "use the env, network and algorithm.kind with which the checkpoint was trained"
 EXPECTED = "set a run directory with a checkpoint, or a checkpoint file"
-OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
 def initial_file(plan: RunPlan) -> bytes | None:
@@ -53,12 +57,14 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
         tensors.verify(content)
         found, metadata = tensors.parse(content)
     except StoreError as error:
-        raise ConfigError(f"{KEY}: {where}: {error}; set a run directory or a checkpoint of zmqrl") from error
+        run, fix = Path(source).parent, "set a run directory or a checkpoint of zmqrl"
+        if Path(source).is_file() and is_run(run):
+            fix = f"its run: --init-from {run}"
+        raise ConfigError(f"{KEY}: {where}: {error}; {fix}") from error
     weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
     arrays = dict(weights or found)
-    spec = algorithm.network()
-    expected = {n: shape for n, shape in parameter_shapes(spec).items() if not spec.is_learner_only(n)}
-    _check(arrays, expected, [*algorithm.statistics(), *OBS_STATISTICS], where)
+    expected = published_shapes(algorithm)
+    check_tensors(arrays, algorithm, f"{KEY}: {where}", SAME_NETWORK)
     chosen = {name: arrays[name].astype(np.float32) for name in expected}
     return chosen | _statistics(arrays, found, metadata, algorithm, where)
 
@@ -82,21 +88,6 @@ def _instead(place: str) -> str:
     """A full checkpoint holds weights too."""
     whole = starting_full(place)
     return "set another run or a checkpoint file" if whole is None else f"a loadable checkpoint: --init-from {whole}"
-
-
-def _check(found: dict[str, Array], expected: dict[str, tuple[int, ...]], statistics: list[str], where: str) -> None:
-    for name, shape in expected.items():
-        there = list(found[name].shape) if name in found else "no such tensor"
-        if there != list(shape):
-            raise ConfigError(
-                f"{KEY}: {where}: tensor {name}: expected shape {list(shape)}, found {there}; {SAME_NETWORK}"
-            )
-    for name, array in found.items():
-        if name not in expected and name not in statistics and not name.startswith("obs_stats."):
-            raise ConfigError(
-                f"{KEY}: {where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; "
-                f"{SAME_NETWORK}"
-            )
 
 
 def _statistics(

@@ -12,7 +12,7 @@ from typing import Any
 
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config
-from zmqrl.launch.run_directory import read_info
+from zmqrl.launch.run_directory import read_info, refuse_damaged_info
 from zmqrl.metrics.jsonl import last_metrics
 
 
@@ -26,7 +26,12 @@ class LastSeen:
 
 
 def lineage_of(config: Config, run_dir: Path, resume: bool) -> Lineage:
-    """The lineage that the next attempt in `run_dir` belongs to; a new one unless it is a resume."""
+    """The lineage that the next attempt in `run_dir` belongs to; a new one unless it is a resume.
+
+    ConfigError: `run.json` is damaged: the checkpoints belong to the lineage that it named.
+    """
+    if resume and (run_dir / "run.json").exists():
+        refuse_damaged_info(run_dir)
     info = read_info(run_dir) if resume else None
     here = socket.gethostname()
     if info is None:

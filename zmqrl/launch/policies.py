@@ -11,7 +11,7 @@ from pathlib import Path
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Progress, schedule_of
+from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
@@ -20,10 +20,11 @@ from zmqrl.data_stores.make import open_store
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
-from zmqrl.launch.run_directory import read_config, read_info, stored_place
+from zmqrl.launch.run_directory import read_config, read_info, stored_in, stored_place
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.networks.initial import parameter_shapes
 from zmqrl.types import EnvSpec, Version, Weights
 from zmqrl.views.problem import counted
 
@@ -33,18 +34,52 @@ BEST, LAST = "best", "last"
 """Names of checkpoints besides versions."""
 _VERSION = re.compile(r"v?(?:(\d+)-)?(\d+)")
 MOST_LISTED = 12
+SAME_CONFIG = "restore the env, network and algorithm with which the run was trained"
+OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:
     """A version of a run, ready to act; `checkpoint` as of `named_checkpoint`, and its errors."""
     version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
-    algorithm = make_algorithm(config, env)
+    algorithm, weights = _network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
     schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
-    policy.load(tensors.parse(content)[0], schedule)
+    policy.load(weights, schedule)
     return version, policy
+
+
+def _network_of(
+    run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes
+) -> tuple[Algorithm, Weights]:
+    """The algorithm of a run, and the weights of a checkpoint. ConfigError: they do not fit `config.json`."""
+    with stored_in(run_dir):
+        algorithm = make_algorithm(config, env)
+    weights, _ = tensors.parse(content)
+    check_tensors(weights, algorithm, f"version {version} of {run_dir}", f"{run_dir / 'config.json'}: {SAME_CONFIG}")
+    return algorithm, weights
+
+
+def published_shapes(algorithm: Algorithm) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of the network that a learner publishes."""
+    spec = algorithm.network()
+    return {name: shape for name, shape in parameter_shapes(spec).items() if not spec.is_learner_only(name)}
+
+
+def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) -> None:
+    """ConfigError for the first tensor of `found` that differs from the network of `algorithm`."""
+    expected = published_shapes(algorithm)
+    for name, shape in expected.items():
+        there = list(found[name].shape) if name in found else "no such tensor"
+        if there != list(shape):
+            raise ConfigError(f"{where}: tensor {name}: expected shape {list(shape)}, found {there}; {fix}")
+    known = {*parameter_shapes(algorithm.network()), *algorithm.statistics(), *OBS_STATISTICS}
+    for name, array in found.items():
+        if name not in known and not name.startswith("obs_stats."):
+            raise ConfigError(
+                f"{where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; {fix}"
+            )
 
 
 def stored_checkpoints(run_dir: Path, config: Config) -> tuple[DataStore, str]:
@@ -70,9 +105,14 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
             _log.warning("%s: %s cannot be loaded: %s", place, counted(len(damaged), "checkpoint"), causes)
         return found
     if damaged:
-        message = f"{place}: all {len(damaged)} checkpoints of the policy are damaged or unreadable ({causes})"
+        which = (
+            "the only checkpoint of the policy is"
+            if len(damaged) == 1
+            else f"all {len(damaged)} checkpoints of the policy are"
+        )
+        message = f"{place}: {which} damaged or unreadable ({causes})"
         raise DamagedCheckpoints(message, tuple(damaged))
-    raise StoreError(f"{place} has no version of the policy")
+    raise StoreError(f"{place} has no version of the policy; train the run until its first checkpoint")
 
 
 def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, bytes]:
@@ -98,11 +138,23 @@ def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, 
     if stated is not None:
         incarnation = None if stated[1] is None else int(stated[1])
         fitting = [v for v in versions if v.n == int(stated[2]) and incarnation in (None, v.incarnation)]
-        content = store.weights_of(fitting[-1]) if fitting else None
+        with unlogged():
+            content = store.weights_of(fitting[-1]) if fitting else None
         if content is not None:
             return fitting[-1], content
+        if fitting:
+            raise _damaged(store, place, name, versions)
     names = "" if stated is not None else f"write {BEST}, {LAST} or a version such as 0-120; "
     raise ConfigError(f"--checkpoint {name}: not found in {place}; {names}{_listed(store, versions)}")
+
+
+def _damaged(store: DataStore, place: str, name: str, versions: Sequence[Version]) -> ConfigError:
+    """The error for a version that is stored and cannot be read; it lists those that can be."""
+    cause = few(list(store.damaged().values()))
+    with unlogged():
+        loadable = [version for version in versions[-MOST_LISTED:] if store.weights_of(version) is not None]
+        listed = _listed(store, loadable)
+    return ConfigError(f"--checkpoint {name}: damaged in {place}{f' ({cause})' if cause else ''}; {listed}")
 
 
 def _listed(store: DataStore, versions: Sequence[Version]) -> str:
@@ -129,10 +181,12 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         StoreError: It has no version.
     """
     config = read_config(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
-    acting = make_algorithm(config, probe(config.env)).acting()
+    with stored_in(run_dir):
+        env = probe(config.env)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
-    weights, metadata = tensors.parse(content)
+    algorithm, weights = _network_of(run_dir, config, env, version, content)
+    metadata = tensors.parse(content)[1]
     env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
     best, scores = store.best(), _scores(run_dir)
     score = best[2] if best is not None and best[0] == version else scores.get(env_steps)
@@ -148,7 +202,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         config.env.frame_stack,
         () if score is not None else tuple(_scored(best, scores)),
     )
-    return acting, weights, source
+    return algorithm.acting(), weights, source
 
 
 def _scores(run_dir: Path) -> dict[int | None, float]:

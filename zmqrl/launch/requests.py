@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import secrets
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from zmqrl.config.plan import MOST_WORKERS, RunPlan, worker_indexes
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
+from zmqrl.launch.run_directory import read_info
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
 from zmqrl.views.problem import counted
@@ -36,7 +38,11 @@ def send_request(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str
     request_path, answer_path = folder / f"{name}.json", folder / f"{name}.answer"
     _write(request_path, request)
     if not _appears(answer_path, deadline_s) and (_removed(request_path) or not _appears(answer_path, TAKEN_S)):
-        raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s")
+        info = read_info(run_dir)
+        hint = ""
+        if info is not None and info.host != socket.gethostname():
+            hint = f"; the run was started on {info.host}: run the command on that host"
+        raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s{hint}")
     answer = decode(RequestAnswer, answer_path.read_bytes())
     answer_path.unlink()
     if answer.refused is not None:

@@ -8,13 +8,14 @@ import os
 import shlex
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, object_of, to_json
 from zmqrl.config.hosts import shortened
 from zmqrl.config.kinds import flat, nested
 from zmqrl.config.plan import INITIAL, RunPlan
@@ -235,9 +236,34 @@ def _text(data: Mapping[str, Any]) -> str:
 def read_info(run_dir: Path) -> RunInfo | None:
     """`run.json` of a run directory; None when there is none or it cannot be read."""
     try:
-        return decode(RunInfo, (run_dir / "run.json").read_bytes())
-    except (OSError, WireError):
+        return _info(run_dir)
+    except (OSError, ValueError, WireError):
         return None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory, also one with damaged files."""
+    return (path / "config.json").exists() or (path / "run.json").exists()
+
+
+def refuse_damaged_info(run_dir: Path) -> None:
+    """Raise `ConfigError` where the `run.json` of a run directory cannot be read."""
+    if not is_run(run_dir):
+        return
+    try:
+        _info(run_dir)
+    except (OSError, ValueError, WireError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run, or start a new "
+            f"run with its weights: --init-from {shlex.quote(str(run_dir))}"
+        ) from error
+
+
+def _info(run_dir: Path) -> RunInfo:
+    content = (run_dir / "run.json").read_bytes()
+    object_of(content)  # its errors are of the file, those of `decode` of a message
+    return decode(RunInfo, content)
 
 
 def stored_config(config: Config) -> dict[str, Any]:
@@ -269,12 +295,38 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         refuse_folder_of_runs(run_dir, example)
         raise ConfigError(f"{run_dir} is not a run directory: {path} does not exist")
     try:
-        data = json.loads(path.read_text())
-        if data["format_version"] != FORMAT_VERSION:
-            raise ConfigError(f"{path} has format version {data['format_version']}, this zmqrl reads {FORMAT_VERSION}")
-        return from_json(Config, nested(data["config"]))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+        return parse_config(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class _StoredConfig(msgspec.Struct, frozen=True):
+    """The content of `config.json`; `config` is parsed once the version is known."""
+
+    format_version: int
+    config: dict[str, Any]
+
+
+@contextlib.contextmanager
+def stored_in(run_dir: Path) -> Iterator[None]:
+    """A ConfigError of the block is of a value in `config.json` of this run, and names the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from error
+
+
+def parse_config(content: bytes, where: str) -> Config:
+    """The configuration in a `config.json`. ConfigError: it is none; `where` names the file."""
+    try:
+        stored = msgspec.convert(object_of(content), _StoredConfig)
+        if stored.format_version != FORMAT_VERSION:
+            raise ConfigError(f"{where} has format version {stored.format_version}, this zmqrl reads {FORMAT_VERSION}")
+        return from_json(Config, nested(stored.config))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{where} is not the configuration of a run: {error}; restore the file from a copy of the run"
+        ) from error
 
 
 def refuse_folder_of_runs(folder: Path, example: Callable[[str], str] = shlex.quote) -> None:

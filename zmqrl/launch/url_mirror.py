@@ -22,6 +22,7 @@ from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
+from zmqrl.launch.run_directory import parse_config
 from zmqrl.views.problem import Problem
 
 RESULTS = ("summary.json", "metrics.jsonl", INITIAL)
@@ -247,12 +248,8 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
 
 def _in_run_directory(content: bytes, url: str) -> tuple[bytes, bool]:
     """The configuration of a copy, whose checkpoints are in its run directory; whether they come with it."""
-    try:
-        data = json.loads(content)
-        store = data["config"]["store"]
-        if store["kind"] == "object":
-            return content, False
-        store["path"] = None
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{url}/config.json is not the configuration of a run: {error}") from error
+    if parse_config(content, f"{url}/config.json").store.kind == "object":
+        return content, False
+    data = json.loads(content)
+    data["config"]["store"]["path"] = None
     return json.dumps(data, indent=2).encode(), True

@@ -74,7 +74,8 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
     Launcher to every other command: `run.json`, at the start of each attempt and at its end.
 
-    A malformed one, or one of a later version, counts as none: `status`, `stop` and `resume` do not find the run.
+    A malformed one, or one of a later version: exit code 2 of `status`, `stop`, `--resume` and the other commands to
+    a run.
     """
 
     run_id: Text

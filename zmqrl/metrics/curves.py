@@ -13,7 +13,7 @@ import numpy as np
 from zmqrl.errors import ConfigError
 from zmqrl.metrics import iqm
 from zmqrl.metrics.groups import METRICS, Group
-from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
 from zmqrl.types import Array
 
 RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
@@ -69,6 +69,8 @@ def series_of(group: Group, metric: str, window: int) -> Drawn:
     found, left_out = [], []
     for run in group.runs:
         rows = list(read_metrics(run / METRICS))
+        if unreadable := unreadable_lines(run / METRICS):
+            left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
         points = [
             (row["env_steps"], wall_s, row[metric])
             for row, wall_s in zip(rows, cumulative_wall_s(rows), strict=True)
@@ -111,8 +113,11 @@ def curve_of(series: Sequence[Series], axis: XAxis) -> Curve:
 def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
     """The error for a metric that no run has: the nearest names."""
     names = {name for group in groups for run in group.runs for row in read_metrics(run / METRICS) for name in row}
+    if not names:
+        lines = sum(unreadable_lines(run / METRICS) for group in groups for run in group.runs)
+        return ConfigError(f"{METRICS} of the given runs {'has no valid row' if lines else 'is empty'}")
     near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
-    what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names)) or 'none'}"
+    what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names))}"
     return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs; {what}")
 
 

@@ -96,20 +96,32 @@ def last_metrics(path: Path) -> dict[str, float] | None:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and not any(name.startswith("eval_") for name in row):
+        row = _row(line)
+        if row is not None and not any(name.startswith("eval_") for name in row):
             return row
     return None
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:
-    """The rows of a run; a last line that was cut off by a kill is left out."""
-    with path.open() as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+    """The rows of a run; lines that are none are left out, such as one that was cut off by a kill."""
+    return (row for row in _rows(path) if row is not None)
+
+
+def unreadable_lines(path: Path) -> int:
+    """How many lines `read_metrics` leaves out."""
+    return sum(row is None for row in _rows(path))
+
+
+def _rows(path: Path) -> Iterator[dict[str, float] | None]:
+    with path.open("rb") as lines:
+        yield from map(_row, lines)
+
+
+def _row(line: bytes) -> dict[str, float] | None:
+    """A line has numbers alone, `wall_s` and `env_steps` among them; None: it is no row."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_row = isinstance(row, dict) and {"wall_s", "env_steps"} <= row.keys()
+    return row if is_row and all(isinstance(value, (int, float)) for value in row.values()) else None
