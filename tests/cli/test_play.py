@@ -156,4 +156,4 @@ def test_watch(zmqrl: Command, stored: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_number_that_is_none(zmqrl: Command, command: tuple[str, ...]) -> None:
     flag = {"logs": "-n", "bench": "--repeats", "drill": "--faults"}.get(command[0], "--episodes")
     ended = zmqrl(*command, flag, "x")
-    assert ended.code == 2 and "'x' is not a valid whole number" in ended.err
+    assert ended.code == 2 and "'x' is not an integer" in ended.err

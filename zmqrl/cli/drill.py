@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from zmqrl.cli.numbers import Whole
 from zmqrl.cli.train import MODES
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
@@ -52,7 +51,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option("--long", "is_long", is_flag=True, help="Run all scenarios, one hour in total.")
 @click.option("--list", "is_list", is_flag=True, help="List the scenarios and exit.")
 @click.option("--mode", type=click.Choice(MODES), help="Mode of both runs. Default: that of the preset.")
-@click.option("--workers", type=Whole(1), metavar="N", help="Number of rollout workers of each run. Default: 2.")
+@click.option(
+    "--workers", type=click.IntRange(1), metavar="N", help="Number of rollout workers of each run. Default: 2."
+)
 @click.option(
     "--for",
     "for_s",
@@ -60,7 +61,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
     metavar="DURATION",
     help="Inject faults for this time, e.g. 90s or 10m. Default: 60s.",
 )
-@click.option("--faults", type=Whole(1), metavar="N", help="Number of faults. Default: one per 5 s.")
+@click.option("--faults", type=click.IntRange(1), metavar="N", help="Number of faults. Default: one per 5 s.")
 @click.option(
     "--only",
     multiple=True,
@@ -83,7 +84,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
     help="Add the fault `run:disk-full`: it fills the tmpfs of 64 MiB that the witness run is on. Requires root.",
 )
 @click.option(
-    "--seed", type=Whole(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."
+    "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory. Default: runs/drill-<time>.")
 @click.option(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.numbers import Whole
 from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError, FolderOfRuns
 
@@ -29,7 +28,7 @@ LINES = 20
 @click.option(
     "-n",
     "lines",
-    type=Whole(1),
+    type=click.IntRange(1),
     metavar="N",
     help=f"Show the last N lines of each log. Default: {LINES}; with --grep: all.",
 )

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.numbers import Whole
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
@@ -36,7 +35,7 @@ CHECKPOINT = click.option(
 MOST_STEPS = click.option(
     "--max-episode-steps",
     "most_steps",
-    type=Whole(1),
+    type=click.IntRange(1),
     metavar="N",
     help="Truncate each episode after N steps.",
 )
@@ -56,8 +55,10 @@ class Played:
 
 @click.command("eval")
 @click.argument("run")
-@click.option("--episodes", type=Whole(1), default=20, show_default=True, metavar="N", help="Number of episodes.")
-@click.option("--seed", type=Whole(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Number of episodes."
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 @MOST_STEPS
 @click.option(
@@ -109,8 +110,10 @@ def eval_command(
 
 @click.command("watch")
 @click.argument("run")
-@click.option("--episodes", type=Whole(1), default=3, show_default=True, metavar="N", help="Number of episodes.")
-@click.option("--seed", type=Whole(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
+@click.option(
+    "--episodes", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Number of episodes."
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
 @CHECKPOINT
 @MOST_STEPS
 def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.numbers import Whole
 from zmqrl.cli.play import CHECKPOINT, run_directory
 from zmqrl.errors import ConfigError
 
@@ -34,7 +33,7 @@ BENCHES = ("bus", "sync", "e2e")
 )
 @click.option(
     "--smooth",
-    type=Whole(1),
+    type=click.IntRange(1),
     default=1,
     show_default=True,
     metavar="N",
@@ -79,8 +78,7 @@ def _group(argument: str) -> Group:
         return group_of(argument)
     except ConfigError:
         run, equals, label = argument.partition("=")
-        directory = directory_of(run)
-        if not run or not directory.is_dir():
+        if not run or not (directory := directory_of(run)).is_dir():
             raise
         return group_of(f"{directory}{equals}{label}")
 
@@ -106,7 +104,7 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
 
 @click.command("bench")
 @click.argument("name", type=click.Choice(BENCHES), metavar="NAME")
-@click.option("--repeats", type=Whole(1), metavar="N", help="Number of repetitions. Default: 3.")
+@click.option("--repeats", type=click.IntRange(1), metavar="N", help="Number of repetitions. Default: 3.")
 @click.option("--sb3-python", metavar="PATH", help="For e2e: Python interpreter with Stable-Baselines3, the baseline.")
 def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
     """Run the benchmark NAME and print JSON.
