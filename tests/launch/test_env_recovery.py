@@ -29,11 +29,12 @@ def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: ModeName) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"env.recovery: 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
-    ) as refused:
+    says = rf"env.recovery \(default\): 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
+    with pytest.raises(ConfigError, match=says) as refused:
         planned(tmp_path, mode, env__id=WALKER)
-    sentences = str(refused.value).removesuffix(".").split(". ")
+    text, _, place = str(refused.value).rpartition(". ")
+    assert place == "(env.id: --set)"
+    sentences = text.split(". ")
     assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
     for way in ("env.max_episode_steps: N", "get_state and set_state", "env.recovery: restart_episode"):
         assert way in sentences[2]

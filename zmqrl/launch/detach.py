@@ -56,9 +56,8 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
 
 @contextlib.contextmanager
 def _forwarded_to(pid: int) -> Iterator[None]:
-    """Signals that end this command go to the launcher, which ends the run; SIGHUP unless nohup ignores it."""
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda n, _: os.kill(pid, n)) for number in numbers}
+    """SIGINT and SIGTERM go to the launcher, which ends the run. A closed terminal (SIGHUP) ends this command alone."""
+    before = {number: signal.signal(number, lambda n, _: os.kill(pid, n)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
