@@ -61,6 +61,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run:\n  name: *x", "hosts.yaml:2: invalid YAML: the text begins with '*'; put it in quotes"),
         ("run:\n  name: *", "hosts.yaml:2: invalid YAML: the text begins with '*'; put it in quotes"),
         ("run:\n  mode: sync\n  seed:3\nenv: {}", "hosts.yaml:3: invalid YAML: the line lacks a ':' with a blank after it"),
+        ("hosts:\n  local {workers: 2}", "hosts.yaml:2: a colon is missing: write `local: {`"),
         ("run: {}\n  seed: 3", "hosts.yaml:2: invalid YAML: unexpected indentation; all keys of a section begin in the same column"),
         ("run:\n  name: 'a' b", "hosts.yaml:2: invalid YAML: unexpected text after a value; put the whole value in quotes"),
         ("{run: {}} b", "hosts.yaml:1: invalid YAML: unexpected text after a value; put the whole value in quotes"),

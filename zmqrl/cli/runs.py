@@ -51,7 +51,7 @@ class _Limit(click.ParamType[float]):
     is_flag=False,
     flag_value=WAIT_S,
     metavar="[SECONDS]",
-    help=f"Return when the run has ended, with its exit code; wait at most SECONDS ({WAIT_S:g} if not given).",
+    help=f"Wait for the end of the run, and exit with its exit code; wait at most SECONDS ({WAIT_S:g} if not given).",
 )
 @JSON
 def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:

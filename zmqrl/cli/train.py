@@ -216,8 +216,8 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
     """Train with PRESET on this machine.
 
     PRESET is a name that `zmqrl presets` lists, or a YAML file. If this file lists hosts, the workers run on these
-    hosts, and on this machine only if the file lists `local`. Instead of PRESET, --env ID selects an env without a
-    preset.
+    hosts. This machine is then the host `local`: it has workers if the file lists it. Instead of PRESET, --env ID
+    selects an env without a preset.
     """
     _check_env(preset, env, algo, options["resume"])
     return _run(_request_of(preset, None, env, algo, started_at, options))

@@ -234,6 +234,9 @@ class _Reader:
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise ConfigError(f"{self._source(node)}: a key must be a string, not a list or a mapping")
+        before, brace, _ = str(node.value).partition("{")
+        if brace and before and node.style is None:
+            raise ConfigError(f"{self._source(node)}: a colon is missing: write `{before.rstrip()}: {{`")
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
