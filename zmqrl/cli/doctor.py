@@ -37,7 +37,7 @@ EXIT_FAULTS = 2
 @click.option(
     "--on",
     metavar="HOST",
-    help="Check the hosts from HOST, not from this machine: HOST connects to them with its own SSH keys, as with "
+    help="Run the check on HOST instead of this machine: HOST connects to the hosts with its own SSH keys, as with "
     "`launch --on`.",
 )
 def doctor_command(

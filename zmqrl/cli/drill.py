@@ -98,7 +98,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a key of the run of PRESET; may be repeated.",
+    help="Override a key of the first run, which trains PRESET; may be repeated.",
 )
 @click.pass_context
 def drill_command(

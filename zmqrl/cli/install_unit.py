@@ -21,7 +21,7 @@ SESSION_S = 15.0
 @click.command("install-unit", cls=OnCommand)
 @click.argument("hosts", type=click.Path(path_type=Path), metavar="HOSTS")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/NAME.")
-@click.option("--name", metavar="NAME", help="Name the unit zmqrl-NAME.service. Default: the value of run.name.")
+@click.option("--name", metavar="NAME", help="The unit is called zmqrl-NAME.service. Default: the value of run.name.")
 @SET
 @limit_option(LIMIT_WORKERS)
 @click.option("--print", "as_text", is_flag=True, help="Print the unit and write nothing.")

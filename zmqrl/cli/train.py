@@ -66,8 +66,8 @@ OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Number of rollout workers (in sync and async). Refused if other hosts have workers: set "
-        "hosts.NAME.workers.",
+        help="Number of rollout workers (in sync and async). If the run also has workers on "
+        "other hosts, set hosts.NAME.workers instead.",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
     click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
@@ -82,16 +82,16 @@ OPTIONS = (
         "--from-scratch",
         is_flag=True,
         help="With --resume, for a run without a loadable full checkpoint: start it again at env step 0. If a full "
-        "checkpoint can be loaded, --resume RUN --from-scratch is refused (exit code 2), and --resume auto "
-        "--from-scratch resumes from this checkpoint.",
+        "checkpoint can be loaded: with --resume RUN the command is refused (exit code 2); with --resume auto the run "
+        "continues from this checkpoint.",
     ),
     click.option(
         "--for",
         "for_env_steps",
         type=Steps(1),
         metavar="N",
-        help="With --resume: train N more env steps. The limits run.stop_at_return, run.stop_at_updates and "
-        "run.max_wall_s that the run was started with do not apply.",
+        help="With --resume: train N more env steps. The earlier values of run.stop_at_return, "
+        "run.stop_at_updates and run.max_wall_s do not apply.",
     ),
     click.option(
         "--init-from", metavar="RUN|FILE", help="Start a new run with the weights of RUN or of the checkpoint FILE."

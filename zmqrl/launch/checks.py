@@ -249,7 +249,7 @@ def check_run_directory(run_dir: Path) -> None:
         raise ConfigError(f"--resume {run_dir}: is a file; give the run directory")
     if not run_dir.is_dir():
         raise ConfigError(
-            f"--resume {run_dir}: run directory not found, and it is not the id of a run that is active or in runs/"
+            f"--resume {run_dir}: run directory not found, and not the id of a run that is active or in runs/"
         )
 
 

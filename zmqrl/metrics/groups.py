@@ -41,7 +41,7 @@ def group_of(argument: str) -> Group:
     shown = path if separator else argument
     if Path(shown).is_dir():
         raise ConfigError(f"{shown}: no metrics: {METRICS} is missing in this directory, and in its directories seed-*")
-    raise ConfigError(f"{shown}: no run directory has this name, or a name that begins with it")
+    raise ConfigError(f"{shown}: no run directory has this name, and none has a name that begins with it")
 
 
 def env_ids(runs: Iterable[Path]) -> list[str]:
