@@ -13,6 +13,7 @@ import yaml
 
 from tests.cli.commands import RUN, Command
 from tests.extras import missing_extra
+from tests.stored_runs import summary_data
 from tests.system import command_runs
 from zmqrl.cli.train import Steps
 from zmqrl.config.load import presets
@@ -163,7 +164,7 @@ def test_the_last_line_is_of_all_seeds(
         run_dir, values = Path(plan.run_dir), left.pop(0)
         run_dir.mkdir(parents=True)
         (run_dir / "run.json").write_text('{"run_id": "a"}')
-        summary = {"status": "done", **dict(zip(("eval_return_mean", "train_return_mean_100"), values, strict=True))}
+        summary = summary_data(**dict(zip(("eval_return_mean", "train_return_mean_100"), values, strict=True)))
         (run_dir / "summary.json").write_text(json.dumps(summary))
         return 0
 

@@ -33,7 +33,7 @@ def apply_command(
 ) -> None:
     """Apply the hosts of HOSTS (hosts.yaml) to the live RUN.
 
-    New hosts join, hosts that are no longer listed are drained, and numbers of workers change.
+    New hosts join. Hosts that the file does not list are drained. Numbers of workers change.
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.config.hosts import AUTO

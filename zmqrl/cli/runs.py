@@ -77,7 +77,9 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
         click.echo(json.dumps({**place(directory, info), "ended": False, "summary": None}) if as_data else text)
         return 0
     _await_end(directory, info, wait_s)
-    summary = _summary(directory, info)
+    from zmqrl.launch.records import read_summary
+
+    summary = read_summary(directory, info.run_id)
     if summary is None:
         raise TrainingFailed(
             f"run {info.run_id} in {directory} ended without a summary; see its logs: zmqrl logs {directory}"
@@ -105,14 +107,6 @@ def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
                 f"remains in effect. To end the run at once without a checkpoint: zmqrl down {directory}"
             )
         time.sleep(POLL_EVERY_S)  # a file is all that two processes of any two times share
-
-
-def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    """Of this attempt."""
-    from zmqrl.launch.records import read_record
-
-    summary = read_record(directory / "summary.json")
-    return summary if summary is not None and summary["run_id"] == info.run_id else None
 
 
 @click.command("clean", cls=OnCommand)

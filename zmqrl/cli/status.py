@@ -254,7 +254,6 @@ def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
 
 
 def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    from zmqrl.launch.records import read_record
+    from zmqrl.launch.records import read_summary
 
-    summary = read_record(directory / "summary.json")
-    return summary if summary is not None and summary["run_id"] == info.run_id else None
+    return read_summary(directory, info.run_id)

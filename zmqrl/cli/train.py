@@ -431,12 +431,10 @@ def _run_seeds(request: TrainRequest, seeds: int) -> int:
 
 
 def _summary(directory: Path) -> Mapping[str, Any]:
-    """`summary.json`; empty where there is none, as after a dry run."""
-    try:
-        found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found
+    """`summary.json`; empty where there is none, as after a dry run, or it is damaged."""
+    from zmqrl.launch.records import read_summary
+
+    return read_summary(directory) or {}
 
 
 def _load(request: TrainRequest, seed: int | None) -> Any:

@@ -357,7 +357,7 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
 
 
 def _of_mode(node: Branch, mode: str) -> Branch:
-    """A section of `modes`, whose keys keep their place: where that is no line, it is the section."""
+    """A section of `modes`. Each key keeps its file and line; without a line its place is the section."""
 
     def moved(node: Node) -> Node:
         source = node.source if node.source.line is not None else Source(f"{node.source} modes.{mode}")

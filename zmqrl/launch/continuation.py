@@ -13,7 +13,7 @@ from typing import Any
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
 from zmqrl.launch.lineage import recorded_env_steps
-from zmqrl.launch.records import damaged_records, read_record
+from zmqrl.launch.records import damaged_records, read_summary
 from zmqrl.launch.run_directory import SUMMARY, read_config, resume_command
 
 _log = logging.getLogger(__name__)
@@ -71,4 +71,4 @@ def record_nothing_trained(run_dir: Path) -> None:
 
 
 def _summary(run_dir: Path) -> Mapping[str, Any]:
-    return read_record(run_dir / SUMMARY) or {}
+    return read_summary(run_dir) or {}

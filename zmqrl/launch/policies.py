@@ -41,7 +41,7 @@ OBS_STATISTICS = ("obs_mean", "obs_scale")
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:
     """A version of a run, ready to act; `checkpoint` as of `named_checkpoint`, and its errors."""
     version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
-    algorithm, weights = _network_of(run_dir, config, env, version, content)
+    algorithm, weights, _ = _network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
@@ -52,13 +52,13 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str =
 
 def _network_of(
     run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes
-) -> tuple[Algorithm, Weights]:
-    """The algorithm of a run, and the weights of a checkpoint. ConfigError: they do not fit `config.json`."""
+) -> tuple[Algorithm, Weights, dict[str, str]]:
+    """The algorithm of a run, weights and metadata of a checkpoint. ConfigError: they do not fit `config.json`."""
     with stored_in(run_dir):
         algorithm = make_algorithm(config, env)
-    weights, _ = tensors.parse(content)
+    weights, metadata = tensors.parse(content)
     check_tensors(weights, algorithm, f"version {version} of {run_dir}", f"{run_dir / 'config.json'}: {SAME_CONFIG}")
-    return algorithm, weights
+    return algorithm, weights, metadata
 
 
 def published_shapes(algorithm: Algorithm) -> dict[str, tuple[int, ...]]:
@@ -185,8 +185,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         env = probe(config.env)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
-    algorithm, weights = _network_of(run_dir, config, env, version, content)
-    metadata = tensors.parse(content)[1]
+    algorithm, weights, metadata = _network_of(run_dir, config, env, version, content)
     env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
     best, scores = store.best(), _scores(run_dir)
     score = best[2] if best is not None and best[0] == version else scores.get(env_steps)

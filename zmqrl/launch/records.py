@@ -45,6 +45,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def read_summary(run_dir: Path, run_id: str | None = None) -> dict[str, Any] | None:
+    """The summary of a run, with `run_id` that of this attempt alone; None when there is none, or it is damaged."""
+    summary = read_record(run_dir / "summary.json")
+    return summary if summary is not None and run_id in (None, summary["run_id"]) else None
+
+
 def damaged_records(run_dir: Path) -> Iterator[str]:
     """A line for each record that is there and cannot be used."""
     for name in RECORDS:

@@ -118,7 +118,7 @@ def _rows(path: Path) -> Iterator[dict[str, float] | None]:
 
 
 def _row(line: bytes) -> dict[str, float] | None:
-    """A line has numbers alone, `wall_s` and `env_steps` among them; None: it is no row."""
+    """The row of a line: a JSON object of numbers, with `wall_s` and `env_steps`; None for any other line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
