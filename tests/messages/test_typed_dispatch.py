@@ -36,6 +36,7 @@ NO_MESSAGES = {
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/host_changes.py": {"host", "hosts", "state", "workers"},  # of status.json
     "launch/launcher_host.py": {"code", "preset", "run_dir", "run_id"},  # of config.json and `status --json`
+    "launch/records.py": {"run_id"},  # of summary.json
     "launch/run_state.py": {"leases"},  # figures by name
     "launch/url_mirror.py": {"path", "store"},  # of config.json
     "orchestrators/login_session.py": {"user"},  # of a line of a shell
