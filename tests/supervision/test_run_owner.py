@@ -15,7 +15,7 @@ import pytest
 
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import run_owner
-from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, RunOwner, check_owner, is_owned
+from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, OwnerCheck, RunOwner, is_owned
 
 SCRIPT = """
 import sys, time
@@ -124,9 +124,39 @@ def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
     assert third.ask() == "owner"
     assert time.monotonic() - begun < RENEW_S
     with pytest.raises(ConfigError, match="was taken over by run c"):
-        check_owner(tmp_path, "a")
-    check_owner(tmp_path, "c")
-    check_owner(tmp_path / "elsewhere", "a")
+        OwnerCheck(tmp_path, "a").check()
+    OwnerCheck(tmp_path, "c").check()
+    OwnerCheck(tmp_path / "elsewhere", "a").check()
+
+
+def _taken_over_by(tmp_path: Path, run_id: str) -> None:
+    RunOwner.acquire(tmp_path, run_id).release()
+
+
+def test_a_successor_is_found_by_the_next_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_owner, "RENEW_S", 3600.0)  # the directory's time alone
+    _taken_over_by(tmp_path, "a")
+    owner = OwnerCheck(tmp_path, "a")
+    owner.check()
+    _taken_over_by(tmp_path, "b")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="was taken over by run b"):
+            owner.check()
+
+
+def test_a_successor_within_one_tick_of_the_file_system_is_found_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_owner, "_changed_at_ns", lambda folder: 1)
+    _taken_over_by(tmp_path, "a")
+    owner = OwnerCheck(tmp_path, "a")
+    owner.check()
+    _taken_over_by(tmp_path, "b")
+    owner.check()
+    now = time.monotonic()
+    monkeypatch.setattr(run_owner.time, "monotonic", lambda: now + 2 * RENEW_S)
+    with pytest.raises(ConfigError, match="was taken over by run b"):
+        owner.check()
 
 
 def test_what_was_released_is_free(tmp_path: Path) -> None:
@@ -170,7 +200,7 @@ def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: C
     first.send(signal.SIGCONT)
     assert first.ask("successor?").startswith("run b (pid")
     with pytest.raises(ConfigError, match="a sent no heartbeat; this run ends without a further checkpoint"):
-        check_owner(tmp_path, "a")
+        OwnerCheck(tmp_path, "a").check()
     time.sleep(2 * RENEW_S)  # it counts its own record up again, and disturbs nobody
     assert second.ask("successor?") == "None"
 

@@ -18,7 +18,7 @@ from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, wi
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.segment_replay import SegmentReplay
-from zmqrl.supervision.run_owner import check_owner
+from zmqrl.supervision.run_owner import OwnerCheck
 from zmqrl.types import Array, SlotRef, Weights
 
 RETRY_AFTER_S = 1.0
@@ -40,7 +40,7 @@ class FullCheckpoints:
     def __init__(
         self, plan: RunPlan, store: DataStore, writer: RetryingWriter, progress: RunProgress, source: SegmentSource
     ) -> None:
-        self._run_dir, self._run_id = Path(plan.run_dir), plan.run_id
+        self._owner = OwnerCheck(Path(plan.run_dir), plan.run_id)
         self._executor = plan.config.learner.executor
         self._every_s = plan.config.run.checkpoint_every_s
         self._store, self._writer, self._progress, self._source = store, writer, progress, source
@@ -93,7 +93,7 @@ class FullCheckpoints:
         Raises:
             ConfigError: Another launcher has taken the run over.
         """
-        check_owner(self._run_dir, self._run_id)
+        self._owner.check()
         full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor)
         if replay is not None:
             full = with_replay(full, replay, self._source.columns)
@@ -112,7 +112,7 @@ class FullCheckpoints:
         Raises:
             ConfigError: Another launcher has taken the run over.
         """
-        check_owner(self._run_dir, self._run_id)
+        self._owner.check()
         if self.is_writing():
             return
         full = copy_with_sampler(

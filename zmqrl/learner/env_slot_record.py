@@ -110,12 +110,14 @@ class EnvSlotRecord:
         self.next_index = 0
         """Index of the segment after the last one."""
         self._actions = ActionHistory()
+        self._arrays: dict[str, Array] | None = None
+        """What `arrays` gave since the last segment: in sync both FULL and the next segment ask."""
         self.before: dict[str, Array] = {}
         """`arrays` before the last segment."""
 
     def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
         """Continue by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
-        self.before = self.arrays()
+        self.before, self._arrays = self.arrays(), None
         self.next_index = meta.id.index + 1
         exact = self._keep_actions or self._keep_states
         if not exact and meta.id.incarnation != self._incarnation:
@@ -177,6 +179,11 @@ class EnvSlotRecord:
 
     def arrays(self) -> dict[str, Array]:
         """For FULL. What they hold stays as it is when the record moves on."""
+        if self._arrays is None:
+            self._arrays = self._current_arrays()
+        return self._arrays
+
+    def _current_arrays(self) -> dict[str, Array]:
         actions, first = self._actions.view(), self._actions.first
         place = np.array([self.next_index, self._incarnation])
         stored = {
@@ -193,6 +200,7 @@ class EnvSlotRecord:
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Restore what `arrays` gave."""
+        self._arrays = None
         self._episode, self._resetting = np.array(arrays["episode"]), np.array(arrays["resetting"])
         self._begun, self._rows = np.array(arrays["begun"]), int(arrays["begun"].max(initial=0))
         self.next_index, self._incarnation = arrays["place"].tolist()

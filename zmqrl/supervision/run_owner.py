@@ -145,21 +145,37 @@ def is_owned(run_dir: Path, run_id: str) -> bool:
     return False
 
 
-def check_owner(run_dir: Path, run_id: str) -> None:
-    """Raise `ConfigError` when another run has taken `run_dir` over.
+class OwnerCheck:
+    """Whether another run has taken a run directory over: asked before each full checkpoint, so it must cost little.
 
-    Nothing is raised where the directory cannot be read, or is not a launcher's (on other hosts).
+    A new owner changes the directory of the records, and nothing else does, so they are read when it has changed, and
+    every `RENEW_S`, because some file systems count time in whole seconds.
     """
-    try:
-        newest = _newest(run_dir / FOLDER)
-        record = _read(run_dir / FOLDER, newest)
-    except OSError:
-        return
-    if record is not None and record.run_id != run_id:
-        raise ConfigError(
-            f"{run_dir} was taken over by {record}: the launcher of run {run_id} sent no heartbeat; "
-            "this run ends without a further checkpoint"
-        )
+
+    def __init__(self, run_dir: Path, run_id: str) -> None:
+        self._run_dir, self._folder, self._run_id = run_dir, run_dir / FOLDER, run_id
+        self._changed_at_ns = 0
+        self._read_at_s = -float("inf")
+
+    def check(self) -> None:
+        """Raise `ConfigError` when another run has taken the directory over.
+
+        Nothing is raised where it cannot be read, or is not a launcher's (on other hosts).
+        """
+        now = time.monotonic()
+        try:
+            changed_at_ns = _changed_at_ns(self._folder)
+            if changed_at_ns == self._changed_at_ns and now - self._read_at_s < RENEW_S:
+                return
+            record = _read(self._folder, _newest(self._folder))
+        except OSError:
+            return
+        if record is not None and record.run_id != self._run_id:
+            raise ConfigError(
+                f"{self._run_dir} was taken over by {record}: the launcher of run {self._run_id} sent no heartbeat; "
+                "this run ends without a further checkpoint"
+            )
+        self._changed_at_ns, self._read_at_s = changed_at_ns, now
 
 
 def _await_end(run_dir: Path, folder: Path, number: int) -> None:
@@ -207,6 +223,15 @@ def _numbers(folder: Path) -> list[int]:
 
 def _newest(folder: Path) -> int:
     return max(_numbers(folder), default=0)
+
+
+def _changed_at_ns(folder: Path) -> int:
+    """When a name was last added or removed. Opened each time: an NFS client looks at the server then."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return os.fstat(fd).st_mtime_ns
+    finally:
+        os.close(fd)
 
 
 def _content(folder: Path, number: int) -> bytes:

@@ -13,6 +13,7 @@ from zmqrl.config.plan import Keys
 HIGH_WATER_MARK = 100_000
 """Above every number of leases: leases are the flow control, never this."""
 DRAIN_MOST = 1000
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 ALL_ADDRESSES = "*"
 MAX_MESSAGE_BYTES = 64 << 20
 RECONNECT_MS = 20
@@ -104,23 +105,22 @@ def drain(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[bytes]:
 def drain_multipart(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[list[bytes]]:
     """Messages that are there, whole; no more than `most`, so that a flood does not stop everything else."""
     messages: list[list[bytes]] = []
-    try:
-        while len(messages) < most:
-            messages.append(socket.recv_multipart(zmq.NOBLOCK))
-    except zmq.Again:
-        pass
+    while len(messages) < most and _is_readable(socket):
+        messages.append(socket.recv_multipart(zmq.NOBLOCK))
     return messages
 
 
 def drain_frames(socket: zmq.Socket[Any], most: int) -> list[list[zmq.Frame]]:
     """The same without copying: for messages with large frames."""
     messages: list[list[zmq.Frame]] = []
-    try:
-        while len(messages) < most:
-            messages.append(socket.recv_multipart(zmq.NOBLOCK, copy=False))
-    except zmq.Again:
-        pass
+    while len(messages) < most and _is_readable(socket):
+        messages.append(socket.recv_multipart(zmq.NOBLOCK, copy=False))
     return messages
+
+
+def _is_readable(socket: zmq.Socket[Any]) -> bool:
+    """Whether a whole message is there. Mostly there is none, and `zmq.Again` costs more than twice as much."""
+    return bool(int(socket.get(_EVENTS)) & _POLLIN)
 
 
 def send(socket: zmq.Socket[Any], frame: bytes) -> bool:
