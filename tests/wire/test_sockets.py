@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from zmqrl.wire.sockets import HIGH_WATER_MARK, bind, connect, drain, send
+from zmqrl.wire.sockets import HIGH_WATER_MARK, bind, connect, drain, drain_frames, send
 
 WAIT_MS = 5000
 
@@ -48,6 +48,19 @@ def test_a_binding_end_that_is_away_for_a_while_is_found_at_once_on_this_host(ma
     assert push.poll(WAIT_MS, zmq.POLLOUT) and send(push, b"x")
     assert pull.poll(WAIT_MS)
     assert time.monotonic() - begun < 0.3
+
+
+class _CutSocket(zmq.Socket[bytes]):
+    """Reports a message whose connection is cut before it is received, as a wire that loses packets has shown."""
+
+    def get(self, option: int) -> int | bytes:
+        return int(zmq.POLLIN) if option == zmq.EVENTS else super().get(option)
+
+
+@pytest.mark.parametrize("receive", [drain, lambda socket: drain_frames(socket, 8)])
+def test_a_message_that_is_gone_before_it_is_received_is_none(receive: Callable[[zmq.Socket[Any]], list[Any]]) -> None:
+    with zmq.Context() as context, _CutSocket(context, zmq.PULL) as socket:
+        assert receive(socket) == []
 
 
 def test_drain_takes_all_there_is_and_marks_what_has_more_frames(make: Make) -> None:

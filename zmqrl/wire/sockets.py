@@ -105,21 +105,30 @@ def drain(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[bytes]:
 def drain_multipart(socket: zmq.Socket[Any], most: int = DRAIN_MOST) -> list[list[bytes]]:
     """Messages that are there, whole; no more than `most`, so that a flood does not stop everything else."""
     messages: list[list[bytes]] = []
-    while len(messages) < most and _is_readable(socket):
-        messages.append(socket.recv_multipart(zmq.NOBLOCK))
+    try:
+        while len(messages) < most and _is_readable(socket):
+            messages.append(socket.recv_multipart(zmq.NOBLOCK))
+    except zmq.Again:
+        pass
     return messages
 
 
 def drain_frames(socket: zmq.Socket[Any], most: int) -> list[list[zmq.Frame]]:
     """The same without copying: for messages with large frames."""
     messages: list[list[zmq.Frame]] = []
-    while len(messages) < most and _is_readable(socket):
-        messages.append(socket.recv_multipart(zmq.NOBLOCK, copy=False))
+    try:
+        while len(messages) < most and _is_readable(socket):
+            messages.append(socket.recv_multipart(zmq.NOBLOCK, copy=False))
+    except zmq.Again:
+        pass
     return messages
 
 
 def _is_readable(socket: zmq.Socket[Any]) -> bool:
-    """Whether a whole message is there. Mostly there is none, and `zmq.Again` costs more than twice as much."""
+    """Whether a message is there. Mostly there is none, and `zmq.Again` costs more than twice as much.
+
+    A receive may raise `zmq.Again` all the same, where a connection was cut between the two.
+    """
     return bool(int(socket.get(_EVENTS)) & _POLLIN)
 
 
