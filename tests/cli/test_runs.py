@@ -49,11 +49,11 @@ def test_a_live_run_is_found_shown_and_stopped(
     for command in ("status", "stop"):
         refused = zmqrl(command)
         assert refused.code == 2
-        assert refused.err.endswith(f"your active runs elsewhere:\n  zmqrl {command} {run_dir}\n")
-    assert zmqrl("drain", "node01").err.endswith(f"\n  zmqrl drain {run_dir} node01\n")
+        assert refused.err.endswith(f"give RUN: your active runs elsewhere are\n  {run_dir}\n")
+    assert zmqrl("drain", "node01").err.endswith(f"\n  {run_dir}\n")
     refused = zmqrl("logs", "learner")
     assert refused.err.startswith("zmqrl: no run 'learner'; no active run below ")
-    assert refused.err.endswith(f"\n  zmqrl logs {run_dir} learner\n")
+    assert refused.err.endswith(f"\n  {run_dir}\n")
     monkeypatch.chdir(tmp_path)
     for named in ([], [info.run_id], [run_dir]):
         shown = zmqrl("status", *named)

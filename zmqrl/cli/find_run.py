@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-
-import click
 
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.config.paths import expanded
@@ -18,7 +15,7 @@ from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_damag
 RUNS = Path("runs")
 
 
-def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
+def find_run(run: str | None) -> tuple[Path, RunInfo]:
     """The run directory and its `run.json`. Default: the newest live run below this directory, else that of `runs/`.
 
     A run elsewhere has to be named: on a shared account it may be another person's. Of a folder of runs, as that of
@@ -26,7 +23,6 @@ def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
 
     Args:
         run: What the user has given as RUN.
-        rest: The arguments after RUN, which the message for no run repeats.
 
     Raises:
         ConfigError: The run was not found.
@@ -50,10 +46,9 @@ def find_run(run: str | None, rest: Sequence[str] = ()) -> tuple[Path, RunInfo]:
     if not found:
         if not active:
             raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
-        elsewhere = "".join(f"\n  {_command_for(directory, rest)}" for directory, _ in active)
-        raise ConfigError(
-            f"no active run below {Path.cwd()} and no run in {RUNS}/; your active runs elsewhere:{elsewhere}"
-        )
+        elsewhere = "".join(f"\n  {directory}" for directory, _ in active)
+        here = f"no active run below {Path.cwd()} and no run in {RUNS}/"
+        raise ConfigError(f"{here}; give RUN: your active runs elsewhere are{elsewhere}")
     return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
 
 
@@ -86,13 +81,6 @@ def _refuse_empty(run: str | None) -> None:
 def is_below_here(directory: Path) -> bool:
     """Whether `directory` is in the working directory."""
     return directory.resolve().is_relative_to(Path.cwd().resolve())
-
-
-def _command_for(directory: Path, rest: Sequence[str]) -> str:
-    """The command that is executed, with `directory` as RUN."""
-    context = click.get_current_context(silent=True)
-    name = () if context is None else (str(context.info_name),)
-    return shlex.join(["zmqrl", *name, str(directory), *rest])
 
 
 def runs_of_agents() -> Iterator[tuple[Path, RunInfo]]:

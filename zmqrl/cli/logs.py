@@ -146,7 +146,7 @@ def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]
         if run is None or who is not None or is_run(Path(run)):
             raise
         try:
-            directory, info = find_run(None, (run,))
+            directory, info = find_run(None)
         except ConfigError as no_run:
             raise ConfigError(f"no run {run!r}; {no_run}") from None
         if not _logs(directory, run):

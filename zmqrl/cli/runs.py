@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +179,7 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
         workers[host] = int(count)
     if not workers:
         raise ConfigError(MISSING)
-    _send(run, arguments[is_run:], workers, as_data)
+    _send(run, workers, as_data)
 
 
 @click.command("drain", cls=OnCommand, epilog=RUN_HELP)
@@ -198,7 +197,7 @@ def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
         raise ConfigError(f"{' '.join(arguments)!r}: write [RUN] HOST")
     if len(arguments) == 1 and _is_run(arguments[0]):
         raise ConfigError(f"HOST is required: zmqrl drain {shlex.quote(arguments[0])} HOST")
-    _send(arguments[0] if len(arguments) == 2 else None, arguments[-1:], {arguments[-1]: 0}, as_data)
+    _send(arguments[0] if len(arguments) == 2 else None, {arguments[-1]: 0}, as_data)
 
 
 def _is_run(argument: str) -> bool:
@@ -211,12 +210,12 @@ def _is_run(argument: str) -> bool:
     return True
 
 
-def _send(run: str | None, rest: Sequence[str], workers: dict[str, int], as_data: bool) -> None:
+def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.requests import send_request
     from zmqrl.messages.files import ScaleRequest
 
-    directory, info = find_run(run, rest)
+    directory, info = find_run(run)
     check_running(directory, info)
     joining = _joining(directory, workers)
     done = send_request(directory, ScaleRequest(workers, joining), ANSWER_S)
