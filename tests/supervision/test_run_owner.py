@@ -159,6 +159,16 @@ def test_a_successor_within_one_tick_of_the_file_system_is_found_later(
         owner.check()
 
 
+def test_a_successor_whose_record_is_not_written_yet_is_found_when_it_is(tmp_path: Path) -> None:
+    _taken_over_by(tmp_path, "a")
+    owner = OwnerCheck(tmp_path, "a")
+    (tmp_path / FOLDER / "2").touch()
+    owner.check()
+    (tmp_path / FOLDER / "2").write_bytes((tmp_path / FOLDER / "1").read_bytes().replace(b'"a"', b'"b"'))
+    with pytest.raises(ConfigError, match="was taken over by run b"):
+        owner.check()
+
+
 def test_what_was_released_is_free(tmp_path: Path) -> None:
     for name in ("a", "b"):
         owner = RunOwner.acquire(tmp_path, name)

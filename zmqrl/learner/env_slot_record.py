@@ -111,7 +111,7 @@ class EnvSlotRecord:
         """Index of the segment after the last one."""
         self._actions = ActionHistory()
         self._arrays: dict[str, Array] | None = None
-        """What `arrays` gave since the last segment: in sync both FULL and the next segment ask."""
+        """What `arrays` returned since the last segment: in sync both FULL and the next segment need it."""
         self.before: dict[str, Array] = {}
         """`arrays` before the last segment."""
 

@@ -146,7 +146,7 @@ def is_owned(run_dir: Path, run_id: str) -> bool:
 
 
 class OwnerCheck:
-    """Whether another run has taken a run directory over: asked before each full checkpoint, so it must cost little.
+    """Whether another run has taken a run directory over: checked before each full checkpoint, so it must cost little.
 
     A new owner changes the directory of the records, and nothing else does, so they are read when it has changed, and
     every `RENEW_S`, because some file systems count time in whole seconds.
@@ -170,7 +170,9 @@ class OwnerCheck:
             record = _read(self._folder, _newest(self._folder))
         except OSError:
             return
-        if record is not None and record.run_id != self._run_id:
+        if record is None:  # its owner has created the file and not written it yet
+            return
+        if record.run_id != self._run_id:
             raise ConfigError(
                 f"{self._run_dir} was taken over by {record}: the launcher of run {self._run_id} sent no heartbeat; "
                 "this run ends without a further checkpoint"
