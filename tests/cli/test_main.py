@@ -121,6 +121,10 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["train", "cartpole-ppo", "cartpole-dqn"], "unexpected argument 'cartpole-dqn'; see zmqrl train --help"),
         (["launch", "hosts.yaml", "3"], "unexpected argument '3'; see zmqrl launch --help"),
         (["train", "cartpole-ppo", "--set", "run.sead=2"], "seed"),
+        (
+            ["train", "cartpole-ppo", "--dry-run", "--set", "store.path=s3://b/runs"],
+            "store.path: 's3://b/runs': expected a directory; to copy the run to a URL while it trains, write store: ",
+        ),
         (["train", "cartpole-ppo", "--mode", "turbo"], "turbo"),
         (["launch", "nowhere.yaml"], "nowhere.yaml"),
         (["status"], "no run"),

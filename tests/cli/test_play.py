@@ -37,6 +37,12 @@ def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
     assert sum(score["returns"]) / 3 == pytest.approx(score["return_mean"])
 
 
+def test_seeds_are_not_written_into_a_run(zmqrl: Command, finished: Path) -> None:
+    ended = zmqrl("train", "cartpole-ppo", "--seeds", "2", "--run-dir", finished / "seed-1", "--dry-run")
+    assert (ended.code, ended.out) == (2, "")
+    assert "seed-1 holds a run; choose another directory for the runs of the seeds" in ended.err
+
+
 def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("eval", finished, "--episodes", "1")
     assert ended.code == 2

@@ -410,10 +410,13 @@ def _run_seeds(request: TrainRequest, seeds: int) -> int:
         if is_given:
             raise click.UsageError(f"--seeds cannot be combined with {option}")
     from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.run_directory import is_run
     from zmqrl.launch.summary import line_of_seeds
 
     config = _load(request, request.seed).config
     folder = request.run_dir or default_directory(config.run.name)
+    if is_run(folder):
+        raise ConfigError(f"run directory {folder} holds a run; choose another directory for the runs of the seeds")
     runs = {seed: folder / f"seed-{seed}" for seed in range(config.run.seed, config.run.seed + seeds)}
     for directory in runs.values():
         check_new_directory(directory)

@@ -28,8 +28,8 @@ from zmqrl.data_stores.base import DataStore, Full, Saved, few
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
 from zmqrl.data_stores.store_token import remove_token, sees_token, write_token
-from zmqrl.errors import StoreError
-from zmqrl.types import Version, Weights
+from zmqrl.errors import ConfigError, StoreError
+from zmqrl.types import ModeName, Version, Weights
 
 SUPERSEDED_FOR_S = 2.0
 """A version is deleted no sooner than this after a newer one: its readers have long finished."""
@@ -97,6 +97,14 @@ class DirectoryStore(DataStore):
     @classmethod
     def is_shared(cls, config: DirectoryConfig) -> bool:
         return config.path is not None
+
+    @classmethod
+    def check_mode(cls, config: DirectoryConfig, mode: ModeName) -> None:
+        if config.path is not None and "://" in config.path:
+            raise ConfigError(
+                f"store.path: {config.path!r}: expected a directory; to copy the run to a URL while it trains, write "
+                f"store: {{mirror: {config.path}}}"
+            )
 
     @classmethod
     def check(cls, config: DirectoryConfig, run_dir: Path) -> None:
