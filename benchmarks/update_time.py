@@ -1,6 +1,6 @@
 """Microseconds of one update, by each executor and by torch modules with torch.optim, alternating in one process.
 
-usage: python -m benchmarks.update_time [--rounds N]
+usage: python -m benchmarks.update_time [--rounds N] [--device cuda] [--case NAME ...]
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from zmqrl.types import EnvSpec, SpaceSpec
 OBS, ACTIONS, RATE = 4, 2, 1e-4
 OBSERVATION = SpaceSpec("box", (OBS,), "float32")
 DISCRETE = EnvSpec("toy", OBSERVATION, SpaceSpec("discrete", (), "int64", ACTIONS))
+PIXELS = EnvSpec("pixels", SpaceSpec("box", (4, 84, 84), "uint8"), DISCRETE.action)
+NATURE = NetworkSection("cnn", (512,), "relu", (32, 64, 64), (8, 4, 3), (4, 2, 1))
 CONTINUOUS = EnvSpec("toy", OBSERVATION, SpaceSpec("box", (ACTIONS,), "float32", 0, (-1.0,) * 2, (1.0,) * 2))
 Call = Callable[[], object]
 EXECUTORS = ("eager", "compiled")
@@ -56,12 +58,13 @@ def ppo_rows(rows: int) -> dict[str, Tensor]:
     }
 
 
-def ppo(rows: int) -> dict[str, Call]:
+def ppo(rows: int, device: str) -> dict[str, Call]:
     """PPO with two layers of 64, actor and critic apart."""
     config, section = PPOConfig(minibatch_size=rows), NetworkSection(hidden=(64, 64))
     algorithm = PPO(config, section, DISCRETE, 128, 8)
-    batch, calls = ppo_rows(rows), {}
-    manual = algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor="manual"))
+    batch, calls = {name: tensor.to(device) for name, tensor in ppo_rows(rows).items()}, {}
+    weights = initial_weights(algorithm.network(), 1)
+    manual = algorithm.learner(LearnerContext(weights, device, executor="manual"))
     assert isinstance(manual, ManualPPOLearner)
     order = ("obs", "action", "log_prob", "advantage", "target", "old_value")
     columns = Rows(*(batch[name] for name in order))
@@ -73,8 +76,8 @@ def ppo(rows: int) -> dict[str, Call]:
 
     calls["manual"] = by_hand
     for executor in EXECUTORS:
-        learner: Any = algorithm.learner(LearnerContext(initial_weights(algorithm.network(), 1), executor=executor))
-        whole = {**batch, "clip": torch.tensor(0.2)}
+        learner: Any = algorithm.learner(LearnerContext(weights, device, executor=executor))
+        whole = {**batch, "clip": torch.tensor(0.2, device=device)}
         calls[executor] = lambda learner=learner, whole=whole: learner.run(whole, {"policy": RATE})
     calls["torch.optim"] = ppo_with_modules(batch, config)
     return calls
@@ -82,7 +85,7 @@ def ppo(rows: int) -> dict[str, Call]:
 
 def ppo_with_modules(batch: dict[str, Tensor], config: PPOConfig) -> Call:
     """As a script would write it."""
-    actor, critic = mlp(OBS, 64, 64, ACTIONS), mlp(OBS, 64, 64, 1)
+    actor, critic = (mlp(OBS, 64, 64, outputs).to(batch["obs"].device) for outputs in (ACTIONS, 1))
     parameters = [*actor.parameters(), *critic.parameters()]
     adam = torch.optim.Adam(parameters, lr=RATE, eps=config.adam_epsilon)
 
@@ -106,17 +109,19 @@ def sample(rows: int, env: EnvSpec) -> ReplaySample:
     rng = np.random.default_rng(1)
     discrete = env.action.kind == "discrete"
     action = rng.integers(0, ACTIONS, rows) if discrete else rng.uniform(-1, 1, (rows, ACTIONS)).astype(np.float32)
-    normal = [rng.standard_normal(shape).astype(np.float32) for shape in ((rows, OBS), (rows,), (rows, OBS))]
+    obs, reward, next_obs = (rng.standard_normal(s).astype(np.float32) for s in ((rows, OBS), (rows,), (rows, OBS)))
+    if env is PIXELS:
+        obs, next_obs = (rng.integers(0, 256, (rows, *env.observation.shape), np.uint8) for _ in range(2))
     ones = np.ones(rows, np.float32)
-    return ReplaySample(normal[0], action, normal[1], normal[2], ones, ones, np.arange(rows), np.arange(rows), {})
+    return ReplaySample(obs, action, reward, next_obs, ones, ones, np.arange(rows), np.arange(rows), {})
 
 
-def dqn(rows: int) -> dict[str, Call]:
+def dqn(rows: int, device: str) -> dict[str, Call]:
     """Double DQN with two layers of 256."""
     section = NetworkSection(hidden=(256, 256), activation="relu")
     algorithm = DQN(DQNConfig(batch_size=rows), section, DISCRETE, 128, 8)
     weights, calls, drawn = initial_weights(algorithm.network(), 1), {}, sample(rows, DISCRETE)
-    manual: Any = algorithm.learner(LearnerContext(weights, executor="manual"))
+    manual: Any = algorithm.learner(LearnerContext(weights, device, executor="manual"))
 
     def by_hand() -> object:
         with torch.inference_mode():
@@ -124,9 +129,9 @@ def dqn(rows: int) -> dict[str, Call]:
 
     calls["manual"] = by_hand
     for executor in EXECUTORS:
-        calls[executor] = replayed(algorithm.learner(LearnerContext(weights, executor=executor)), drawn, ("q",))
-    online, target = mlp(OBS, 256, 256, ACTIONS, activation=nn.ReLU), mlp(OBS, 256, 256, ACTIONS, activation=nn.ReLU)
-    adam, batch = torch.optim.Adam(online.parameters(), lr=RATE), tensors(drawn)
+        calls[executor] = replayed(algorithm.learner(LearnerContext(weights, device, executor=executor)), drawn, ("q",))
+    online, target = (mlp(OBS, 256, 256, ACTIONS, activation=nn.ReLU).to(device) for _ in range(2))
+    adam, batch = torch.optim.Adam(online.parameters(), lr=RATE), tensors(drawn, device)
 
     def update() -> None:
         with torch.no_grad():
@@ -143,31 +148,42 @@ def dqn(rows: int) -> dict[str, Call]:
     return calls
 
 
-def sac(rows: int) -> dict[str, Call]:
+def pixels(rows: int, device: str) -> dict[str, Call]:
+    """Double DQN with the convolutions of Mnih et al. 2015."""
+    algorithm, drawn = DQN(DQNConfig(batch_size=rows), NATURE, PIXELS, 128, 8), sample(rows, PIXELS)
+    weights = initial_weights(algorithm.network(), 1)
+    return {
+        executor: replayed(algorithm.learner(LearnerContext(weights, device, executor=executor)), drawn, ("q",))
+        for executor in EXECUTORS
+    }
+
+
+def sac(rows: int, device: str) -> dict[str, Call]:
     """SAC with two layers of 256."""
     section = NetworkSection(hidden=(256, 256), activation="relu")
     algorithm = SAC(SACConfig(batch_size=rows), section, CONTINUOUS, 128, 8)
     weights, drawn, calls = initial_weights(algorithm.network(), 1), sample(rows, CONTINUOUS), {}
     for executor in EXECUTORS:
-        learner = algorithm.learner(LearnerContext(weights, executor=executor))
+        learner = algorithm.learner(LearnerContext(weights, device, executor=executor))
         calls[executor] = replayed(learner, drawn, ("actor", "critics", "log_temperature"))
     return calls
 
 
 def replayed(learner: Any, drawn: ReplaySample, groups: tuple[str, ...]) -> Call:
     """One update of a `ReplayLearner`, its batch made before."""
-    batch = tensors(drawn)
-    batch |= {name: torch.randn(len(drawn.rows), *shape) for name, shape in learner.noise().items()}
+    device = learner.context.device
+    batch = tensors(drawn, device)
+    batch |= {name: torch.randn(len(drawn.rows), *shape, device=device) for name, shape in learner.noise().items()}
     return lambda: learner.run(batch, dict.fromkeys(groups, RATE), **learner.variant(0))
 
 
-def tensors(drawn: ReplaySample) -> dict[str, Tensor]:
+def tensors(drawn: ReplaySample, device: str) -> dict[str, Tensor]:
     """The columns that an update reads."""
     names = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
-    return {name: torch.from_numpy(getattr(drawn, name)) for name in names}
+    return {name: torch.from_numpy(getattr(drawn, name)).to(device) for name in names}
 
 
-def measure(calls: dict[str, Call], rounds: int) -> dict[str, tuple[float, float]]:
+def measure(calls: dict[str, Call], rounds: int, done: Call) -> dict[str, tuple[float, float]]:
     """Minimum and median microseconds of each, one after the other in every round."""
     took: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -177,23 +193,32 @@ def measure(calls: dict[str, Call], rounds: int) -> dict[str, tuple[float, float
         for name, call in calls.items():
             begun = time.perf_counter()
             call()
+            done()
             took[name].append((time.perf_counter() - begun) * 1e6)
     return {name: (min(times), statistics.median(times)) for name, times in took.items()}
+
+
+CASES: dict[str, tuple[Callable[[int, str], dict[str, Call]], int]] = {
+    "PPO 2x64 b256": (ppo, 256),
+    "PPO 2x64 b1024": (ppo, 1024),
+    "DQN 2x256 b256": (dqn, 256),
+    "SAC 2x256 b256": (sac, 256),
+    "DQN CNN b32": (pixels, 32),
+    "DQN CNN b256": (pixels, 256),
+}
 
 
 def main() -> None:
     """Print a table, and the figures as a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=500)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--case", choices=CASES, nargs="+", default=list(CASES))
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    cases = {
-        "PPO 2x64 b256": ppo(256),
-        "PPO 2x64 b1024": ppo(1024),
-        "DQN 2x256 b256": dqn(256),
-        "SAC 2x256 b256": sac(256),
-    }
-    found = {name: measure(calls, rounds) for name, calls in cases.items()}
+    done = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+    made = {case: CASES[case][0](CASES[case][1], options.device) for case in options.case}
+    found = {case: measure(calls, options.rounds, done) for case, calls in made.items()}
     for case, times in found.items():
         base = times.get("manual", times["eager"])[0]
         line = "  ".join(f"{name} {low:.0f} ({low / base:.2f}, median {mid:.0f})" for name, (low, mid) in times.items())

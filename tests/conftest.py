@@ -22,6 +22,7 @@ from tests.leaks import Held
 from tests.s3_server import S3Server
 from tests.stolen_time import RunAgain
 from zmqrl.loading import prepare
+from zmqrl.supervision.gpus import has_nvidia_smi
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
 pytest.register_assert_rewrite("zmqrl.testing")
@@ -96,6 +97,27 @@ def pytest_collection_finish() -> None:
         sys.modules["torch"].set_num_threads(1)
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def found_gpu() -> str:
+    """Its name for torch, or why there is none. The driver keeps a socket open in a process that has looked."""
+    if not has_nvidia_smi():
+        return "this machine has no nvidia-smi"
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} finds no GPU"
+    torch.cuda.init()
+    return "cuda"
+
+
+@pytest.fixture
+def gpu(found_gpu: str) -> str:
+    """A test that needs one is skipped where there is none."""
+    if found_gpu != "cuda":
+        pytest.skip(found_gpu)
+    return found_gpu
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,7 +33,8 @@ class Held(NamedTuple):
         left = await_gone(set(_descendants()) - self.processes, DEATH_S)
         assert not left, f"processes left: {[(p, Path(f'/proc/{p.pid}/cmdline').read_bytes()) for p in left]}"
         if sockets_too:
-            assert not self._open_sockets(), "sockets left open"
+            sockets = self._open_sockets()
+            assert not sockets, f"sockets left open: {sockets}"
         files = set(_files()) - self.files
         assert not files, f"files left: {files}"
 

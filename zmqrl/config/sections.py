@@ -203,7 +203,8 @@ class LearnerSection(Section, frozen=True):
     executor: Literal["auto", "manual", "eager", "compiled"] = "auto"
     """How updates run. manual: with hand-written gradients, if the algorithm has them. eager: with autograd. compiled:
     as machine code, which is built once per network and machine (about 30 s, needs a C++ compiler) and then kept in
-    `$ZMQRL_CACHE`, else `~/.cache/zmqrl`. auto: manual if the algorithm has it, else eager. A resume keeps it.
+    `$ZMQRL_CACHE`, else `~/.cache/zmqrl`; on a GPU as CUDA graphs, which each start records (about 5 s).
+    auto: manual if the algorithm has it, else eager. A resume keeps it.
     """
     address: str | None = None
     """Address that workers connect to; null: each host tries all addresses of the learner's host."""

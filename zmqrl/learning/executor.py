@@ -53,6 +53,10 @@ def make_executor(name: str, net: Net) -> Executor:
     """The executor that `learner.executor` names."""
     if name == "eager":
         return EagerExecutor(net)
+    if name == "compiled" and net.device.startswith("cuda"):
+        from zmqrl.learning.captured import CapturedExecutor
+
+        return CapturedExecutor(net)
     if name in ("traced", "compiled"):
         from zmqrl.learning.compiled import CompiledExecutor, TracedExecutor
 

@@ -45,6 +45,8 @@ class Net:
     def __init__(self, spec: NetworkSpec, groups: Sequence[Group], weights: Weights, device: str) -> None:
         """`weights` hold every tensor of `spec`, the learner-only ones too. ConfigError when groups do not fit."""
         self.spec, self.device = spec, device
+        if device.startswith("cuda"):
+            torch.backends.cudnn.deterministic = True  # the gradients of convolutions have the same bits each time
         self._groups = {group.name: group for group in groups}
         shapes, self._buffers = parameter_shapes(spec), buffer_names(spec)
         self._layouts = layouts(groups, {name: shape for name, shape in shapes.items() if name not in self._buffers})

@@ -47,7 +47,13 @@ class Gru(LayerKind):
         return self.step(spec, tensors, x, x.new_zeros(x.shape[0], spec.outputs))[0]
 
     def step(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        after = torch.gru_cell(x, state, *(tensors[f"{spec.name}.{part}"] for part in PARTS))
+        """The operations of `torch.gru_cell` on the CPU: that of a GPU is one kernel, which cannot be recorded."""
+        weight_ih, weight_hh, bias_ih, bias_hh = (tensors[f"{spec.name}.{part}"] for part in PARTS)
+        linear = torch.nn.functional.linear
+        reset_x, update_x, new_x = linear(x, weight_ih, bias_ih).chunk(3, 1)
+        reset_h, update_h, new_h = linear(state, weight_hh, bias_hh).chunk(3, 1)
+        new = (new_x + new_h * (reset_h + reset_x).sigmoid()).tanh()
+        after = (state - new) * (update_h + update_x).sigmoid() + new
         return after, after
 
 
