@@ -53,6 +53,8 @@ from zmqrl.launch.plan_run import plan_run
 LOOK_EVERY_S = 0.1
 PRESENT_S = 5.0
 RUN = "soak"
+KEEP_EVERY = 500_000
+"""Env steps between two versions that are kept: the first that differs from one process tells when to look."""
 SETTLE_S = 30.0
 START_S = 120.0
 END_S = 120.0
@@ -259,6 +261,7 @@ def _settings(arguments: argparse.Namespace, lab: Lab, names: Sequence[str]) -> 
         "env": {"vector_envs": vector_envs, "num_envs": 2, "segment_steps": 32},
         "algorithm": {"minibatch_size": 64 * vector_envs, "epochs": 1, **batch},
         "evaluator": {"episodes": 0},
+        "store": {"keep_every": KEEP_EVERY},
         "defaults": defaults,
         "hosts": {"local": {"workers": 0}, **hosts},
     }  # fmt: skip
@@ -301,6 +304,7 @@ def soak(arguments: argparse.Namespace) -> dict[str, Any]:
         report["errors"] = sorted({line.strip()[:200] for line in errors if "rror" in line})[:20]
         if arguments.mode == "sync":
             report["sha256_of_one_process"] = _alone(lab.folder / "alone", settings, summary["env_steps"])
+            report["first_other_version"] = _first_other(run.run_dir, lab.folder / "alone")
     report["env_steps"] = env_steps
     report["failed"] = _failed(arguments, report)
     return report
@@ -426,6 +430,16 @@ def _alone(run_dir: Path, settings: dict[str, Any], env_steps: int) -> str:
     return str(json.loads((run_dir / "summary.json").read_text())["weights_sha256"])
 
 
+def _first_other(run_dir: Path, alone: Path) -> str | None:
+    """The first kept version that one process has not, bit for bit."""
+    kept = sorted(run_dir.glob("checkpoints/kept-*"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    for path in kept:
+        other = alone / "checkpoints" / path.name
+        if not other.exists() or other.read_bytes() != path.read_bytes():
+            return path.name
+    return None
+
+
 def _failed(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
     failed = []
     if report["exit_code"] != 0 or report["stop"] != 0:
@@ -435,7 +449,9 @@ def _failed(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
     if report["left"]:
         failed.append(f"processes left: {report['left']}")
     if arguments.mode == "sync" and report["weights_sha256"] != report["sha256_of_one_process"]:
-        failed.append("the weights are not those of one process")
+        failed.append(
+            f"the weights are not those of one process, first in {report['first_other_version'] or 'the last'}"
+        )
     late = [one for one in report["not_returned"] if not one.endswith("slow")]
     if len(late) > 1:  # the last fault may be too late to be seen
         failed.append(f"not returned: {late}")

@@ -28,6 +28,8 @@ START_S = 15.0
 HOME = pwd.getpwuid(os.getuid()).pw_dir
 PRIVATE = {"tmp": "/tmp", "run": "/run", "home": HOME}
 """Folders of the host's own. The home too: a shell's start-up files there may wait for a lock (pyenv's do)."""
+KERNELS = ("OPENBLAS_CORETYPE", "NPY_ENABLE_CPU_FEATURES", "ATEN_CPU_CAPABILITY")
+"""Variables by which numpy and torch choose kernels. SSH does not pass them, and other kernels compute other bits."""
 NAMESPACES = ("--mount", "--uts", "--pid", "--ipc", "--fork", "--kill-child", "--propagation", "private")
 
 
@@ -98,7 +100,7 @@ class Host:
     def start_sshd(self, options: Mapping[str, str] | None = None) -> None:
         """Start sshd (again); returns once it listens. `options` go before the lab's own."""
         config = self.folder / "sshd_config"
-        settings = self._own() | dict(options or {})
+        settings = self._own() | _kernels() | dict(options or {})
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         assert self._init is not None and self._init.stdin is not None
         self._init.stdin.write(json.dumps([SSHD, "-D", "-e", "-f", str(config)]).encode() + b"\n")
@@ -242,3 +244,9 @@ def _descendants(pid: int) -> list[int]:
             for task in os.listdir(f"/proc/{parent}/task"):
                 found += map(int, Path(f"/proc/{parent}/task/{task}/children").read_text().split())
     return found
+
+
+def _kernels() -> dict[str, str]:
+    """As this process has them, for each session: the hosts are this machine."""
+    found = " ".join(f"{name}={os.environ[name]}" for name in KERNELS if name in os.environ)
+    return {"SetEnv": found} if found else {}

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.running import environment
 from tests.waiting import until
 
 pytestmark = pytest.mark.whole
 WAIT_S = 10.0
 PING_S = "0.6"
+DIGEST = 'from zmqrl.acting.digest import acting_digests; print(acting_digests()["numpy"])'
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,17 @@ def test_hosts_see_python_the_repository_and_a_shared_folder(lab: Lab) -> None:
     assert ssh(lab, 1, find) == str(Path(__file__).parents[2] / "zmqrl" / "__init__.py")
     (lab.shared / "token").write_text("seen")
     assert ssh(lab, 2, f"cat {lab.shared}/token") == "seen"
+
+
+@pytest.mark.parametrize("kernels", ["Prescott", "Sandybridge"])
+def test_hosts_compute_the_bits_of_this_machine(monkeypatch: pytest.MonkeyPatch, kernels: str) -> None:
+    """Also where a variable chooses other kernels than those of the processor."""
+    monkeypatch.setenv("OPENBLAS_CORETYPE", kernels)
+    here = subprocess.check_output([sys.executable, "-c", DIGEST], env=environment(), text=True, timeout=WAIT_S)
+    with lab_or_skip(2, isolated=True) as lab:
+        far = lab.hosts[1].hosts_yaml()
+        assert ssh(lab, 1, f"PYTHONPATH={far['env']['PYTHONPATH']} {far['python']} -c '{DIGEST}'") == here.strip()
+        assert ssh(lab, 1, "echo $OPENBLAS_CORETYPE") == kernels
 
 
 def test_a_pulled_cable_is_silence_and_comes_back(lab: Lab) -> None:
