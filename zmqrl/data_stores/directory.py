@@ -100,10 +100,11 @@ class DirectoryStore(DataStore):
 
     @classmethod
     def check_mode(cls, config: DirectoryConfig, mode: ModeName) -> None:
-        if config.path is not None and "://" in config.path:
+        path = config.path if isinstance(config, DirectoryConfig) else None  # a subclass may have other keys
+        if path is not None and "://" in path:
             raise ConfigError(
-                f"store.path: {config.path!r}: expected a directory; to copy the run to a URL while it trains, write "
-                f"store: {{mirror: {config.path}}}"
+                f"store.path: {path!r}: expected a directory; to copy the run to a URL while it trains, write "
+                f"store: {{mirror: {path}}}"
             )
 
     @classmethod
