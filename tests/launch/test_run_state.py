@@ -106,6 +106,17 @@ def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
     assert state.first_step_at == 2.0
 
 
+@pytest.mark.parametrize("before", [0, 40])
+def test_the_time_to_go_is_that_of_the_speed_since_the_start_or_the_resume(state: RunState, before: int) -> None:
+    total = state.plan.config.run.total_env_steps
+    if before:
+        tell(state, "resumed", version="0-7", env_steps=before, written_at=None)
+    tell(state, "first_step", role="worker", index=0, wall=100.0)
+    assert (status_of(state, 110.0)["progress"], status_of(state, 110.0)["eta_s"]) == (round(before / total, 4), None)
+    tell(state, "metrics", role="learner", index=0, values={"env_steps": before + 20})
+    assert status_of(state, 110.0)["eta_s"] == round((total - before - 20) / 2.0, 1)
+
+
 def test_ready_is_lost_with_the_process(state: RunState) -> None:
     for index in (0, 1):
         tell(state, "started", role="worker", index=index, pid=1, start_time=1, spawn=0)

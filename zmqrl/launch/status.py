@@ -84,9 +84,10 @@ def _phase(state: RunState) -> Phase:
 
 
 def _progress(state: RunState, now: float) -> tuple[float, float | None]:
-    """Fraction of the total that is done, and seconds to go at the mean speed so far."""
+    """Fraction of the total that is done, and seconds to go at the mean speed since the start or the resume."""
     total = state.plan.config.run.total_env_steps
-    done = min(1.0, state.env_steps / total)
-    if state.first_step_at is None or done <= 0:
+    before = 0 if state.resumed_from is None else state.resumed_from.env_steps
+    done, stored = min(1.0, state.env_steps / total), state.env_steps - before
+    if state.first_step_at is None or stored <= 0:
         return done, None
-    return done, (now - state.first_step_at) * (1 - done) / done
+    return done, (now - state.first_step_at) * max(0, total - state.env_steps) / stored

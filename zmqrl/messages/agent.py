@@ -213,7 +213,7 @@ class Resumed(_Event, frozen=True, tag="resumed"):
 
     Learner to its agent, and on to the launcher: once per attempt that resumes.
 
-    It is shown in the summary as `resumed_from`, and decides nothing.
+    It is shown in the summary as `resumed_from`, and the time to go is counted from it.
     """
 
     version: Name
