@@ -21,8 +21,8 @@ PAIRS = [
 ]
 CLOSE = 1e-3
 """Of the largest gradient of a group: sums have another order on a GPU."""
-SETUPS = {"manual": "manual", "eager": "eager", "compiled": "eager"}
-"""Executors on the GPU, and those on the CPU with the same names in `state`."""
+ON_THE_CPU = {"manual": "manual", "eager": "eager", "compiled": "eager"}
+"""The executor that is compared with one on the GPU: `state` has the same names."""
 
 
 def learner_of(algorithm: Algorithm, device: str, executor: str) -> Any:
@@ -32,7 +32,7 @@ def learner_of(algorithm: Algorithm, device: str, executor: str) -> Any:
 
 @pytest.mark.parametrize(("algorithm", "executor"), PAIRS)
 def test_it_trains_as_on_the_cpu_and_continues_bit_for_bit(gpu: str, algorithm: Algorithm, executor: str) -> None:
-    there, here = learner_of(algorithm, gpu, executor), learner_of(algorithm, "cpu", SETUPS[executor])
+    there, here = learner_of(algorithm, gpu, executor), learner_of(algorithm, "cpu", ON_THE_CPU[executor])
     slots = acted(algorithm, SEED)
     for learner in (there, here):
         learn(algorithm, learner, slots, updates=1)

@@ -114,7 +114,7 @@ def test_results_are_not_written_over_by_the_next_update() -> None:
     assert all(torch.equal(first[name], result) for name, result in before.items())
 
 
-def test_there_is_a_most_of_captured_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_captured_updates_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "MOST_CAPTURED", 1)
     captures = Captures()
     executor = CapturedExecutor(net_on("cpu"), captures)

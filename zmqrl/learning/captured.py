@@ -1,6 +1,6 @@
 """Updates on a GPU: the recorded graph of an update becomes one CUDA graph for each number of rows.
 
-An update of a small network is some hundred kernels that each take less time than their launch; a CUDA graph is one
+An update of a small network is several hundred kernels that each take less time than their launch; a CUDA graph is one
 launch. Reference: PyTorch documentation, "CUDA Graphs".
 """
 
@@ -27,7 +27,7 @@ Capture: TypeAlias = "Callable[[Graph, Arguments], tuple[Callable[[], object], S
 DIRECT = 2
 """Updates with a number of rows that run as single kernels before it is captured: libraries allocate what they need."""
 MOST_CAPTURED = 64
-"""Numbers of rows with a CUDA graph; each holds its intermediate tensors."""
+"""Numbers of rows with a CUDA graph; each holds its rows and results."""
 
 
 class CapturedExecutor(TracedExecutor):
