@@ -152,6 +152,10 @@ def test_a_damaged_run_json_is_named(zmqrl: Command, run: Path, content: bytes |
     if content is not None:
         assert "r/run.json cannot be read: " in fails(zmqrl, "train", "--resume", run, "--for", "9", "--dry-run")
     assert zmqrl("train", "cartpole-ppo", "--init-from", run, "--dry-run").code == 0
+    if content is not None:
+        (run / "config.json").unlink()
+        line = fails(zmqrl, "status", run)
+        assert line.rstrip().endswith("restore the file from a copy of the run"), "weights without a configuration"
 
 
 def test_lines_of_metrics_that_are_no_rows_are_counted(zmqrl: Command, run: Path) -> None:

@@ -137,6 +137,7 @@ def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -
     ended = zmqrl("watch", stored)
     assert ended.code == 2 and ended.err.count("\n") == 1
     assert f"zmqrl eval {stored} --video out.mp4" in ended.err
+    assert "nothere does not exist" in zmqrl("watch", "nothere").err
 
 
 def test_watch_on_a_display_that_is_not_there_fails_with_one_line(stored: Path) -> None:

@@ -206,13 +206,14 @@ def test_one_word_that_is_neither_a_run_nor_a_log_names_the_logs(zmqrl: Command,
 
 
 def test_lines_are_picked_by_a_pattern(zmqrl: Command, logs: Path) -> None:
-    del logs
     shown = zmqrl("logs", "--grep", "^second.*worker-1$|launcher")
     assert shown.out.splitlines() == [
         "node-1/worker-1: second of node-1-worker-1",
         "launcher: first of launcher",
         "launcher: second of launcher",
     ]
+    none = zmqrl("logs", "launcher", "--grep", "third")
+    assert (none.code, none.out, none.err) == (0, "", f"no line in runs/{logs.name}/logs of launcher matches 'third'\n")
     bad = zmqrl("logs", "--grep", "(")
     assert bad.code == 2
     assert "is not a valid regular expression" in bad.err

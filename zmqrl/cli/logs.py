@@ -54,8 +54,11 @@ def logs_command(
     new = {log.path: log.read(to_the_end=not follow) for log in _oldest_first(logs)}
     if not any(new.values()):
         click.echo(f"no log lines yet in {directory / 'logs'}", err=True)
-    for path, lines_of_log in new.items():
-        _show(logs[path], [line for line in lines_of_log if pattern.search(line)][first:], as_data)
+    matching = {path: [line for line in found if pattern.search(line)] for path, found in new.items()}
+    if any(new.values()) and not any(matching.values()):
+        click.echo(f"no line in {directory / 'logs'}{f' of {who}' if who else ''} matches {grep!r}", err=True)
+    for path, found in matching.items():
+        _show(logs[path], found[first:], as_data)
     while follow:
         follow = is_live(directory, info)  # before we look: what it wrote last is still shown
         logs = {**_logs(directory, who), **logs}

@@ -123,13 +123,13 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
     """
     from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode
 
+    with run_directory(run) as run_dir:
+        played = _load(run_dir, "watch", checkpoint, seed, most_steps)
     if not any(os.environ.get(name) for name in DISPLAYS):
         video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
         raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
     if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
         os.environ.setdefault("SDL_VIDEODRIVER", "x11")
-    with run_directory(run) as run_dir:
-        played = _load(run_dir, "watch", checkpoint, seed, most_steps)
     for number in range(episodes):
         episode = RenderedEpisode(played.config.env, played.spec, played.seed + number, WINDOW)
         try:

@@ -32,10 +32,17 @@ MOST_S = 150
 class Examiner:
     """Answers one request after the other; the main thread's."""
 
-    def __init__(self, out: io.TextIOBase, scratch: Path) -> None:
-        self._out, self._scratch = out, scratch
+    def __init__(self, out: io.TextIOBase) -> None:
+        self._out = out
+        self._code: Path | None = None
+        """Where the modules of the user are, if there are any."""
         self._env: EnvProcess | None = None
         self._server: EchoServer | None = None
+
+    def remove_code(self) -> None:
+        """Safe in any thread."""
+        if self._code is not None:
+            shutil.rmtree(self._code, ignore_errors=True)
 
     def send(self, reply: Reply) -> None:
         """One line on what stdout was."""
@@ -81,7 +88,7 @@ class Examiner:
         self.send(doctor.Examined())
 
     def _unpack(self, code: str) -> Path:
-        folder = self._scratch / "code"
+        self._code = folder = Path(tempfile.mkdtemp(prefix="zmqrl-doctor-"))
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:") as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 and 3.10.11 have none
             archive.extractall(folder)
@@ -94,14 +101,14 @@ class Examiner:
             self.send(self._env.result())
 
 
-def _read_requests(requests: queue.Queue[Request | WireError], scratch: str) -> None:
+def _read_requests(requests: queue.Queue[Request | WireError], examiner: Examiner) -> None:
     # UTF-8 in every locale. A file of its own: a thread in `sys.stdin.buffer` makes the interpreter end with an error.
     for line in os.fdopen(os.dup(0), encoding="utf-8", errors="replace"):
         try:
             requests.put(read_request(line))
         except WireError as error:
             requests.put(error)
-    shutil.rmtree(scratch, ignore_errors=True)
+    examiner.remove_code()
     os._exit(1)  # the doctor has gone; the env process dies with us
 
 
@@ -111,14 +118,15 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's print is not a reply
     requests: queue.Queue[Request | WireError] = queue.Queue()
-    with tempfile.TemporaryDirectory(prefix="zmqrl-doctor-") as scratch:
-        examiner = Examiner(out, Path(scratch))
-        threading.Thread(target=_read_requests, args=(requests, scratch), name="stdin", daemon=True).start()
-        try:
-            while examiner.answer(requests.get()):
-                pass
-        except Exception as error:  # noqa: BLE001 - the top loop of a process
-            with contextlib.suppress(BrokenPipeError):
-                examiner.send(doctor.Broken(f"{type(error).__name__}: {error}"))
-            return 1
+    examiner = Examiner(out)
+    threading.Thread(target=_read_requests, args=(requests, examiner), name="stdin", daemon=True).start()
+    try:
+        while examiner.answer(requests.get()):
+            pass
+    except Exception as error:  # noqa: BLE001 - the top loop of a process
+        with contextlib.suppress(BrokenPipeError):
+            examiner.send(doctor.Broken(f"{type(error).__name__}: {error}"))
+        return 1
+    finally:
+        examiner.remove_code()
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.codec import object_of
+from zmqrl.launch.run_directory import SUMMARY
 from zmqrl.launch.summary import Summary
 
 
@@ -34,7 +35,7 @@ class StatusRecord(msgspec.Struct, frozen=True):
     refused: dict[str, int] = {}
 
 
-RECORDS: Mapping[str, Any] = {"summary.json": Summary, "status.json": StatusRecord}
+RECORDS: Mapping[str, Any] = {SUMMARY: Summary, "status.json": StatusRecord}
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -47,7 +48,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 def read_summary(run_dir: Path, run_id: str | None = None) -> dict[str, Any] | None:
     """The summary of a run, with `run_id` that of this attempt alone; None when there is none, or it is damaged."""
-    summary = read_record(run_dir / "summary.json")
+    summary = read_record(run_dir / SUMMARY)
     return summary if summary is not None and run_id in (None, summary["run_id"]) else None
 
 

@@ -254,10 +254,10 @@ def refuse_damaged_info(run_dir: Path) -> None:
         _info(run_dir)
     except (OSError, ValueError, WireError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run, or start a new "
-            f"run with its weights: --init-from {shlex.quote(str(run_dir))}"
-        ) from error
+        message = f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run"
+        if (run_dir / "config.json").exists():
+            message += f", or start a new run with its weights: --init-from {shlex.quote(str(run_dir))}"
+        raise ConfigError(message) from error
 
 
 def _info(run_dir: Path) -> RunInfo:
