@@ -143,6 +143,3 @@ def test_what_does_not_go_together_is_a_config_error() -> None:
         DQN(DQNConfig(), section, env_spec(CONTINUOUS), STEPS, ENVS)
     with pytest.raises(ConfigError, match=r"algorithm\.batch_size: 32 .*replay\.capacity 16"):
         make().check("sync", 4, ReplaySection(capacity=16))
-    make(n_step=5).check("async", 4, ReplaySection())
-    with pytest.raises(ConfigError, match=r"env\.segment_steps: 16 .*algorithm\.n_step 5.* 20"):
-        make(n_step=5).check("sync", 4, ReplaySection())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,12 @@ from zmqrl.types import Array, EnvSpec, SpaceSpec
 BATCHES, UPDATES = 3, 50
 
 
-def ppo_weights(executor: str, action: SpaceSpec, options: dict[str, Any]) -> dict[str, Array]:
-    config = PPOConfig(minibatch_size=32, epochs=4, learning_rate=1e-3, **options)
-    algorithm = PPO(config, NetworkSection(hidden=(16,)), env_spec(action, 3), 16, 8)
+def trained_ppo(
+    executor: str, action: SpaceSpec, options: dict[str, Any], hidden: tuple[int, ...] = (16,)
+) -> tuple[dict[str, Array], Mapping[str, float]]:
+    """Weights, and the metrics of the last batch."""
+    config = PPOConfig(**{"minibatch_size": 32, "epochs": 4, "learning_rate": 1e-3, **options})
+    algorithm = PPO(config, NetworkSection(hidden=hidden), env_spec(action, 3), 16, 8)
     weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
     learner = algorithm.learner(LearnerContext(weights, seed=1, executor=executor))
     assert isinstance(learner, OnPolicyLearner)
@@ -30,8 +34,9 @@ def ppo_weights(executor: str, action: SpaceSpec, options: dict[str, Any]) -> di
     for _ in range(BATCHES):
         version = driver.version
         batch = driver.segment(weights)
-        updates += learner.learn(batch, Progress(1, 0, updates, 10_000, debug=not updates, version=version)).updates
-    return learner.weights()
+        result = learner.learn(batch, Progress(1, 0, updates, 10_000, debug=not updates, version=version))
+        updates += result.updates
+    return learner.weights(), result.metrics
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
@@ -46,13 +51,15 @@ def ppo_weights(executor: str, action: SpaceSpec, options: dict[str, Any]) -> di
             "learning_rate_schedule": "linear",
         },
         {"normalise_advantage": False},
+        {"minibatch_size": 1, "epochs": 1},
     ],
 )
 def test_ppo(action: SpaceSpec, options: dict[str, Any]) -> None:
-    manual, eager = (ppo_weights(executor, action, options) for executor in ("manual", "eager"))
-    assert manual.keys() == eager.keys()
-    for name, array in manual.items():
-        np.testing.assert_allclose(eager[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+    manual, eager = (trained_ppo(executor, action, options) for executor in ("manual", "eager"))
+    for expected, found in zip(manual, eager, strict=True):
+        assert expected.keys() == found.keys()
+    for name, array in manual[0].items():
+        np.testing.assert_allclose(eager[0][name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -66,13 +73,14 @@ def test_ppo(action: SpaceSpec, options: dict[str, Any]) -> None:
 def test_dqn(options: dict[str, Any]) -> None:
     config = DQNConfig(batch_size=oracle.ROWS, target_update_every=10, learning_rate=1e-3, **options)
     algorithm = DQN(config, oracle.NETWORK, EnvSpec("toy", oracle.OBSERVATION, oracle.DISCRETE), 16, 1)
-    found = []
+    found, metrics = [], []
     for executor in ("manual", "eager"):
         weights = initial_weights(algorithm.network(), 1)
         learner = algorithm.learner(LearnerContext(weights, executor=executor))
         assert isinstance(learner, OffPolicyLearner)
-        learner.update(Given("dqn"), UPDATES, Progress(1, 0, 0, 1))
+        metrics.append(learner.update(Given("dqn"), UPDATES, Progress(1, 0, 0, 1)).metrics)
         found.append(learner.weights())
+    assert metrics[0].keys() == metrics[1].keys()
     for name, array in found[0].items():
         np.testing.assert_allclose(found[1][name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -81,5 +89,10 @@ def test_dqn(options: dict[str, Any]) -> None:
 def test_options_that_autograd_alone_has(options: dict[str, Any]) -> None:
     algorithm = PPO(PPOConfig(**options), NetworkSection(), env_spec(DISCRETE, 3), 16, 8)
     assert algorithm.executors == ("eager", "compiled")
-    weights = ppo_weights("eager", DISCRETE, options)
+    weights, _ = trained_ppo("eager", DISCRETE, options)
     assert all(np.isfinite(array).all() for array in weights.values())
+
+
+def test_a_shared_torso_without_layers_is_two_linear_heads() -> None:
+    apart, shared = (trained_ppo("eager", DISCRETE, {"shared": both}, hidden=())[0] for both in (False, True))
+    assert {name: array.shape for name, array in shared.items()} == {n: array.shape for n, array in apart.items()}

@@ -6,19 +6,19 @@ Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Schaul et al. 2016.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
-from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
-from zmqrl.learning.schedule import Rate, Schedule
+from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import without_backward
@@ -134,18 +134,12 @@ class DQN(Algorithm):
         return sections
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
-        """Raise `ConfigError` when a batch exceeds replay, or n-step targets do not fit a segment."""
-        del vector_envs
+        """Raise `ConfigError` when a batch exceeds replay."""
+        del mode, vector_envs
         if self.config.batch_size > replay.capacity:
             raise ConfigError(
                 f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}; "
                 "raise replay.capacity or lower algorithm.batch_size"
-            )
-        least = 4 * self.config.n_step if MODES[mode].deterministic else self.config.n_step
-        if self.segment_steps < least:
-            raise ConfigError(
-                f"env.segment_steps: {self.segment_steps} is too short for algorithm.n_step {self.config.n_step} "
-                f"in mode {mode}; it must be at least {least}"
             )
 
     @property
@@ -230,6 +224,12 @@ class DQNLearner(ReplayLearner):
     def variant(self, number: int) -> Mapping[str, bool]:
         """Whether the target network follows after update `number`."""
         return {"moves_target": (number + 1) % self.config.target_update_every == 0}
+
+    def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
+        """With the settings that change over the run."""
+        result, fraction = super().update(replay, updates, progress), progress.fraction
+        now = {"learning_rate": value_at(self.config.learning_rate, fraction), **self.algorithm.schedule(progress)}
+        return replace(result, metrics={**result.metrics, **now})
 
     def train(self, batch: Batch, moves_target: bool = False) -> Mapping[str, Tensor]:
         """Equation 2 of Mnih et al. 2015; with `double` equation 4 of van Hasselt et al. 2016."""

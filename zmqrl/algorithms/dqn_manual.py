@@ -91,7 +91,7 @@ class ManualDQNLearner(OffPolicyLearner):
             "loss/q": float(loss.mean()),
             "td_error": float(error.abs().mean()),
             "q_mean": float(q.mean()),
-            "grad_norm": norm,
+            "grad_norm/q": norm,
         }
 
     def _update_target(self) -> None:

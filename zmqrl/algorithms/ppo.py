@@ -235,7 +235,7 @@ class PPOLearner(BatchLearner):
     def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
         config = algorithm.config
         spec = algorithm.network()
-        members = (*(name for name, _ in spec.towers), *(name for name, _, _ in spec.parameters))
+        members = (*(name for name, layers in spec.towers if layers), *(name for name, _, _ in spec.parameters))
         group = Group("policy", members, config.max_grad_norm, config.adam_epsilon)
         self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip)
         if "obs_stats.count" in context.weights:  # of another run (`run.init_from`)
@@ -317,8 +317,10 @@ class PPOLearner(BatchLearner):
         return values.mean()
 
     def standardised(self, advantage: Tensor, rows: Batch) -> Tensor:
-        """With mean 0 and deviation 1 over those rows."""
+        """With mean 0 and deviation 1 over those rows; a single one as it is."""
         del rows
+        if advantage.shape[0] < 2:
+            return advantage
         return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:

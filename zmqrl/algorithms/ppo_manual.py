@@ -218,7 +218,7 @@ class ManualPPOLearner(OnPolicyLearner):
             "entropy": float(policy.entropy()),
             "approx_kl": float(approximate_kl(log_ratio)),
             "clip_fraction": float(((ratio - 1.0).abs() > coefficients.clip).float().mean()),
-            "grad_norm": norm,
+            "grad_norm/policy": norm,
         }
 
     def _check_ratio(self, rows: Rows) -> None:

@@ -92,7 +92,8 @@ def plan_run(
         check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
         columns = _columns(config, env, acting)
         if not algorithm.on_policy:
-            check_spec(algorithm.replay(), {column.name: column.shape for column in columns})
+            shapes = {column.name: column.shape for column in columns}
+            check_spec(algorithm.replay(), shapes, config.mode.deterministic)
         size = _size(config, algorithm, workers)
         if config.run.init_from is not None and not resume:
             initial_weights_of(config.run.init_from, algorithm)

@@ -12,6 +12,9 @@ FIXED = frozenset(("obs", "action", "reward", "terminated", "truncated", "valid"
 STATE_PREFIX = "state."
 """`state.<name> [T / k, N, size]`: the recurrent state with which every k-th row was acted."""
 
+WINDOWS = 4
+"""Of n steps in a segment, at least, in single and sync, where segments are short."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 """Of the columns of one segment, by name."""
 
@@ -28,8 +31,8 @@ def state_columns(shapes: Shapes) -> dict[str, int]:
     return {name: steps // max(1, shape[0]) for name, shape in shapes.items() if name.startswith(STATE_PREFIX)}
 
 
-def check_columns(spec: ReplaySpec, shapes: Shapes) -> None:
-    """Refuse a specification that does not fit the columns of a segment.
+def check_columns(spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = False) -> None:
+    """Refuse a specification that does not fit the columns of a segment, in single and sync or in async.
 
     Raises:
         ConfigError: It names field or key, and what would fit.
@@ -38,6 +41,8 @@ def check_columns(spec: ReplaySpec, shapes: Shapes) -> None:
     if spec.length:
         _check_length(spec, shapes["reward"][0])
         _check_states(spec, shapes)
+    else:
+        _check_n_step(spec, shapes["reward"][0], is_deterministic)
 
 
 def _check_first_priority(spec: ReplaySpec, shapes: Shapes) -> None:
@@ -60,6 +65,16 @@ def _check_length(spec: ReplaySpec, steps: int) -> None:
         raise ConfigError(
             f"env.segment_steps: {steps}: the last {rest} rows of a segment would never be learned from (sequences of "
             f"{rows} rows, one every {spec.every}); write {steps - rest} or {steps - rest + spec.every}"
+        )
+
+
+def _check_n_step(spec: ReplaySpec, steps: int, is_deterministic: bool) -> None:
+    least = spec.n_step * (WINDOWS if is_deterministic and spec.n_step > 1 else 1)
+    if steps < least:
+        modes = "in single and sync" if is_deterministic else "in async"
+        raise ConfigError(
+            f"env.segment_steps: {steps} is too short for n_step {spec.n_step} {modes}: the last rows of a segment "
+            f"have targets of fewer rewards; it must be at least {least}"
         )
 
 

@@ -146,9 +146,9 @@ class SegmentReplay(Replay):
         return priorities
 
 
-def check_spec(spec: ReplaySpec, shapes: Shapes) -> None:
+def check_spec(spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = False) -> None:
     """ConfigError when `spec` does not fit the columns of a segment, or its sampler cannot be loaded."""
-    check_columns(spec, shapes)
+    check_columns(spec, shapes, is_deterministic)
     _load_sampler(spec)
 
 

@@ -41,7 +41,8 @@ class ReplaySpec:
     """
 
     n_step: int = 1
-    """Rewards summed before bootstrapping. Sync needs a T of at least four of them."""
+    """Rewards summed before bootstrapping. T must be at least as many; in single and sync, with more than one, 4 times
+    as many."""
     length: int = 0
     """Rows to learn from in a sequence; 0: transitions."""
     burn_in: int = 0
