@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import zmqrl
@@ -18,6 +19,8 @@ from zmqrl.api.planning import RunArguments, loaded_for
 from zmqrl.config.sections import Config
 from zmqrl.launch.configure import load
 from zmqrl.launch.without_preset import WithoutPreset
+
+NO_CALLBACKS = Callbacks(None, None, None)
 
 
 class OwnPPO(PPO):
@@ -34,7 +37,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def configuration(preset: str | None = None, algo: str | type[OwnPPO] | None = None, **overrides: Any) -> Config:
     """Of a new run."""
     none = (None,) * 7
-    return loaded_for(RunArguments(preset, algo, *none, overrides, Callbacks(None, None, None), True)).config
+    return loaded_for(RunArguments(preset, algo, *none, overrides, NO_CALLBACKS, True)).config
 
 
 @pytest.mark.parametrize("algo", [None, "dqn", "PPO"])
@@ -67,6 +70,15 @@ def test_an_algorithm_of_the_calling_script_is_refused_in_one_way(monkeypatch: p
 def test_arguments_go_over_the_settings() -> None:
     config = configuration(env={"id": "CartPole-v1", "num_envs": 3}, algorithm={"kind": "dqn", "gamma": 0.5})
     assert (config.env.num_envs, config.algorithm["kind"], config.algorithm["gamma"]) == (3, "dqn", 0.5)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    none = (None,) * 4
+    overrides = {"run__total_env_steps": np.int64(3000), "algorithm": {"learning_rate": np.float32(0.5)}}
+    asked = RunArguments("cartpole-ppo", None, *none, np.int64(2), np.int64(7), None, overrides, NO_CALLBACKS, True)
+    config = loaded_for(asked).config
+    assert (config.run.total_env_steps, config.algorithm["learning_rate"], config.run.seed) == (3000, 0.5, 7)
+    assert config.hosts["local"].workers == 2
 
 
 @pytest.mark.parametrize(

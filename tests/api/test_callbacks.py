@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
@@ -43,7 +44,9 @@ def test_metrics_and_scores_are_passed_on(plan: RunPlan) -> None:
     assert seen[1] == Score("0-3", 64, 20.0, 1.5, 20, is_best=True, is_final=False)
 
 
-@pytest.mark.parametrize(("returned", "continues"), [(False, False), (None, True), (0, True), (True, True)])
+@pytest.mark.parametrize(
+    ("returned", "continues"), [(False, False), (np.False_, False), (None, True), (0, True), (True, True)]
+)
 def test_only_false_requests_a_stop(plan: RunPlan, returned: object, continues: bool) -> None:
     assert observed(plan, METRICS, on_metrics=lambda _: returned)[1] == continues
 

@@ -39,6 +39,7 @@ def test_episodes_are_played_to_their_end_on_their_own_seeds() -> None:
 
 def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
     by_id = zmqrl.evaluate(lambda _: 1, "tests.envs.odd_envs:Counting", episodes=2)
+    assert zmqrl.evaluate(lambda _: 1, Counting, episodes=2).returns == by_id.returns
     assert by_id.lengths == (5, 5)
 
     class Ones(LoadedPolicy):
@@ -56,9 +57,10 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
         (None, 1, "required: an env, or its id"),
         ("CartPole-v1", 0, "episodes: 0: at least 1"),
         ("CartPol-v1", 1, "did you mean 'CartPole-v1'"),
+        ({"id": "CartPole-v1"}, 1, "env: an object of type dict; expected a gymnasium.Env, its class, or an id"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(env: str | None, episodes: int, message: str) -> None:
+def test_what_cannot_be_evaluated_is_refused(env: Any, episodes: int, message: str) -> None:
     with pytest.raises(zmqrl.ConfigError, match=message):
         zmqrl.evaluate(lambda _: 0, env, episodes=episodes)
 

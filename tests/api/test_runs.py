@@ -83,6 +83,16 @@ def test_a_run_in_the_background_is_seen_and_stopped(
     assert os.listdir(tmp_path / "run").count("stop-requested") == 0
 
 
+def test_a_home_directory_is_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    zmqrl.train("cartpole-ppo", run_dir="~/a", **SMALL)
+    assert (tmp_path / "a" / "summary.json").exists() and not Path("~").exists()
+    with pytest.raises(zmqrl.ConfigError, match="a exists and is not empty"):
+        zmqrl.train("cartpole-ppo", run_dir="~/a", **SMALL)
+    assert zmqrl.resume("~/a", quiet=True).trained_env_steps == 0
+    assert zmqrl.read_metrics("~/a", frame=False)
+
+
 def test_a_callback_stops_a_run(tmp_path: Path) -> None:
     rows: list[Any] = []
     summary = zmqrl.train(

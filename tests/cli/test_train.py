@@ -18,6 +18,7 @@ from tests.system import command_runs
 from zmqrl.cli.train import Steps
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.run_directory import default_directory
 from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
@@ -280,6 +281,27 @@ def test_a_solved_run_is_continued_for_more_env_steps(zmqrl: Command, tmp_path: 
     assert config["stop_at_return"] is None
     assert config["schedule_env_steps"] == config["total_env_steps"] == before["env_steps"] + 9000
     assert "the learning rate is 0" not in more.err
+
+
+@pytest.mark.parametrize("written", ["~/a", "~nouser/a"])
+def test_a_run_directory_in_the_home(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "mine").touch()
+    ended = zmqrl("train", "cartpole-ppo", f"--run-dir={written}", "--dry-run")
+    assert ended.code == 2
+    assert (f"{tmp_path}/a exists" if written == "~/a" else "--run-dir: '~nouser/a': no user 'nouser'") in ended.err
+
+
+def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    with default_directory("a") as first, default_directory("a") as second, default_directory("a") as third:
+        assert [path.name for path in (first, second, third)] == ["a-now", "a-now-2", "a-now-3"]
+        (second / "run.json").touch()
+    assert [path.name for path in Path("runs").iterdir()] == ["a-now-2"]
 
 
 @pytest.mark.whole

@@ -70,6 +70,34 @@ class Walkers:
         return np.array([self._sum, self._at_of[agent], self._t], np.float32) / 64
 
 
+class Numbered:
+    """Agents 0 and 1, for five steps; no `close`."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - as PettingZoo has it
+    possible_agents = (0, 1)
+
+    def observation_space(self, agent: int) -> spaces.Space[Any]:
+        del agent
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent: int) -> spaces.Space[Any]:
+        del agent
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        del seed, options
+        self.agents, self._t = list(self.possible_agents), 0
+        return {agent: np.full(1, agent, np.float32) for agent in self.agents}, {}
+
+    def step(self, actions: dict[int, int]) -> Any:
+        self._t += 1
+        obs = {agent: np.full(1, agent, np.float32) for agent in actions}
+        reward = {agent: float(action) for agent, action in actions.items()}
+        ends = dict.fromkeys(actions, self._t == 5)
+        self.agents = [] if self._t == 5 else self.agents
+        return obs, reward, ends, dict.fromkeys(actions, False), {}
+
+
 class Seesaw(Walkers):
     """One is rewarded for action 0, the other for action 2; each is told which it is. 8 steps."""
 

@@ -48,6 +48,15 @@ def by_hand(seed: int, actions: Array) -> list[dict[str, Any]]:
     raise AssertionError("it has not ended")
 
 
+def test_agents_may_be_numbers_and_an_env_need_not_close() -> None:
+    section = EnvSection(id="tests.envs.agent_envs:Numbered", num_envs=4, max_episode_steps=9)
+    assert probe(section).agents == ("0", "1")
+    env = vector(section)
+    assert env.start()[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert env.step(np.array([1, 0, 0, 1])).reward.tolist() == [1.0, 0.0, 0.0, 1.0]
+    env.close()
+
+
 def test_each_agent_has_what_the_env_gives_it_until_its_end() -> None:
     actions = np.random.default_rng(0).integers(0, 3, (40, 6))
     env = vector()

@@ -27,6 +27,13 @@ class WithoutSpaces(gym.Env[Any, Any]):
     """Its spaces are not set."""
 
 
+class Unopened(gym.Wrapper[Any, Any, Any, Any]):
+    """Its `close` closes what no one has opened."""
+
+    def close(self) -> None:
+        self.viewer.close()
+
+
 class Around:
     """It has an env, and is not a wrapper."""
 
@@ -43,6 +50,10 @@ def test_what_is_known_of_cartpole() -> None:
     assert (spec.action.kind, spec.action.n, spec.observation.shape) == ("discrete", 2, (4,))
     assert spec.observation.low == ()
     assert (spec.reward_threshold, spec.native_vector) == (475.0, True)
+
+
+def test_an_env_whose_close_fails_is_an_env() -> None:
+    assert probe(EnvSection(wrappers=("tests.envs.test_probe:Unopened",))).action.n == 2
 
 
 def test_wrappers_kwargs_without_a_vector_form_and_own_classes_are_not_native() -> None:

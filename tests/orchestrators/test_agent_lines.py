@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -147,3 +148,10 @@ def test_a_stop_before_the_handshake_follows_the_boot(tmp_path: Path, is_deploye
         assert isinstance(command(second.read_bytes()), Stop)
     finally:
         orchestrator.undeploy(0.1)
+
+
+def test_calls_side_by_side_are_made_one_by_one_when_the_interpreter_exits() -> None:
+    code = "import atexit\nfrom zmqrl.orchestrators.agent_pool import in_parallel\n"
+    code += "atexit.register(lambda: print(in_parallel([lambda: 1, lambda: 2])))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("[1, 2]\n", "")

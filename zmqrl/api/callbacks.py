@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.directory import checkpoint_names
@@ -159,7 +161,8 @@ class RunObserver(Observer):
         if function is None:
             return True
         try:
-            return function(*arguments) is not False
+            result = function(*arguments)
+            return not isinstance(result, (bool, np.bool_)) or bool(result)
         except Exception:  # code of the caller
             if name not in self._reported:
                 self._reported.add(name)

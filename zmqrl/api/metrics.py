@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 from zmqrl.api.runs import Run
+from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.jsonl import read_metrics as rows_of
 
@@ -28,7 +28,7 @@ def read_metrics(run: Source, frame: bool | None = None) -> Any:
     Raises:
         ConfigError: `metrics.jsonl` does not exist, or pandas is required and not installed.
     """
-    directory = run.run_dir if isinstance(run, Run) else Path(run)
+    directory = run.run_dir if isinstance(run, Run) else expanded(run)
     path = directory / "metrics.jsonl"
     if not path.is_file():
         raise ConfigError(f"{directory} has no metrics.jsonl; a run writes its first row after about one second")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -17,15 +16,17 @@ from zmqrl.api.callbacks import Callbacks, RunObserver
 from zmqrl.config.codec import from_json
 from zmqrl.config.load import Loaded
 from zmqrl.config.paths import expanded
+from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
 from zmqrl.launch.continuation import EXAMPLE_STEPS, nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.continuation import for_env_steps as more_env_steps
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.own_code import plain
+from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 from zmqrl.launch.resume import prepare_resume
-from zmqrl.launch.run_directory import SUMMARY, RunDirectory
+from zmqrl.launch.run_directory import SUMMARY, RunDirectory, default_directory
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.types import ModeName
@@ -78,17 +79,23 @@ def _prepared(asked: RunArguments) -> PreparedRun:
     started_at = time.time()
     with _planning:
         if asked.resume is not None:
-            return _resumed(asked, Path(asked.resume), started_at)
+            return _resumed(asked, expanded(asked.resume, "resume"), started_at)
         if asked.for_env_steps is not None:
             raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
         loaded = loaded_for(asked)
-        directory = Path(asked.run_dir) if asked.run_dir is not None else _default_directory(loaded.config.run.name)
-        check_new_directory(directory, f"zmqrl.resume({str(directory)!r})")
-        plan = plan_run(loaded.config, directory, started_at, False, loaded.sources)
-        observer, orchestrator = RunObserver(plan, asked.callbacks), make_orchestrator(plan)
-        owned = RunDirectory.own(plan)
-        launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
-        return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
+        if asked.run_dir is not None:
+            return _new(asked, loaded, expanded(asked.run_dir, "run_dir"), started_at)
+        with default_directory(loaded.config.run.name) as directory:
+            return _new(asked, loaded, directory, started_at)
+
+
+def _new(asked: RunArguments, loaded: Loaded, directory: Path, started_at: float) -> PreparedRun:
+    check_new_directory(directory, f"zmqrl.resume({str(directory)!r})")
+    plan = _planned(loaded, directory, started_at, False)
+    observer, orchestrator = RunObserver(plan, asked.callbacks), make_orchestrator(plan)
+    owned = RunDirectory.own(plan)
+    launcher = Launcher(plan, orchestrator, plain=True, directory=owned, quiet=asked.quiet, observer=observer)
+    return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
 
 
 def loaded_for(asked: RunArguments) -> Loaded:
@@ -96,7 +103,7 @@ def loaded_for(asked: RunArguments) -> Loaded:
     source = None if asked.init_from is None else str(expanded(asked.init_from, "init_from").absolute())
     given = dotted(asked.overrides)
     base = without_preset(asked.preset, algorithm_name(asked.algo), asked.overrides.get("env"), given)
-    flags = (asked.mode, asked.workers, asked.seed)
+    flags = (asked.mode, plain(asked.workers), plain(asked.seed))
     return load(asked.preset, None, given, *flags, init_from=source, without_preset=base)
 
 
@@ -113,11 +120,11 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
         raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
     if not directory.is_dir():
         raise ConfigError(f"resume: {directory}: run directory not found")
-    more = {} if asked.for_env_steps is None else more_env_steps(directory, asked.for_env_steps)
+    more = {} if asked.for_env_steps is None else more_env_steps(directory, plain(asked.for_env_steps))
     overrides = {**more, **dotted(asked.overrides)}
-    loaded = load(overrides=overrides, workers=asked.workers, stored=directory)
+    loaded = load(overrides=overrides, workers=plain(asked.workers), stored=directory)
     check_resume(directory, loaded.config, asked.preset, loaded.sources)
-    plan = plan_run(loaded.config, directory, started_at, True, loaded.sources)
+    plan = _planned(loaded, directory, started_at, True)
     observer = RunObserver(plan, asked.callbacks)
     condition = reached(directory, loaded.config)
     if condition is not None:
@@ -138,10 +145,10 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
     return PreparedRun(launcher, observer, Path(plan.run_dir), plan.run_id)
 
 
-def _default_directory(name: str) -> Path:
-    """`runs/<name>-<time>`, and more where a run that started in the same second has it."""
-    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return path if not path.exists() else path.with_name(f"{path.name}-{secrets.token_hex(2)}")
+def _planned(loaded: Loaded, directory: Path, started_at: float, resume: bool) -> RunPlan:
+    plan = plan_run(loaded.config, directory, started_at, resume, loaded.sources)
+    config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
+    return plan if config is loaded.config else plan_run(config, directory, started_at, resume, loaded.sources)
 
 
 def stored_summary(run_dir: Path) -> Summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
 from zmqrl.config.aliases import python_hint
+from zmqrl.config.paths import expanded
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, probe, quiet
@@ -22,6 +24,7 @@ from zmqrl.envs.packing import packed_batch
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
+from zmqrl.launch.own_code import path_of
 from zmqrl.launch.policies import stored_policy
 from zmqrl.launch.run_directory import read_config
 from zmqrl.spaces import forbids_all, view
@@ -118,7 +121,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0)
         ConfigError: `path` has no configuration of a run.
         StoreError: It has no checkpoint.
     """
-    directory = path.run_dir if isinstance(path, Run) else Path(path)
+    directory = path.run_dir if isinstance(path, Run) else expanded(path)
     config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
@@ -131,14 +134,18 @@ class Evaluation(EpisodeScores):
 
 
 def evaluate(
-    policy: Callable[[Any], Any], env: gym.Env[Any, Any] | str | None = None, episodes: int = 20, *, seed: int = 0
+    policy: Callable[[Any], Any],
+    env: gym.Env[Any, Any] | type[gym.Env[Any, Any]] | str | None = None,
+    episodes: int = 20,
+    *,
+    seed: int = 0,
 ) -> Evaluation:
     """Play whole episodes with a policy, one after the other; episode k is reset with `seed + k`.
 
     Args:
         policy: From `load_policy`, or any function from an observation to an action.
-        env: An env, which stays open, or an id as `env.id` takes it; None: that of the run of `load_policy`, with its
-            wrappers and without those that change rewards. Its episodes have to end.
+        env: An env, which stays open, its class, or an id as `env.id` takes it; None: that of the run of `load_policy`,
+            with its wrappers and without those that change rewards. Its episodes have to end.
         episodes: How many.
         seed: Of the first episode.
 
@@ -148,7 +155,7 @@ def evaluate(
     if episodes < 1:
         raise ConfigError(f"episodes: {episodes}: at least 1")
     _check_callable(policy)
-    made = env if isinstance(env, gym.Env) else _made(policy, env)
+    made = env if isinstance(env, gym.Env) else _made(policy, path_of(env) if inspect.isclass(env) else env)
     try:
         if isinstance(policy, LoadedPolicy) and env is not None:
             _check_spaces(policy._env, made)
@@ -166,6 +173,8 @@ def _check_callable(policy: object) -> None:
 
 
 def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
+    if env is not None and not isinstance(env, str):
+        raise ConfigError(f"env: an object of type {type(env).__name__}; expected a gymnasium.Env, its class, or an id")
     section = EnvSection(id=env) if env is not None else getattr(policy, "section", None)
     if section is None:
         raise ConfigError("env: required: an env, or its id; only a policy of zmqrl.load_policy has an env of its own")

@@ -86,9 +86,9 @@ def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, byte
 
 
 def _new_directory(request: TrainRequest, there: LauncherHost, config: Config) -> str:
-    from zmqrl.cli.train import default_directory
+    from zmqrl.launch.run_directory import default_path
 
-    directory = str(request.run_dir or default_directory(config.run.name))
+    directory = str(request.run_dir or default_path(config.run.name))
     if there.holds(directory):
         raise ConfigError(
             f"run directory {directory} exists on {there.name} and is not empty; to continue its run: --resume "

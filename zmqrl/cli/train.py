@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import re
 import shutil
 import time
@@ -278,6 +278,8 @@ def _request_of(
     if resume is not None and "://" in resume:
         resume, copy = None, resume
     resume = None if resume is None else Path(resume)
+    if options["run_dir"] is not None and options["on"] is None:  # a shell expands no `~` after `--run-dir=`
+        options["run_dir"] = expanded(options["run_dir"], "--run-dir")
     return TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
 
 
@@ -308,9 +310,27 @@ def _run(request: TrainRequest) -> int:
         raise click.UsageError("--dry-run cannot be combined with --json: it prints the configuration as YAML")
     _check_for(request)
     _note_workers(request)
-    if request.seeds is not None:
-        return _run_seeds(request, request.seeds)
-    return _run_one(request, request.run_dir, request.seed)
+    if request.resume is not None:
+        return _run_one(request, request.resume, request.seed)
+    name = "" if request.run_dir is not None else _load(request, request.seed).config.run.name
+    with _new_directory(request, name) as directory:
+        if request.seeds is not None:
+            return _run_seeds(request, directory, request.seeds)
+        return _run_one(request, directory, request.seed)
+
+
+@contextlib.contextmanager
+def _new_directory(request: TrainRequest, name: str) -> Iterator[Path]:
+    """`--run-dir`, or a directory that no other run takes; a dry run makes none."""
+    from zmqrl.launch.run_directory import default_directory, default_path
+
+    if request.run_dir is not None:
+        yield request.run_dir
+    elif request.dry_run:
+        yield default_path(name)
+    else:
+        with default_directory(name) as directory:
+            yield directory
 
 
 def _note_workers(request: TrainRequest) -> None:
@@ -332,8 +352,9 @@ def _check_for(request: TrainRequest) -> None:
 def _to_fetch(request: TrainRequest, copy: str) -> TrainRequest:
     """The copy of a run at a URL is continued in a new run directory."""
     from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.run_directory import default_path
 
-    directory = request.run_dir or default_directory(copy.rstrip("/").rpartition("/")[2])
+    directory = request.run_dir or default_path(copy.rstrip("/").rpartition("/")[2])
     check_new_directory(directory)
     return replace(request, resume=directory, run_dir=None)
 
@@ -373,23 +394,23 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
         raise ConfigError(
             f"hosts.{LOCAL}.workers: 'auto': --submit requires a number, because the job does not run on this machine"
         )
-    directory = request.run_dir or default_directory(loaded.config.run.name)
-    if request.resume is None:
-        check_new_directory(directory)
-    plan = plan_run(loaded.config, directory, request.started_at, False, loaded.sources, is_here=False)
-    config = resolve_auto_workers(loaded.config)
-    if config is not loaded.config:
-        plan = plan_run(config, directory, request.started_at, False, loaded.sources, is_here=False)
-    script = job_script(plan, hosts_file, list(_arguments(request)))
-    if request.dry_run:
-        from zmqrl.cli.dry_run import print_plan
+    with _new_directory(request, loaded.config.run.name) as directory:
+        if request.resume is None:
+            check_new_directory(directory)
+        plan = plan_run(loaded.config, directory, request.started_at, False, loaded.sources, is_here=False)
+        config = resolve_auto_workers(loaded.config)
+        if config is not loaded.config:
+            plan = plan_run(config, directory, request.started_at, False, loaded.sources, is_here=False)
+        script = job_script(plan, hosts_file, list(_arguments(request)))
+        if request.dry_run:
+            from zmqrl.cli.dry_run import print_plan
 
-        print_plan(plan, loaded.sources)
-        click.echo(f"\n{script}", nl=False)
+            print_plan(plan, loaded.sources)
+            click.echo(f"\n{script}", nl=False)
+            return 0
+        job = submit(Path(plan.run_dir), script)
+        click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
         return 0
-    job = submit(Path(plan.run_dir), script)
-    click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
-    return 0
 
 
 def _arguments(request: TrainRequest) -> Iterator[str]:
@@ -404,7 +425,7 @@ def _arguments(request: TrainRequest) -> Iterator[str]:
         yield from ("--init-from", _source_of_weights(request.init_from))
 
 
-def _run_seeds(request: TrainRequest, seeds: int) -> int:
+def _run_seeds(request: TrainRequest, folder: Path, seeds: int) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
     for option, is_given in (("--resume", request.resume is not None), ("--detach", request.detach)):
         if is_given:
@@ -414,7 +435,6 @@ def _run_seeds(request: TrainRequest, seeds: int) -> int:
     from zmqrl.launch.summary import line_of_seeds
 
     config = _load(request, request.seed).config
-    folder = request.run_dir or default_directory(config.run.name)
     if is_run(folder):
         raise ConfigError(f"run directory {folder} holds a run; choose another directory for the runs of the seeds")
     runs = {seed: folder / f"seed-{seed}" for seed in range(config.run.seed, config.run.seed + seeds)}
@@ -484,14 +504,13 @@ def _source_of_weights(named: str) -> str:
         raise ConfigError(f"--init-from: {error}") from error
 
 
-def _run_one(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+def _run_one(request: TrainRequest, directory: Path, seed: int | None) -> int:
     if not request.as_data:
-        return _run_and_show(request, run_dir, seed)
+        return _run_and_show(request, directory, seed)
     from zmqrl.logs.standard_output import output_as_errors
 
     with output_as_errors(forks=request.detach) as output:
-        directory = request.resume or run_dir or default_directory(_load(request, seed).config.run.name)
-        code = _run_and_show(request, directory if request.resume is None else None, seed)
+        code = _run_and_show(request, directory, seed)
         if code != ConfigError.exit_code:
             print(_result(directory, request.detach), file=output, flush=True)
     return code
@@ -506,10 +525,9 @@ def _result(directory: Path, is_detached: bool) -> str:
     return json.dumps({**place, **_summary(directory)})  # where it could not be written, its content is on stderr
 
 
-def _run_and_show(request: TrainRequest, run_dir: Path | None, seed: int | None) -> int:
+def _run_and_show(request: TrainRequest, directory: Path, seed: int | None) -> int:
     from zmqrl.launch.detach import run_detached, run_in_place
 
-    directory = request.resume or run_dir or default_directory(_load(request, seed).config.run.name)
     if request.detach and not request.dry_run:
         return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
     if request.in_place:
@@ -580,9 +598,3 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
 
     plan = replace(plan, may_continue=not request.must_start_again)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)
-
-
-def default_directory(name: str) -> Path:
-    """`runs/<name>-<time>`, and a number behind it when two start in the same second."""
-    path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return path if not path.exists() else path.with_name(f"{path.name}-{os.getpid()}")

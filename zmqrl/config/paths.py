@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from zmqrl.errors import ConfigError
 
 
-def expanded(path: str | Path, place: str = "") -> Path:
+def expanded(path: str | os.PathLike[str], place: str = "") -> Path:
     """`path` with the home directory in the place of `~` or `~user`.
 
     Args:

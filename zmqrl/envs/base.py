@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     import numpy as np
 else:
     np = lazy("numpy")
+
+
+def close_env(env: Any) -> None:
+    """Nothing depends on what `close` of the user's env does, nor on whether it has one."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def state_spec(env_id: str, env: Any) -> StateSpec | None:

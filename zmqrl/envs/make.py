@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import state_spec
+from zmqrl.envs.base import close_env, state_spec
 from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
@@ -101,7 +101,7 @@ def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any,
     except TypeError:
         return None  # the single env takes these kwargs, its vector form does not
     if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
-        env.close()
+        close_env(env)
         return None
     return env
 
@@ -149,7 +149,7 @@ def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = No
         except Exception as error:  # get_state of the user's env may raise anything
             raise explain(section, error) from error
         finally:
-            env.close()
+            close_env(env)
 
 
 _QUIET = threading.RLock()

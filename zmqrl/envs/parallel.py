@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, Where
+from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env
 from zmqrl.envs.packing import BadObservation
 from zmqrl.envs.returned import NOTHING
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
@@ -59,14 +59,15 @@ class ParallelVectorEnv(SlotVectorEnv):
     ) -> None:
         """`num_envs`: N, a multiple of the agents of `spec`."""
         super().__init__(spec, num_envs, seed, vector_env, incarnation)
-        self._agents: Sequence[str] = spec.agents
         self._envs: list[Any] = []
-        for first in range(0, num_envs, len(self._agents)):
+        for first in range(0, num_envs, len(spec.agents)):
             try:
                 self._envs.append(make())
             except Exception as error:  # the user's constructor may raise anything
                 where = Where(spec.id, vector_env, first, 0, 0, 0)
                 raise where.fault(f"the env cannot be created: {name_of(error)}: {error}") from error
+        self._agents: Sequence[Any] = self._envs[0].possible_agents
+        """Those of `spec` as the env names them: a number may be one."""
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for copy, slots in enumerate(self._slots()):
@@ -95,7 +96,7 @@ class ParallelVectorEnv(SlotVectorEnv):
 
     def close(self) -> None:
         for env in self._envs:
-            env.close()
+            close_env(env)
         self._envs = []
 
     def _slots(self) -> list[range]:

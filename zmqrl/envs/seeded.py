@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, Where, packed, unpacked
+from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env, packed, unpacked
 from zmqrl.envs.make import stripped
 from zmqrl.envs.packing import BadObservation
 from zmqrl.envs.returned import NOTHING
@@ -86,7 +86,7 @@ class SeededVectorEnv(SlotVectorEnv):
 
     def close(self) -> None:
         for env in self._envs:
-            env.close()
+            close_env(env)
         self._envs, self._steps = [], []
 
     def _add(self, slot: int, make: Callable[[], Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, first_bad_slot
+from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, close_env, first_bad_slot
 from zmqrl.envs.make import make_native, make_single
 from zmqrl.envs.parallel import ParallelVectorEnv
 from zmqrl.envs.seeded import SeededVectorEnv
@@ -67,7 +67,7 @@ class NativeVectorEnv(VectorEnv):
 
     def close(self) -> None:
         if self._env is not None:
-            self._env.close()
+            close_env(self._env)
             self._env = None
 
     def _check(self, obs: Array, reward: Array) -> None:

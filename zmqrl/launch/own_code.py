@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import gymnasium.envs
+import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.make import NAMESPACES, registered
@@ -128,6 +129,11 @@ def _exit_code(env_id: str, package: str) -> int | None:
     return done.returncode
 
 
+def plain(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def with_paths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides in which each class or function is its `module:Name`.
 
@@ -144,6 +150,7 @@ def _with_paths(key: str, value: Any) -> Any:
         return [_with_paths(key, item) for item in value]
     if callable(value):
         return path_of(value)
+    value = plain(value)
     if value is None or isinstance(value, (str, int, float)):
         return value
     raise ConfigError(f"{key}: an object of type {type(value).__name__}; {_instead_of(value)}")

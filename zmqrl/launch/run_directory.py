@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,38 @@ def is_live(run_dir: Path, info: RunInfo) -> bool:
 def resume_command(run_dir: Path | str) -> str:
     """The command to continue a run; it takes hosts and all from there."""
     return f"zmqrl train --resume {shlex.quote(str(run_dir))}"
+
+
+def default_path(name: str) -> Path:
+    """`runs/<name>-<time>`."""
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+@contextlib.contextmanager
+def default_directory(name: str) -> Iterator[Path]:
+    """`runs/<name>-<time>`, with a number behind it where another run has begun in this second.
+
+    It is made, so that no other run takes it, and removed if the block leaves nothing in it. ConfigError: it cannot be
+    made.
+    """
+    first = path = default_path(name)
+    is_first_run = not path.parent.exists()
+    try:
+        files.make_directory(str(path.parent.absolute()))
+        for number in itertools.count(2):
+            with contextlib.suppress(FileExistsError):
+                files.mkdir(str(path))
+                break
+            path = first.with_name(f"{first.name}-{number}")
+        files.sync_directory(str(path.parent))
+    except OSError as error:
+        raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+    try:
+        yield path
+    finally:
+        for made in (path, *([path.parent] if is_first_run else [])):
+            with contextlib.suppress(OSError):
+                made.rmdir()
 
 
 class RunDirectory:

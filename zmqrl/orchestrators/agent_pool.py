@@ -439,7 +439,11 @@ def in_parallel(calls: Sequence[Any]) -> list[Any]:
     """Results of bounded calls, each in a separate thread where there are several."""
     if len(calls) <= 1:
         return [call() for call in calls]
-    from concurrent.futures import ThreadPoolExecutor
+    try:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result() for future in [pool.submit(call) for call in calls]]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            futures = [pool.submit(call) for call in calls]
+    except RuntimeError:  # the interpreter is about to exit, and starts no thread
+        return [call() for call in calls]
+    return [future.result() for future in futures]
