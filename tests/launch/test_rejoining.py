@@ -9,7 +9,7 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
-from zmqrl.launch.rejoining import LONG_S, SELDOM_S, SETTLED_S
+from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, Rejoining
 
 
 class Run(Links):
@@ -96,6 +96,21 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
         run.links.renew(run.now)
     waits = [b - a for a, b in itertools.pairwise(at)]
     assert waits[-1] > 2 * waits[0]
+
+
+def test_any_number_of_short_returns_is_followed_by_the_same_wait(run: Run) -> None:
+    """The wait doubled with each attempt: 2.0 ** 1024 is an OverflowError, which ended the run."""
+    row, rejoining = run.state.hosts["b"], Rejoining()
+    waits = []
+    for _ in range(1100):
+        row.state, lost_at = "failed", run.now
+        while not rejoining.due(run.state.hosts, run.now):
+            run.now += 0.5
+        waits.append(run.now - lost_at)
+        row.state = "ready"
+        rejoining.due(run.state.hosts, run.now)
+        run.now += 1.0
+    assert waits[0] == FIRST_S and set(waits[5:]) == {MOST_AFTER_RETURN_S}
 
 
 @pytest.mark.parametrize("state", ["drained", "manual", "never there", "ending"])
