@@ -160,3 +160,8 @@ class Boot(Struct, frozen=True):
     ignored: the user is at the machine. refused: the agent ends with exit code 2; an own run is a warning.
     warned: the machine is shared by design, and both are warnings.
     """
+
+    @property
+    def is_alone(self) -> bool:
+        """The agent's: whether this is the only host that the run has or can get."""
+        return self.host == self.plan.config.learner.host and self.listen is None

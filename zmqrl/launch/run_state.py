@@ -380,6 +380,8 @@ class RunState:
 
     @_take.register
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
+        if event.host != self.plan.config.learner.host:
+            return
         self.failure = self.failure or message.cause
         if self.problems:
             self.failure = f"{message.cause}\n{replace(self.problems[-1], is_repeated=False)}"
