@@ -119,8 +119,8 @@ class Watch:
             return
         stored = self._view.stored()
         holders = self._view.holders()
-        if any(index not in self._host_of for index in holders):
-            self._host_of |= {row["index"]: row["host"] for row in self._run.status().get("workers", ())}
+        # each time: the rows of a host are removed when its next agent is there
+        self._host_of |= {row["index"]: row["host"] for row in self._run.status().get("workers", ())}
         for before, after, holder in zip(self._stored or (0,) * len(stored), stored, holders, strict=True):
             host = self._host_of.get(holder)
             if after > before and host is not None:

@@ -23,6 +23,12 @@ class ConfigError(ZmqrlError):
     exit_code = 2
 
 
+class HostUnreachable(ConfigError):
+    """A host that the command needs is unreachable: repeat the command when it is reachable. Nothing was started."""
+
+    exit_code = 4
+
+
 class FolderOfRuns(ConfigError):
     """The folder of several runs (`--seeds`) was given where one run is needed. `runs`: their directories."""
 

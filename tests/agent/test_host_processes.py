@@ -42,10 +42,10 @@ class Told(NoDataPlane):
 
 
 class Host:
-    """One host without the learner, so that its workers are all there is, and the loop around its processes."""
+    """One host, and the loop around its processes; `local` has the learner, and with it the whole run."""
 
-    def __init__(self, folder: Path, workers: tuple[int, ...], **behaviour: Any) -> None:
-        plan = stand_in_plan(folder, workers=3, **behaviour)
+    def __init__(self, folder: Path, workers: tuple[int, ...], name: str = "far", **behaviour: Any) -> None:
+        plan = stand_in_plan(folder, workers=len(workers), **behaviour)
         self.log_dir, self.broker, self.events = folder / "logs", Told(), list[dict[str, Any]]()
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
@@ -53,7 +53,7 @@ class Host:
         spawner = ProcessSpawner(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
             sys.executable, START, f"zmqrl.{role}", run, str(i)
         ])  # fmt: skip
-        boot = Boot("agent", 0, 0, "far", plan, workers=workers)
+        boot = Boot("agent", 0, 0, name, plan, workers=workers)
         self.processes = HostProcesses(boot, spawner, self.broker, ProcessEvents(self._output, None))
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -205,10 +205,27 @@ def test_only_what_is_raised_before_the_first_step_counts_as_the_same(
 
 
 def test_the_same_exception_of_all_workers_before_a_segment_ends_the_run(host_of: MakeHost) -> None:
-    host = host_of(0, 1, 2, worker="barren", restarts=5)
+    host = host_of(0, 1, 2, name="local", worker="barren", restarts=5)
     host.until(lambda: host.processes.failed)
     causes = [event["cause"] for event in host.events_of("restart_limit_reached")]
     assert causes == ["EnvFault: step returned NaN (twice before its first segment)"] * 3
+
+
+def test_the_run_ends_with_the_last_of_the_workers_that_it_has_now(host_of: MakeHost) -> None:
+    """`scale` has added three to the one of the plan, and removes one that has failed."""
+    host = host_of(0, name="local", says={"0": "quits", "2": "quits"})
+    host.processes.set_workers((0, 1, 2, 3))
+    host.until(lambda: host.report.failed == [0, 2] and host.report.ready == [1, 3])
+    assert not host.processes.failed
+    host.processes.set_workers((0, 1))
+    host.until(lambda: host.report.failed == [0] and host.report.alive == {1: 0})
+
+
+def test_a_host_whose_workers_all_failed_leaves_the_decision_to_the_broker(host_of: MakeHost) -> None:
+    """Other hosts may have workers by then, or get some."""
+    host = host_of(0, 1, worker="quits")
+    host.until(lambda: host.report.failed == [0, 1])
+    assert not host.processes.failed and not host.events_of("failed")
 
 
 def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:

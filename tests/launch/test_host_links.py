@@ -322,6 +322,8 @@ def test_a_host_that_joined_by_a_file_and_left_needs_another_file(
     assert len(manual.orchestrator.deployed) == 1, "nothing is started over SSH"
     manual.tell("local", "enrolled", role="broker", index=0, token=digest_of(second), public="other")
     assert manual.allowed().hosts == {"other": HostKey("b", 2)}
+    manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[3])
+    assert list(manual.state.workers) == [3]
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["not used", "used without a join"])

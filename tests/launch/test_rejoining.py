@@ -9,7 +9,11 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
-from zmqrl.launch.rejoining import LONG_S, SELDOM_S, SETTLED_S
+from zmqrl.launch.problem_reports import StallDetector
+from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, Rejoining
+from zmqrl.launch.status import status_of
+
+DIED = {"pid": 1, "code": 7, "expected": False, "cause": "exit code 7", "detail": {}, "log": "", "log_tail": []}
 
 
 class Run(Links):
@@ -96,6 +100,52 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
         run.links.renew(run.now)
     waits = [b - a for a, b in itertools.pairwise(at)]
     assert waits[-1] > 2 * waits[0]
+
+
+def test_any_number_of_short_returns_is_followed_by_the_same_wait(run: Run) -> None:
+    """The wait doubled with each attempt: 2.0 ** 1024 is an OverflowError, which ended the run."""
+    row, rejoining = run.state.hosts["b"], Rejoining()
+    waits = []
+    for _ in range(1100):
+        row.state, lost_at = "failed", run.now
+        while not rejoining.due(run.state.hosts, run.now):
+            run.now += 0.5
+        waits.append(run.now - lost_at)
+        row.state = "ready"
+        rejoining.due(run.state.hosts, run.now)
+        run.now += 1.0
+    assert waits[0] == FIRST_S and set(waits[5:]) == {MOST_AFTER_RETURN_S}
+
+
+def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> None:
+    """One row per index ever used hid the cause of a stall, and filled `zmqrl status` and status.json."""
+
+    def work(index: int) -> None:
+        run.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
+        run.tell("b", "ready", role="worker", index=index)
+        run.tell("local", "relieved", role="broker", worker=index, factor=6.0, before=2, after=0)
+
+    for index in range(1, 81, 2):
+        work(index)
+        work(index + 1)
+        run.tell("b", "exit", role="worker", index=index, **DIED)
+        run.tell("b", "restart", role="worker", index=index, in_s=0.0)
+        run.lose()
+        run.come(f"key{index}")
+    work(81)
+    run.tell("b", "exit", role="worker", index=81, **DIED)
+    run.tell("b", "restart", role="worker", index=81, in_s=0.0)
+    work(82)
+    status = status_of(run.state, run.now)
+    assert [row["index"] for row in status["workers"]] == [81, 82]
+    (b,) = (row for row in status["hosts"] if row["host"] == "b")
+    assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)
+    assert [relieved.worker for relieved in run.state.relieved_workers] == [82]
+    run.state.metrics["env_steps"] = 64
+    stalls = StallDetector(300.0)
+    assert stalls.check(run.state, 0.0) is None
+    stall = stalls.check(run.state, 300.0)
+    assert stall is not None and stall.action_taken.startswith("b/worker-81 is down; ")
 
 
 @pytest.mark.parametrize("state", ["drained", "manual", "never there", "ending"])

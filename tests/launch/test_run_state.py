@@ -73,6 +73,13 @@ def state(tmp_path: Path) -> RunState:
     return RunState(stand_in_plan(tmp_path / "run"))
 
 
+def test_a_run_fails_by_its_learners_host_alone(state: RunState) -> None:
+    state.handle(host_event("b", "failed", cause="all rollout workers failed"))
+    assert state.failure is None
+    state.handle(host_event("local", "failed", cause="learner-0 is not restarted"))
+    assert state.failure == "learner-0 is not restarted"
+
+
 def tell(state: RunState, name: str, **data: Any) -> None:
     state.handle(host_event("local", name, **data))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from zmqrl.config.codec import replace
-from zmqrl.config.sections import CodeSection, Config
+from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
 from zmqrl.errors import ConfigError
+from zmqrl.launch.launcher import TEARDOWN_SLACK_S
 from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
 UNIT = RunUnit("pole", Path("/runs/pole"), Path("/lab"), ["/venv/bin/python", "-m", "zmqrl"], {"PATH": "/bin"}, 400)
@@ -55,10 +56,18 @@ def test_a_unit_of_another_is_not_replaced(tmp_path: Path) -> None:
         UNIT.install(tmp_path)
 
 
-def test_names_times_and_modules() -> None:
+def test_a_stop_has_time_for_the_checkpoint_the_copy_and_both_notices() -> None:
+    config = Config(limits=LimitsSection(grace_s=10.0, on_end_s=600.0))
+    most_s = 3 * 10.0 + config.evaluator.final_limit_s + config.store.wait_s + 2 * 600.0
+    assert stop_s_of(config) >= most_s + TEARDOWN_SLACK_S
+    mirror = StoreSection(options={"mirror": "s3://bucket/runs"})
+    for store in (mirror, StoreSection(kind="object", options={"url": "s3://bucket/runs"})):
+        assert stop_s_of(replace(config, store=store)) == stop_s_of(config) + config.store.wait_s
+
+
+def test_names_and_modules() -> None:
     with pytest.raises(ConfigError, match="--name 'a/b'"):
         check_name("a/b")
     config = Config(code=CodeSection(sync=("/srv/code/abc/my_envs", "/srv/code/abc/tools.py")))
-    assert stop_s_of(config) >= config.store.wait_s + config.limits.grace_s
     assert module_path(config, "/x:") == "/srv/code/abc:/x"
     assert module_path(Config(), None) is None

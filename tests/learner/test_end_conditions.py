@@ -31,6 +31,17 @@ def test_a_stop_that_comes_after_the_wall_clock_is_no_other_reason(
     assert end.overdue == "max_wall_s"
 
 
+def test_steps_of_the_wall_clock_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(run=RunSection(max_wall_s=10.0), algorithm={"kind": "ppo"})
+    plan, now = plan_run(config, tmp_path / "run", time.time() - 4.0), time.monotonic()
+    end = EndConditions(plan)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    monkeypatch.setattr("time.monotonic", lambda: now + 5.0)
+    assert (end.reason, EndConditions(plan).reason, end.overdue) == (None, None, None)
+    monkeypatch.setattr("time.monotonic", lambda: now + 7.0)
+    assert (end.reason, EndConditions(plan).reason) == ("max_wall_s", "max_wall_s"), "4 s had passed before"
+
+
 def test_the_second_stop_abandons_the_round(tmp_path: Path) -> None:
     config = Config(limits=LimitsSection(grace_s=1000.0), algorithm={"kind": "ppo"})
     end = EndConditions(plan_run(config, tmp_path / "run", time.time()))

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from zmqrl.config.codec import replace
+from zmqrl.agent.process import by_own_clock
+from zmqrl.config.codec import from_json, replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, NetworkSection, SshSection
 from zmqrl.errors import HostFailed
@@ -75,6 +76,19 @@ def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path:
     far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     far.agent.send(Lease())
     assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]
+
+
+def test_the_boot_has_the_age_of_the_run_when_it_is_sent(tmp_path: Path) -> None:
+    """A job may wait for its resources for hours; and the agent may have another clock."""
+    far, plan = Far(), stand_in_plan(tmp_path / "run")
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
+    boot = Boot("agent", 0, 0, "far", replace(plan, began=time.monotonic() - 7200.0))
+    far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
+    far.agent.on_handshake(Handshake(versions(), 1, time.time()))
+    (sent,) = far.lines
+    assert 7200.0 <= sent["age_s"] < 7260.0
+    received = by_own_clock(from_json(Boot, {**sent, "plan": {**sent["plan"], "began": 1e9}}))
+    assert 7200.0 <= time.monotonic() - received.plan.began < 7260.0
 
 
 def test_a_handshake_after_its_limit_is_late_whoever_looks_first(tmp_path: Path) -> None:

@@ -25,12 +25,17 @@ WORKER, OTHER, LEARNER, EVALUATOR = (
 )
 
 
+def alone(workers: int, restart: RestartSection = RESTART) -> Supervision:
+    """Of the only host of the run."""
+    return Supervision(restart, range(workers), alone=True)
+
+
 def died(place: ProcessSlot, code: int = 1) -> Died:
     return Died(place, code, "why")
 
 
 def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and_spawns_count() -> None:
-    supervision = Supervision(RESTART, workers=2)
+    supervision = alone(2)
     now, delays, spawns = 0.0, [], []
     for _ in range(4):
         (action,) = supervision.handle(died(WORKER), now)
@@ -49,7 +54,7 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
 
 
 def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> None:
-    supervision = Supervision(RESTART, workers=1)
+    supervision = alone(1)
     for update in (7, 9):
         (action,) = supervision.handle(Died(LEARNER, 1, "why", f"in update {update}"), float(update))
         assert isinstance(action, RestartAfter)
@@ -61,14 +66,14 @@ def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> No
 
 
 def test_another_exception_in_the_same_update_is_another_fault() -> None:
-    supervision = Supervision(RESTART, workers=1)
+    supervision = alone(1)
     for cause in ("why", "why else", "why"):
         (action,) = supervision.handle(Died(LEARNER, 1, cause, "in update 7"), 0.0)
         assert isinstance(action, RestartAfter)
 
 
 def test_the_same_exception_before_the_first_step_is_not_tried_a_third_time() -> None:
-    supervision = Supervision(RESTART, workers=1)
+    supervision = alone(1)
     (action,) = supervision.handle(Died(WORKER, 1, "KeyError: seed 41", AT_START), 0.0)
     assert isinstance(action, RestartAfter)
     stop, fail = supervision.handle(Died(WORKER, 1, "KeyError: seed 97", AT_START), 1.0)
@@ -77,14 +82,14 @@ def test_the_same_exception_before_the_first_step_is_not_tried_a_third_time() ->
 
 
 def test_what_happened_at_the_start_of_a_process_long_ago_does_not_count() -> None:
-    supervision = Supervision(RESTART, workers=1)
+    supervision = alone(1)
     for n in range(3):
         (action,) = supervision.handle(Died(WORKER, 1, "why", AT_START), n * 101.0)
         assert isinstance(action, RestartAfter)
 
 
 def test_workers_that_all_raise_the_same_before_their_first_segment_end_the_run() -> None:
-    supervision = Supervision(RESTART, workers=2)
+    supervision = alone(2)
 
     def barren(place: ProcessSlot, seed: int, now: float) -> list[str]:
         return [type(a).__name__ for a in supervision.handle(Died(place, 1, f"NaN, seed {seed}", NO_SEGMENT), now)]
@@ -101,7 +106,7 @@ def test_workers_that_all_raise_the_same_before_their_first_segment_end_the_run(
 
 
 def test_deaths_outside_the_window_are_forgotten() -> None:
-    supervision = Supervision(RESTART, workers=1)
+    supervision = alone(1)
     for n in range(10):
         (action,) = supervision.handle(died(WORKER), n * 101.0)
         assert action == RestartAfter(WORKER, 0.0)
@@ -109,28 +114,60 @@ def test_deaths_outside_the_window_are_forgotten() -> None:
 
 
 def test_indexes_are_counted_apart() -> None:
-    supervision = Supervision(RestartSection(max=1), workers=2)
+    supervision = alone(2, RestartSection(max=1))
     assert isinstance(supervision.handle(died(WORKER), 0.0)[0], RestartAfter)
     assert isinstance(supervision.handle(died(OTHER), 0.0)[0], RestartAfter)
 
 
 @pytest.mark.parametrize("role", ["learner", "broker"])
 def test_giving_up_learner_or_broker_fails_the_run(role: str) -> None:
-    actions = Supervision(RestartSection(max=0), workers=1).handle(died(ProcessSlot(role, 0)), 0.0)
+    actions = alone(1, RestartSection(max=0)).handle(died(ProcessSlot(role, 0)), 0.0)
     assert [type(action) for action in actions] == [StopRestarting, FailRun]
 
 
 def test_the_run_fails_with_its_last_worker_and_not_before() -> None:
-    supervision = Supervision(RestartSection(max=0), workers=2)
+    supervision = alone(2, RestartSection(max=0))
     assert supervision.handle(died(WORKER), 0.0) == [StopRestarting(WORKER, "why")]
     assert [type(action) for action in supervision.handle(died(OTHER), 0.0)] == [StopRestarting, FailRun]
 
 
+def test_the_workers_of_now_count() -> None:
+    """One worker of the plan, three that were added, and one of these removed after it failed."""
+    supervision = alone(1, RestartSection(max=0))
+    supervision.set_workers(range(4))
+    slots = [ProcessSlot("worker", index) for index in range(4)]
+    for slot in slots[:3]:
+        assert supervision.handle(died(slot), 0.0) == [StopRestarting(slot, "why")]
+    supervision.set_workers((0, 1, 3, 4))
+    assert supervision.failed == set(slots[:2])
+    assert supervision.handle(died(slots[3]), 0.0) == [StopRestarting(slots[3], "why")]
+    assert [type(action) for action in supervision.handle(died(ProcessSlot("worker", 4)), 0.0)] == [
+        StopRestarting,
+        FailRun,
+    ]
+
+
+def test_a_worker_that_was_removed_is_not_waited_for_where_all_raise_the_same_before_their_first_segment() -> None:
+    supervision = alone(2)
+    supervision.handle(Died(WORKER, 1, "NaN", NO_SEGMENT), 0.0)
+    supervision.set_workers((0,))
+    actions = supervision.handle(Died(WORKER, 1, "NaN", NO_SEGMENT), 1.0)
+    assert [type(action) for action in actions] == [StopRestarting, FailRun]
+
+
+def test_where_other_hosts_may_have_workers_no_worker_fails_the_run() -> None:
+    supervision = Supervision(RestartSection(max=2), (3,), alone=False)
+    slot, names = ProcessSlot("worker", 3), []
+    for now in range(3):
+        names += [type(action) for action in supervision.handle(Died(slot, 1, "NaN", NO_SEGMENT), float(now))]
+    assert names == [RestartAfter, RestartAfter, StopRestarting]
+
+
 def test_an_evaluator_never_fails_the_run() -> None:
-    actions = Supervision(RestartSection(max=0), workers=1).handle(died(EVALUATOR), 0.0)
+    actions = alone(1, RestartSection(max=0)).handle(died(EVALUATOR), 0.0)
     assert actions == [StopRestarting(EVALUATOR, "why")]
 
 
 def test_bad_configuration_is_not_tried_again() -> None:
-    actions = Supervision(RESTART, workers=1).handle(died(LEARNER, code=2), 0.0)
+    actions = alone(1).handle(died(LEARNER, code=2), 0.0)
     assert [type(action) for action in actions] == [StopRestarting, FailRun]

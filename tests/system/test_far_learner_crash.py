@@ -96,7 +96,7 @@ def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab,
     run = crashed("back", NEVER_S, 1)
     assert copies(run) == [], "nothing was due"
     code, _, err = resume(run, ENDLESS)
-    assert code == 2 and "h1" in err and "--from-scratch" in err, err
+    assert code == 4 and "h1" in err and "--from-scratch" in err, err
     lab.hosts[1].boot()
     folder = lab.hosts[1].tmp / "zmqrl" / "runs" / run.run_id / "h1" / "checkpoints"
     newest = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("full-0-*"))

@@ -49,10 +49,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def refused(run_dir: Path) -> str:
+def refused(run_dir: Path, code: int = 2) -> str:
     """What is said; within the time of a configuration fault, and nothing is written."""
     before, begun = contents(run_dir), time.monotonic()
-    said = resume(run_dir, 2 * STEPS, code=2)
+    said = resume(run_dir, 2 * STEPS, code=code)
     assert time.monotonic() - begun < 10.0
     assert contents(run_dir) == before
     assert "--from-scratch" in said and "Traceback" not in said
@@ -163,6 +163,19 @@ def test_from_scratch_is_refused_where_a_full_can_be_loaded_and_auto_continues(r
     assert after["last_seen"] == {"env_steps": 999, "at": round(started_at + 2.0, 3)}
     assert started_at < after["resumed_from"]["written_at"] < started_at + before["wall_s"]
     assert before["resumed_from"] is None and before["last_seen"] is None
+
+
+@pytest.mark.parametrize("copies", [True, False], ids=["copies", "none"])
+def test_a_learners_host_that_is_not_there_yet_can_be_waited_for(run_dir: Path, copies: bool) -> None:
+    """After a power cut a unit starts the launcher again, and the learner's host may boot later."""
+    stored = json.loads((run_dir / "config.json").read_text())
+    stored["config"]["run"]["mode"], stored["config"]["learner"]["host"] = "sync", "h1"
+    stored["config"]["hosts"] = {"h1": {"workers": 1, "ssh": "127.0.0.1", "port": 1}}
+    (run_dir / "config.json").write_text(json.dumps(stored))
+    if not copies:
+        shutil.rmtree(run_dir / "checkpoints")
+    said = refused(run_dir, code=4)
+    assert "h1, the previous learner's host, is unreachable" in said
 
 
 def test_the_flags_that_exclude_each_other(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ import pytest
 
 from tests.marks import long
 from tests.running import RUN_S
-from tests.system.system_plans import CARTPOLE, IDLE, IDLE_DQN, system_plan
+from tests.system.system_plans import CARTPOLE, IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from tests.waiting import until
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.data_stores import tensors
@@ -97,6 +98,20 @@ def _stop(run: PlanRun, process: str) -> bool:
     if found is not None:
         os.kill(found.pid, signal.SIGSTOP)
     return found is not None
+
+
+def test_a_clock_that_steps_years_ahead_ends_no_run(tmp_path: Path, begin: Begin) -> None:
+    """As NTP does soon after the boot of a machine without a battery-backed clock; a later learner counts on too."""
+    plan = system_plan(tmp_path / "run", "sync", 1, SLOW_TALLY, steps=LONG, max_wall_s=600.0)
+    run = begin(replace(plan, started_at=plan.started_at - 1e9))
+    run.wait_for_updates(2)
+    before = run.processes()["learner-0"]
+    os.kill(before.pid, signal.SIGKILL)
+    run.wait_for_successor("learner-0", before)
+    newest = newest_n(Path(plan.store_path))
+    run.wait_for_updates(newest + 3)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end()[0] == 130
 
 
 @pytest.mark.parametrize("kind", [long(kind) if kind == "single-off-policy" else kind for kind in KINDS])

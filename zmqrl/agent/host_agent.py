@@ -50,10 +50,9 @@ class HostLease:
 
 def _compared_runtime(boot: Boot) -> str | None:
     """How workers act, where hosts compare what that computes: in a sync run with other hosts."""
-    is_alone = boot.host == boot.plan.config.learner.host and boot.listen is None
-    return (
-        None if is_alone or not boot.plan.config.mode.deterministic else str(boot.plan.acting.get("runtime", "numpy"))
-    )
+    if boot.is_alone or not boot.plan.config.mode.deterministic:
+        return None
+    return str(boot.plan.acting.get("runtime", "numpy"))
 
 
 READ_BYTES = 65_536

@@ -39,7 +39,7 @@ class HostProcesses:
         self._spawner = spawner
         self._data_plane = data_plane
         self._events = events
-        self._supervision = Supervision(self._plan.config.restart, self._plan.total_workers)
+        self._supervision = Supervision(self._plan.config.restart, boot.workers, boot.is_alone)
         self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
         self._stays = not boot.workers
@@ -115,10 +115,10 @@ class HostProcesses:
         """
         before, self._workers = self._workers, workers
         self._stays = stays or self._boot.host == self._plan.config.learner.host
+        self._supervision.set_workers(workers)
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
             place = ProcessSlot("worker", index)
-            self._supervision.forget(place)
             child = self._children.get(place)
             if child is not None and not self._is_condemned(child, grace_until):
                 self._kill_at[place] = (child.spawn, grace_until)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
@@ -35,7 +36,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     sys.stdout = sys.stderr  # a stray print is no event
     output = AgentOutput(STDOUT)
     check_host(boot)
-    boot = _at_home(boot)
+    boot = _at_home(by_own_clock(boot))
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
         return _run_part(_with_devices(boot, registration, output), output, command)
@@ -101,6 +102,11 @@ def _run_agent(devices: Devices, data_plane: DataPlane, output: AgentOutput, com
         return HostAgent(devices.boot, spawner, data_plane, output, STDIN, devices.acting_gpu).run()
     finally:
         data_plane.close()
+
+
+def by_own_clock(boot: Boot) -> Boot:
+    """The start of the command on the monotonic clock of this host; that of the launcher's host has another zero."""
+    return replace(boot, plan=replace(boot.plan, began=time.monotonic() - boot.age_s))
 
 
 def _at_home(boot: Boot) -> Boot:

@@ -169,7 +169,7 @@ class BrokerState:
 
     def _host_reported(self, report: ev.HostReported) -> list[ev.Action]:
         actions = self._update_host(report)
-        if report.failed and not self.workers.members:
+        if report.failed and not self.workers.members and not self.workers.awaits_hosts:
             actions.append(ev.Fail("all workers failed and are not restarted"))
         return actions
 

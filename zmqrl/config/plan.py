@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -74,6 +75,8 @@ class RunPlan(Struct, frozen=True):
     """Of a resume: False: a full checkpoint that can be loaded ends it (`--from-scratch` without `--resume auto`)."""
     warnings: tuple[str, ...] = ()
     """What works, and is hardly what was meant: a line each, for the user."""
+    began: float = field(default_factory=time.monotonic)
+    """The start of the command in monotonic seconds of this host: no step of the wall clock changes its distance."""
 
     @property
     def is_gpu_of_use(self) -> bool:
@@ -160,3 +163,10 @@ class Boot(Struct, frozen=True):
     ignored: the user is at the machine. refused: the agent ends with exit code 2; an own run is a warning.
     warned: the machine is shared by design, and both are warnings.
     """
+    age_s: float = 0.0
+    """The agent's: seconds from the start of the command until this boot was sent."""
+
+    @property
+    def is_alone(self) -> bool:
+        """The agent's: whether this is the only host that the run has or can get."""
+        return self.host == self.plan.config.learner.host and self.listen is None

@@ -88,7 +88,7 @@ class RunSection(Section, frozen=True):
     stop_at_updates: Positive | None = None
     """Stop after so many updates."""
     max_wall_s: Seconds | None = None
-    """Stop after so many seconds from the start of the command."""
+    """Stop after so many seconds from the start of the command. Steps of the clock do not count."""
     checkpoint_every_s: Seconds = 10.0
     """Seconds between two full checkpoints that survive a power failure; longer if a write takes over a fifth of it."""
     init_from: str | None = None

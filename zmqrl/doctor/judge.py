@@ -19,7 +19,7 @@ from zmqrl.views.problem import counted
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
-SKEW_WARNED_S, SKEW_REFUSED_S = 1.0, 60.0
+SKEW_WARNED_S = 1.0
 BUSY = 0.5
 """Load per core from which the host is called busy."""
 LITTLE_CURVE_MB_PER_S = 100.0
@@ -156,10 +156,7 @@ def judge_clock(host: HostCheck) -> None:
     direction = "ahead of" if clock.skew_s > 0 else "behind"
     cause = f"{span(abs(clock.skew_s))} {direction} this machine (+- {clock.round_trip_s * 500:.0f} ms)"
     fix = f"on that host, as root: {host.there('timedatectl set-ntp true')}"
-    if host.need.learner and abs(clock.skew_s) > SKEW_REFUSED_S:
-        host.findings.fault("clock", f"{cause}: run.max_wall_s uses the learner's clock", fix)
-    else:
-        host.findings.warning("clock", f"{cause}: times in logs and files will not match", fix)
+    host.findings.warning("clock", f"{cause}: times in logs and files will not match", fix)
 
 
 def judge_locks(host: HostCheck) -> None:

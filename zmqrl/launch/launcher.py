@@ -433,7 +433,7 @@ class Launcher:
             return
         if now < self._deadlines.writing_until:
             return
-        over_s = time.time() - self._plan.started_at - max_wall_s
+        over_s = now - self._plan.began - max_wall_s
         if over_s >= grace_s:
             passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
             cause = f"{passed}, and the learner did not end the run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ def plan_run(
             resume=resume,
             lineage=lineage,
             warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env)),
+            began=time.monotonic() - (time.time() - started_at),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
             check_fits(plan)

@@ -18,8 +18,9 @@ SETTLED_S = 60.0
 @dataclass
 class _Lost:
     since: float
-    attempts: int = 0
-    next_at: float = 0.0
+    next_at: float
+    backoff_s: float = FIRST_S
+    """Doubles with each attempt, up to `MOST_AFTER_RETURN_S`."""
     ready_since: float | None = None
 
 
@@ -47,18 +48,18 @@ class Rejoining:
         return found
 
     def _attempt(self, host: str, now: float) -> bool:
-        lost = self._lost.setdefault(host, _Lost(now, next_at=now + FIRST_S))
+        lost = self._lost.setdefault(host, _Lost(now, now + FIRST_S))
         if lost.ready_since is not None:  # it was here for a while
             lost.since, lost.ready_since = now, None
             lost.next_at = now + self._delay_s(lost, now, MOST_AFTER_RETURN_S)
         if now < lost.next_at:
             return False
-        lost.attempts += 1
+        lost.backoff_s = min(2 * lost.backoff_s, MOST_AFTER_RETURN_S)
         lost.next_at = now + self._delay_s(lost, now, MOST_S)
         return True
 
     def _delay_s(self, lost: _Lost, now: float, most_s: float) -> float:
-        return SELDOM_S if now - lost.since >= LONG_S else min(most_s, FIRST_S * 2.0**lost.attempts)
+        return SELDOM_S if now - lost.since >= LONG_S else min(most_s, lost.backoff_s)
 
     def _settle(self, row: HostRow, now: float) -> None:
         lost = self._lost[row.host]

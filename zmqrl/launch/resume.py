@@ -21,7 +21,7 @@ from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.data_stores.owner import check_owner
-from zmqrl.errors import ConfigError, HostFailed, StoreError
+from zmqrl.errors import ConfigError, HostFailed, HostUnreachable, StoreError
 from zmqrl.launch.lineage import recorded_env_steps
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, RunInfo, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror_owner
@@ -98,6 +98,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         from_scratch: The user allows the run to begin at env step 0 where no full checkpoint can be loaded.
 
     Raises:
+        HostUnreachable: The learner would run on that of the last attempt, whose disk cannot be read now.
         ConfigError: The checkpoints or their copy belong to another run or to a later attempt elsewhere, or the run had
             env steps and nothing can be loaded. Without `plan.may_continue`: something can be loaded.
     """
@@ -108,15 +109,18 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     unseen = _check_old_host(plan)
     required, full = env_steps > 0, None
     visible = _is_visible(plan)
-    if visible:
+    # The next attempt has another folder there: what is on that disk would never be looked at again.
+    same_host = plan.config.learner.host == read_config(run_dir).learner.host
+    waits = bool(unseen) and same_host and not from_scratch
+    if visible and not (waits and required):
         required, full = _check_full(plan, from_scratch, [*why, *unseen], required)
         check_nothing_loads(plan, full)
-    if unseen and required and not from_scratch and plan.config.learner.host == read_config(run_dir).learner.host:
-        # The next attempt has another folder there: what is on that disk would never be looked at again.
-        raise ConfigError(
+    if waits and required:
+        raise HostUnreachable(
             f"--resume {run_dir}: {unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a "
             "new folder; newer checkpoints in the old folder would never be used. Resume when the host is reachable, "
-            f"or set another learner.host to continue from the copies in {run_dir / 'checkpoints'}, which may be older"
+            f"set another learner.host to continue from the copies in {run_dir / 'checkpoints'}, which may be older, "
+            "or start at env step 0 with --from-scratch"
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
@@ -66,6 +66,9 @@ class RunState:
 
     plan: RunPlan
     workers: dict[int, WorkerRow] = field(default_factory=dict)
+    """Of the newest agent of each host, by index."""
+    former_restarts: Counter[str] = field(default_factory=Counter)
+    """By host: of the workers of its former agents."""
     ready: set[tuple[str, int]] = field(default_factory=set)
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
@@ -343,7 +346,8 @@ class RunState:
 
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
-        """A new agent counts restarts from none."""
+        """A new agent has other workers, and counts restarts from none."""
+        self._remove_workers(event.host)
         self._restarted_at = {slot: times for slot, times in self._restarted_at.items() if slot[0] != event.host}
 
     @_take.register
@@ -380,6 +384,8 @@ class RunState:
 
     @_take.register
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
+        if event.host != self.plan.config.learner.host:
+            return
         self.failure = self.failure or message.cause
         if self.problems:
             self.failure = f"{message.cause}\n{replace(self.problems[-1], is_repeated=False)}"
@@ -415,6 +421,8 @@ class RunState:
             return
         if row.is_gone:
             self._set_workers(row.host, "ended")
+            return
+        self._remove_workers(row.host, present=message.workers)
         for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))
@@ -450,6 +458,16 @@ class RunState:
         """Hosts that ended in order while the run continues are lost. `now` in monotonic seconds."""
         for loss in self.hosts.stayed_away(now) if self.ended is None else ():
             self._lose(loss)
+
+    def _remove_workers(self, host: str, present: Container[int] = ()) -> None:
+        """Those of its former agents, whose indexes are not used again."""
+        former = [row for row in self.workers.values() if row.host == host and row.index not in present]
+        for row in former:
+            self.former_restarts[host] += row.restarts
+            del self.workers[row.index]
+            self.ready.discard(("worker", row.index))
+            self._relieved.pop(row.index, None)
+            self._last_exit.pop(("worker", row.index), None)
 
     def _set_workers(self, host: str, state: str) -> None:
         """Of a host that is gone."""

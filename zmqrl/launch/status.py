@@ -64,7 +64,7 @@ def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
         "gpus": [msgspec.to_builtins(gpu) for gpu in row.gpus],
-        "restarts": sum(worker.restarts for worker in workers),
+        "restarts": state.former_restarts[row.host] + sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,
         "last_s": None if row.received_at is None else round(max(0.0, now - row.received_at), 1),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, Interrupted
+from zmqrl.launch.url_mirror import is_copied
 
 WRITTEN_BY = "# Written by zmqrl install-unit."
 STOP_SLACK_S = 60
-"""For what `limits` does not bound: summary, end notices, teardown."""
+"""For what `limits` does not bound: summary, teardown."""
 RESTART_S = 30
 RETRIES = 10
 """Of a launcher that fails soon after each start."""
@@ -53,7 +54,7 @@ class RunUnit:
             f"WorkingDirectory={_literal(str(self.folder))}",
             *variables,
             f"ExecStart={' '.join(_quoted(word).replace('$', '$$') for word in self.command)}",
-            "KillMode=mixed",
+            "KillMode=mixed",  # nothing of the run is left, also after a SIGKILL of the launcher
             f"TimeoutStopSec={self.stop_s}",
             f"SuccessExitStatus={Interrupted.exit_code}",
             "Restart=on-failure",
@@ -93,8 +94,10 @@ def check_name(name: str) -> None:
 
 
 def stop_s_of(config: Config) -> int:
-    """How long a launcher of `config` takes to end at most, with its checkpoint."""
-    return round(2 * config.limits.grace_s + config.store.wait_s + config.evaluator.final_limit_s) + STOP_SLACK_S
+    """How long a launcher of `config` takes to end at most: checkpoint, processes, copy, `on_end` and `webhook`."""
+    limits, wait_s = config.limits, config.store.wait_s
+    end_s = 4 * limits.grace_s + config.evaluator.final_limit_s + wait_s  # learner, workers, broker; once more for all
+    return round(end_s + is_copied(config.store) * wait_s + 2 * limits.on_end_s) + STOP_SLACK_S
 
 
 def module_path(config: Config, before: str | None) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config.plan import INITIAL, RunPlan
+from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.copies import COPIED, copy_newest, fetch_newest, fetch_object, pause_s
 from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
@@ -44,6 +45,12 @@ class Target:
     url: str
     checkpoints: Path | None
     """The directory that is copied with the records; None: the checkpoints of the run are at the URL."""
+
+
+def is_copied(store: StoreSection) -> bool:
+    """Whether the launcher copies the run to a URL."""
+    config = kind_of(store)[1]
+    return isinstance(config, ObjectConfig) or (isinstance(config, DirectoryConfig) and config.mirror is not None)
 
 
 def target_of(plan: RunPlan) -> Target | None:

@@ -16,7 +16,7 @@ class EndConditions:
 
     def __init__(self, plan: RunPlan) -> None:
         self._run = plan.config.run
-        self._wall_by = plan.started_at + (plan.config.run.max_wall_s or float("inf"))
+        self._wall_by = plan.began + (plan.config.run.max_wall_s or float("inf"))
         self._stop_grace_s = plan.config.limits.grace_s / 2
         self._stop_at: float | None = None
         self._round_began, self._round_s = time.monotonic(), 0.0
@@ -55,14 +55,14 @@ class EndConditions:
     @property
     def reason(self) -> str | None:
         """`max_wall_s` or `stop` once the run is to end at the next boundary, else None."""
-        if time.time() >= self._wall_by:
+        if time.monotonic() >= self._wall_by:
             return "max_wall_s"
         return None if self._stop_at is None else "stop"
 
     @property
     def overdue(self) -> str | None:
         """The same once no boundary is to be waited for any more: the round under way is abandoned."""
-        if time.time() >= self._wall_by + MARGIN_S + self._round_s:
+        if time.monotonic() >= self._wall_by + MARGIN_S + self._round_s:
             return "max_wall_s"
         if self._stop_at is not None and time.monotonic() >= self._stop_at + self._stop_grace_s:
             return self.reason

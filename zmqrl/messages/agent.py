@@ -415,7 +415,7 @@ class BrokerAddresses(_Event, frozen=True, tag="listening"):
 class RunFailed(_Event, frozen=True, tag="failed"):
     """The run cannot continue without a process of this host.
 
-    Agent to launcher: once; the agent ends its processes.
+    Agent of the learner's host to launcher: once; the agent ends its processes. Of another host it changes nothing.
 
     The run ends with exit code 1, and `cause` is the first cause in the summary.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError
@@ -145,7 +145,8 @@ class Agent(ABC):
         with self._boot_lock:
             if self._is_refused:
                 return
-            self.write(json.dumps(to_json(self.boot)).encode() + b"\n")
+            boot = replace(self.boot, age_s=time.monotonic() - self.boot.plan.began)
+            self.write(json.dumps(to_json(boot)).encode() + b"\n")
             self._is_booted = True  # after: the main thread has leases to send at any moment
         if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
             self.write(line_of(messages.Stop()))

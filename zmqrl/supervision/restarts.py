@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -88,12 +89,15 @@ class Supervision:
     the same exception at the same point: before the first step, or in one update of the learner, which continues from
     a checkpoint and so raises it again. Where a worker raises it in its first segment, the limit is reached once every
     worker does: until then others train, and it may pass.
+
+    Without a remaining worker the run fails. Where other hosts may have workers, the broker decides that.
     """
 
-    def __init__(self, restart: RestartSection, workers: int) -> None:
-        """`workers`: workers of the whole run; the run fails when all of them failed."""
+    def __init__(self, restart: RestartSection, workers: Iterable[int], alone: bool) -> None:
+        """`workers`: indexes of this host's workers; `alone`: no other host can have any."""
         self._restart = restart
-        self._workers = workers
+        self._alone = alone
+        self._workers = _slots(workers)
         self._deaths: dict[ProcessSlot, list[float]] = defaultdict(list)
         self._raised: dict[ProcessSlot, tuple[str, str]] = {}
         self._spawns: dict[ProcessSlot, int] = defaultdict(int)
@@ -107,9 +111,13 @@ class Supervision:
             return self._died(event, now)
         return [self._start(slot) for slot, due in sorted(self._due.items()) if due <= now]
 
-    def forget(self, slot: ProcessSlot) -> None:
-        """It is not restarted: it was removed from this host."""
-        self._due.pop(slot, None)
+    def set_workers(self, workers: Iterable[int]) -> None:
+        """The workers of this host from now on: one that was removed is not restarted, and has not failed."""
+        before, self._workers = self._workers, _slots(workers)
+        for slot in before - self._workers:
+            self._due.pop(slot, None)
+            self._fruitless.pop(slot, None)
+            self.failed.discard(slot)
 
     def delivered(self, slot: ProcessSlot) -> None:
         """The worker that runs now has delivered segments."""
@@ -150,10 +158,9 @@ class Supervision:
         return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT))
 
     def _no_worker_gets_further(self, cause: str) -> bool:
-        """Whether all that have not failed raise it before their first segment."""
-        causes = [raised for slot, raised in self._fruitless.items() if slot not in self.failed]
-        same = sum(without_numbers(raised) == without_numbers(cause) for raised in causes)
-        return same + self.workers_failed() >= self._workers
+        """Whether all workers of the run that have not failed raise it before their first segment."""
+        same = {slot for slot, raised in self._fruitless.items() if without_numbers(raised) == without_numbers(cause)}
+        return self._alone and self._workers <= same | self.failed
 
     def _give_up(self, event: Died) -> list[Action]:
         """Restart no more after a repeated exception. If no worker remains, pending restarts are cancelled as well."""
@@ -161,7 +168,7 @@ class Supervision:
         actions: list[Action] = []
         for slot, cause in sorted(slots.items(), key=lambda item: item[0] == event.slot):
             if slot not in self.failed:
-                self.forget(slot)
+                self._due.pop(slot, None)
                 actions += self._stop_restarting(replace(event, slot=slot, cause=f"{cause} (twice {event.point})"))
         return actions
 
@@ -170,10 +177,10 @@ class Supervision:
         actions: list[Action] = [StopRestarting(event.slot, event.cause)]
         if event.slot.role in ("learner", "broker"):
             actions.append(FailRun(f"{event.slot} is not restarted: {event.cause}"))
-        elif event.slot.role == "worker" and self.workers_failed() >= self._workers:
+        elif event.slot.role == "worker" and self._alone and self._workers <= self.failed:
             actions.append(FailRun(f"all rollout workers failed, the last was {event.slot}: {event.cause}"))
         return actions
 
-    def workers_failed(self) -> int:
-        """How many workers of this host will not come back."""
-        return sum(slot.role == "worker" for slot in self.failed)
+
+def _slots(workers: Iterable[int]) -> frozenset[ProcessSlot]:
+    return frozenset(ProcessSlot("worker", index) for index in workers)
