@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed, WireError, ZmqrlError
+from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
 from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.orchestrators.agent_pool import Ended
@@ -126,3 +126,5 @@ def _on_each(shells: Shells, request: Callable[[str, HostShell], T]) -> Iterator
                 yield running[future], future.result()
             except ZmqrlError as error:
                 yield running[future], error
+            except Exception as error:  # noqa: BLE001 - one host may not end the work for the others
+                yield running[future], unusable(running[future], error)
