@@ -94,11 +94,18 @@ class SshAgent(Agent):
         return self._channel.exit_status(timeout_s)
 
     def terminate(self) -> None:
-        self._channel.close()
+        if self.section.wrap is None:
+            self.release()
+        else:
+            self._channel.close()  # `end` needs the connection
 
     def kill(self) -> None:
         """With its stdin closed it ends within 3 s; what does not is the reaper's."""
         self._channel.close()
+
+    def release(self) -> None:
+        self._channel.close()
+        self.connection.close()
 
     def end(self) -> Ended:
         if not self.is_booted and self.section.wrap is None:  # a wrap may wait, and ignore the end of its stdin
