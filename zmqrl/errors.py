@@ -5,6 +5,8 @@ The exit code of the command line is the `exit_code` of the error that ended it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -123,6 +125,27 @@ class EnvFault(ZmqrlError):
 
 class DeadlineExceeded(ZmqrlError):
     """A bounded wait ended without what it waited for."""
+
+
+def unusable(host: str, error: Exception) -> HostFailed:
+    """The failure of a host by any error, also one that no message explains: of a library, or of this machine."""
+    if isinstance(error, HostFailed):
+        return error
+    what = str(error) if isinstance(error, ZmqrlError) else f"unexpected error: {name_of(error)}: {error}"
+    fix = "check this machine: disk space (df -h /tmp), open files (ulimit -n), processes (ulimit -u)"
+    return HostFailed(host, what, fix)
+
+
+@contextmanager
+def as_host_failed(host: str) -> Iterator[None]:
+    """Whatever is raised within is `HostFailed`: one host may not end the work for the others."""
+    try:
+        yield
+    except Exception as error:
+        failed = unusable(host, error)
+        if failed is error:
+            raise
+        raise failed from error
 
 
 def name_of(error: BaseException) -> str:

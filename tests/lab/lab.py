@@ -123,9 +123,18 @@ class Lab:
         return {host.name: host.hosts_yaml(**more) for host in chosen}
 
     def by_own_names(self, hosts: Mapping[str, Any]) -> dict[str, Any]:
-        """Sections of hosts, each an alias in ~/.ssh/config: a hosts file may not have a machine under two names."""
+        """Sections of hosts, each an alias in ~/.ssh/config: a hosts file may not have a machine under two names.
+
+        Nor under two aliases, unless each has the key of a server of its own.
+        """
         named = {name: section for name, section in hosts.items() if "ssh" in section}
-        aliases = "".join(f"Host {name}\n  HostName {section['ssh']}\n" for name, section in named.items())
+        alias = "Host {0}\n  HostName {1}\n  HostKeyAlias {0}\n"
+        aliases = "".join(alias.format(name, section["ssh"]) for name, section in named.items())
+        known = [line.partition(" ")[::2] for line in self.known_hosts.read_text().splitlines()]
+        with self.known_hosts.open("a") as file:
+            for name, section in named.items():
+                names = (section["ssh"], f"[{section['ssh']}]:{section.get('port', 22)}")
+                file.write("".join(f"{name} {key}\n" for host, key in known if host in names))
         self.ssh_config.write_text(aliases + self.ssh_config.read_text())
         return {**hosts, **{name: {**section, "ssh": name} for name, section in named.items()}}
 

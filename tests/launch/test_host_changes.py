@@ -18,7 +18,7 @@ from zmqrl.config.sections import (
     RunSection,
 )
 from zmqrl.errors import ConfigError
-from zmqrl.launch.host_changes import Changes, HostNow, changes_to, check_logins, reach, with_numbers_of
+from zmqrl.launch.host_changes import Changes, HostNow, changes_to, reach, with_numbers_of
 from zmqrl.messages.agent import Handshake
 from zmqrl.orchestrators.handshake import versions
 
@@ -86,13 +86,6 @@ def test_auto_is_the_cores_but_one_and_in_sync_what_is_left_of_the_vector_envs()
     assert with_numbers_of(needed, wanted, NOW, found) == {"b": 2, "c": 8}
     in_sync = replace(wanted, run=RunSection(mode="sync"), env=replace(wanted.env, vector_envs=7))
     assert with_numbers_of(needed, in_sync, NOW, found) == {"b": 2, "c": 2}
-
-
-def test_one_host_under_two_names() -> None:
-    hosts = {"a": HostSection(ssh="10.0.0.1", user="u"), "b": HostSection(ssh="10.0.0.1", user="u")}
-    with pytest.raises(ConfigError, match=r"^b and a are the same host \(u@10\.0\.0\.1:22\); use a$"):
-        check_logins(Config(hosts=hosts), ["b"])
-    check_logins(Config(hosts={**hosts, "b": HostSection(ssh="10.0.0.1", user="u", port=7)}), ["b"])
 
 
 def test_each_unreachable_host_is_named() -> None:

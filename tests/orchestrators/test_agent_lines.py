@@ -115,8 +115,8 @@ def test_the_end_of_an_agent_that_has_a_successor_is_not_reported(tmp_path: Path
             agents += orchestrator.agents.values()
             until(lambda: received(number))  # noqa: B023
         agents[0].send(Lease())
-        orchestrator._readers[0].join(WAIT_S)
-        assert not orchestrator._readers[0].is_alive()
+        orchestrator._threads[0].join(WAIT_S)
+        assert not orchestrator._threads[0].is_alive()
         agents[1].send(Lease())
         until(lambda: received(4))
         assert (found, orchestrator.monitor(0.1)) == ([Handshake, Handshake, LeaseLost, AgentExited], [])

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import cast
@@ -14,13 +15,18 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.orchestrators.test_host_commands import SHELLS
 from tests.waiting import until
+from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.remote_checkpoints import KEPT, MIRRORED, Mirror, bring, send
+from zmqrl.messages.agent import Reaped
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS
+from zmqrl.orchestrators.on_hosts import reap_over
+from zmqrl.orchestrators.remote_checkpoints import KEPT, MIRRORED, Mirror, bring, remove, send
 from zmqrl.ssh.connection import Connection
-from zmqrl.ssh.shell import Finished
+from zmqrl.ssh.shell import Finished, HostShell
 
 
 class Target:
@@ -32,14 +38,16 @@ class Shell:
 
     target = Target()
 
-    def __init__(self) -> None:
+    def __init__(self, login: str = "sh") -> None:
+        """`login`: the login shell."""
+        self._login = login
         self.slow_s, self.fails = 0.0, False
         self.gets: list[float] = []
 
     def run(self, command: str, timeout_s: float) -> Finished:
         if self.fails:
             raise HostFailed("far", "the connection is lost", "try again")
-        done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run([self._login, "-c", command], capture_output=True, timeout=timeout_s, check=False)
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def get(self, path: str, target: Path) -> None:
@@ -49,6 +57,12 @@ class Shell:
 
     def put(self, path: Path, target: str) -> None:
         shutil.copyfile(path, target)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def close(self) -> None:
+        pass
 
     def is_alive(self) -> bool:
         return True
@@ -166,6 +180,26 @@ def test_all_kept_versions_are_copied_also_those_older_than_one_here(shell: Shel
 def test_a_folder_that_is_not_there_yet_is_empty(shell: Shell, far: Path, here: Path) -> None:
     assert take(shell, far / "later", here)
     assert names(here) == []
+
+
+@pytest.mark.parametrize("login", SHELLS)
+def test_every_login_shell_lists_copies_and_removes(login: str, tmp_path: Path, here: Path) -> None:
+    """Also a csh, which has no `2>`, and a fish, which had no `{ ...; }` before 4.1."""
+    if shutil.which(login) is None:
+        pytest.skip(f"{login} is not installed")
+    shell, workdir = Shell(login), tmp_path / "far! dir"
+    far = workdir / REMOTE_RUNS / "r-1" / "h0" / "checkpoints"
+    assert take(shell, far, here) and names(here) == [], "it is not there yet"
+    far.mkdir(parents=True)
+    write(far, "full-0-5", "best-0-4")
+    assert take(shell, far, here)
+    assert names(here) == ["best-0-4", "full-0-5"] and names(far) == ["best-0-4", "full-0-5"]
+    remove(cast(Connection, shell), str(far.parent))
+    assert list(workdir.rglob("*")) == [workdir / REMOTE_RUNS]
+    far.mkdir(parents=True)
+    sections = {"h0": HostSection(python=sys.executable, workdir=str(workdir))}
+    ((_, found),) = reap_over([("h0", cast(HostShell, shell))], sections, "r-1", 0.1, "local")
+    assert isinstance(found, Reaped) and list(workdir.rglob("*")) == [workdir / REMOTE_RUNS]
 
 
 @pytest.mark.timed

@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -101,3 +102,16 @@ def test_a_handshake_after_its_limit_is_late_whoever_looks_first(tmp_path: Path)
         far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     assert far.agent.overdue() is None, "reported once"
     assert far.lines == []
+
+
+@pytest.mark.parametrize("wrap", [None, "env"])
+def test_an_agent_without_a_boot_leaves_no_connection(tmp_path: Path, wrap: str | None) -> None:
+    """Behind a `wrap` it may ignore the end of its stdin: its connection is for the reaper, until it is replaced."""
+    connection = create_autospec(Connection, instance=True)
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
+    boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
+    agent = SshAgent(boot, HostSection(wrap=wrap), connection, place)
+    agent.terminate()
+    assert connection.start.return_value.close.called and connection.close.called == (wrap is None)
+    agent.release()
+    assert connection.close.called

@@ -251,6 +251,24 @@ def test_a_key_with_a_passphrase_needs_an_agent_and_works_with_one(lab: Lab, tmp
             agent.terminate()
 
 
+def test_a_key_that_its_agent_does_not_sign_with_is_skipped(lab: Lab, tmp_path: Path) -> None:
+    """As a key that is to be confirmed, or is on a smartcard that is not there; the key after it is accepted."""
+    refusing, place = make_key(tmp_path / "refusing"), str(tmp_path / "agent")
+    environment = {**os.environ, "SSH_AUTH_SOCK": place, "SSH_ASKPASS": "/bin/false", "DISPLAY": ":9"}
+    command = ["ssh-agent", "-D", "-a", place]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as agent:
+        until(lambda: Path(place).exists())
+        try:
+            add = ["ssh-add", "-q", "-c", refusing]
+            subprocess.run(add, check=True, env=environment, capture_output=True, timeout=WAIT_S)
+            with connected(target_of(lab, 1, identities=(refusing, str(lab.identity)), agent=place)) as connection:
+                assert connection.run("echo in", WAIT_S).stdout == b"in\n"
+            error = refused(target_of(lab, 1, identities=(refusing,), agent=place))
+            assert f"{refusing} (does not sign: key cannot be used for signing)" in error.cause
+        finally:
+            agent.terminate()
+
+
 def test_no_agent_and_no_key(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     error = refused(target_of(lab, 1, identities=(), identities_only=False))

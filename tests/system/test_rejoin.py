@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.ssh_runs import FarRun, sha256_of_the_same_run
+from tests.ssh.ssh_lab import sessions
+from tests.system.ssh_runs import FarRun, role, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
+from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
 CRASHES = 3
@@ -73,6 +77,43 @@ def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
         run.close()
     assert code == 0 and summary["ledger"]["balanced"], err
     assert err.count("back with 1 worker") == 1
+
+
+@pytest.mark.parametrize("client", ["paramiko", "openssh"])
+def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> None:
+    """Only the agent of a host ends; its sshd, and that of the jump host before it, live."""
+    settings = dict(config(lab, "async", 100_000_000))
+    hosts = {**settings["hosts"], "b": lab.hosts[2].hosts_yaml(workers=1, jump="h1")}
+    run = FarRun(lab, client, {**settings, "hosts": hosts, "ssh": {"client": client}})
+
+    def held() -> tuple[int, ...]:
+        """Descriptors and threads of the launcher, logins on the host and on its jump host, folders of masters."""
+        process = Path(f"/proc/{run.process.pid}")
+        threads, descriptors = (len(list((process / name).iterdir())) for name in ("task", "fd"))
+        return (
+            threads,
+            descriptors,
+            *(len(sessions(host)) for host in lab.hosts[1:]),
+            len([*run_folder_root().glob("ssh-*")]),
+        )
+
+    def kill_agent() -> None:
+        before = role(lab.hosts[2], run.run_id, "agent").pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda: run.host("b").get("state") != "ready", "b to be lost")
+        until(lambda: run.host("b")["state"] == "ready" and run.host("b")["env_steps_per_s"] > 0, "b back", 60)
+
+    try:
+        run.wait_for_steps(500)
+        most = held()
+        for _ in range(3):
+            kill_agent()
+        until(lambda: all(now <= before for now, before in zip(held(), most, strict=True)), lambda: (most, held()), 10)
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, _, err = run.end()
+    finally:
+        run.close()
+    assert code == 0 and run.summary()["ledger"]["balanced"], err
 
 
 def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab) -> None:

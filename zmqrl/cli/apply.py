@@ -38,7 +38,8 @@ def apply_command(
     from zmqrl.cli.find_run import find_run
     from zmqrl.config.hosts import AUTO
     from zmqrl.launch.configure import load
-    from zmqrl.launch.host_changes import Changes, changes_to, check_logins, hosts_now, reach, with_numbers_of
+    from zmqrl.launch.host_changes import Changes, changes_to, hosts_now, reach, with_numbers_of
+    from zmqrl.launch.logins import check_logins
     from zmqrl.launch.requests import send_request
     from zmqrl.launch.run_directory import read_config
     from zmqrl.messages.files import ScaleRequest

@@ -59,11 +59,13 @@ def doctor_command(
     from zmqrl.doctor.report import as_json, print_report
     from zmqrl.doctor.runner import examine
     from zmqrl.launch.configure import load
+    from zmqrl.launch.logins import check_participants
 
     loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)
     if on is not None:
         flags = [*["--json"] * as_data, *["--accept-new-hosts"] * accept_new_hosts, "--env-limit", str(env_limit)]
         return _doctor_on(on, hosts, loaded, flags)
+    check_participants(loaded.config)
     measurements = examine(loaded.config, accept_new_hosts, env_limit, lambda line: click.echo(line, err=True))
     faults = judge_all(measurements, needs_of(loaded, hosts))
     manual = [name for name, host in loaded.config.hosts.items() if host.manual]

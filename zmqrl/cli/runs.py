@@ -233,7 +233,8 @@ def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]
     from zmqrl.config.host_checks import check_hosts
     from zmqrl.config.hosts import near, shortened
     from zmqrl.config.sections import HostSection
-    from zmqrl.launch.host_changes import check_logins, reach
+    from zmqrl.launch.host_changes import reach
+    from zmqrl.launch.logins import check_logins
     from zmqrl.launch.run_directory import read_config
 
     config = read_config(directory)

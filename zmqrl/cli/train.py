@@ -565,6 +565,7 @@ def _record(directory: Path) -> bytes | None:
 def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     from zmqrl.launch.checks import check_new_directory, check_resume, check_run_directory
     from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
+    from zmqrl.launch.logins import check_participants
     from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
     if request.resume is not None:
@@ -591,6 +592,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
 
         print_plan(plan, loaded.sources)
         return 0
+    check_participants(loaded.config)
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
         plan = plan_run(config, directory, started_at, resume, loaded.sources)

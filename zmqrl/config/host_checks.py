@@ -162,7 +162,7 @@ def _check_learner(config: Config) -> None:
 
 
 def _check_logins(config: Config) -> None:
-    """Each machine has one agent of a run. Names of ~/.ssh/config are not resolved here."""
+    """Each machine has one agent of a run. Names are not resolved here: a launch does that."""
     known: dict[tuple[object, ...], str] = {}
     for name, host in config.hosts.items() if config.orchestrator.kind in ("auto", "ssh") else ():
         if name == LOCAL or host.manual or (host.workers == 0 and name != config.learner.host):

@@ -13,13 +13,12 @@ from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.config.webhook import without_secrets
 from zmqrl.config.yaml_source import shown
-from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Handshake
 from zmqrl.orchestrators.agent_pool import INSTALL, INSTALL_RUNTIME
 from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
-from zmqrl.orchestrators.make import is_by_ssh, kind_of
+from zmqrl.orchestrators.make import kind_of
 from zmqrl.orchestrators.on_hosts import handshakes_over
-from zmqrl.ssh.config import resolve
 from zmqrl.views.problem import counted
 
 ABSENT = ("failed", "drained", "ended")
@@ -140,23 +139,6 @@ def with_numbers_of(
     config = with_cores(replace(wanted, hosts=hosts), {host: answer.cores or 1 for host, answer in found.items()})
     resolved = {host: config.hosts[host].workers for host in changes.scale}
     return {host: count if isinstance(count, int) else 1 for host, count in resolved.items()}
-
-
-def check_logins(config: Config, hosts: Sequence[str]) -> None:
-    """ConfigError when one of `hosts` is another host of `config` under a second name."""
-    if not is_by_ssh(config):
-        return
-    known: dict[tuple[str, int, str], str] = {}
-    for host in [*(host for host in config.hosts if host not in hosts), *hosts]:
-        if not is_remote(host, config.hosts[host]):
-            continue
-        try:
-            target = resolve(host, config.hosts[host], config.defaults)
-        except HostFailed:
-            continue  # one of `hosts` is not reached either; the others were checked when they joined
-        other = known.setdefault((target.hostname, target.port, target.user), host)
-        if other != host and host in hosts:
-            raise ConfigError(f"{host} and {other} are the same host ({target.user}@{target.address}); use {other}")
 
 
 def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:

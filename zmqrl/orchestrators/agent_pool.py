@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -188,6 +189,10 @@ class Agent(ABC):
     def kill(self) -> None:
         """It does not end on its own."""
 
+    def release(self) -> None:
+        """Another agent of its host has been started: end this one and what leads to it. In a thread of its own."""
+        return
+
     @abstractmethod
     def end(self) -> Ended:
         """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
@@ -253,6 +258,9 @@ class PipedAgent(Agent):
     def kill(self) -> None:
         self.process.kill()
 
+    def release(self) -> None:
+        self.process.close()
+
     def end(self) -> Ended:
         killed: tuple[str, ...] = ()
         left: Sequence[str] = ()
@@ -277,7 +285,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         super().__init__(config, plan)
         self.agents: dict[str, Agent] = {}
         self._events: queue.Queue[HostEvent] = queue.Queue()
-        self._readers: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []
+        """Readers of agents, and releases of those that were replaced."""
         self._stopped: set[str | None] = set()
         """Hosts to which a stop was sent, whether they have an agent or not; None: to all."""
 
@@ -290,13 +299,19 @@ class AgentsOrchestrator(Orchestrator, ABC):
         self._events.put(HostEvent(host, event))
 
     def adopt(self, agent: Agent) -> None:
-        """Any thread: `agent` has been started."""
+        """Any thread: `agent` has been started. One that its host had before is released."""
+        replaced = self.agents.get(agent.host)
         self.agents[agent.host] = agent
         if self._stopped & {None, agent.host}:
             agent.send(messages.Stop())
-        reader = threading.Thread(target=self._read, args=(agent,), name=f"events of {agent.host}", daemon=True)
-        self._readers.append(reader)
-        reader.start()
+        self._start(f"events of {agent.host}", partial(self._read, agent))
+        if replaced is not None:
+            self._start(f"release of {agent.host}", replaced.release)
+
+    def _start(self, name: str, call: Callable[[], None]) -> None:
+        thread = threading.Thread(target=call, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
         self._give_up_on_silent()
@@ -338,8 +353,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         for agent in agents:
             if agent.wait(0.0) is None:
                 agent.kill()
-        for reader in self._readers:
-            reader.join(KILL_WAIT_S)
+        for thread in self._threads:
+            thread.join(KILL_WAIT_S)
         for agent in agents:
             self.read_to_the_end(agent)
         ended = in_parallel([agent.end for agent in agents])

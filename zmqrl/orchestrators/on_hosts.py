@@ -7,12 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed, WireError, ZmqrlError
+from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
 from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
-from zmqrl.orchestrators.host_commands import REMOTE_RUNS, handshake_command, quoted, reaper_command
+from zmqrl.orchestrators.host_commands import (
+    REMOTE_RUNS,
+    for_login_shell,
+    handshake_command,
+    quoted,
+    reaper_command,
+)
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.ssh.shell import HostShell, after_mark, printed
 
@@ -74,7 +80,8 @@ def reap_over(
             raise HostFailed(host, cause, f"check: {command}")
         if not found.left and host != learner:
             folder = f"{quoted(section.workdir)}/{REMOTE_RUNS}/{quoted(run_id)}"
-            shell.run(f"rm -rf -- {folder}/{quoted(host)}; rmdir -- {folder} 2>/dev/null", REMOVE_S)
+            script = f"rm -rf -- {folder}/{quoted(host)}; rmdir -- {folder} 2>/dev/null"
+            shell.run(for_login_shell(script), REMOVE_S)
         return found
 
     for host, found in _on_each(shells, request):
@@ -126,3 +133,5 @@ def _on_each(shells: Shells, request: Callable[[str, HostShell], T]) -> Iterator
                 yield running[future], future.result()
             except ZmqrlError as error:
                 yield running[future], error
+            except Exception as error:  # noqa: BLE001 - one host may not end the work for the others
+                yield running[future], unusable(running[future], error)

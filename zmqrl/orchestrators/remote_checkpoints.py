@@ -17,9 +17,10 @@ from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
-from zmqrl.orchestrators.host_commands import quoted
+from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
 from zmqrl.ssh.connection import Connection
+from zmqrl.ssh.shell import Finished
 
 LIST_S = 15.0
 MIRRORED: Mapping[str, int | None] = {"full-": 2, "best-": 1, "kept-": None}
@@ -74,7 +75,7 @@ def bring(
         HostFailed: the folder cannot be listed, or a file not be copied.
         OSError: a file cannot be written here.
     """
-    listed = connection.run(f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}", LIST_S)
+    listed = _run(connection, f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}")
     if listed.code != 0:
         raise HostFailed(
             connection.target.host,
@@ -122,7 +123,7 @@ def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = fro
 def remove(connection: Connection, folder: str) -> None:
     """The remote run folder of one host, and the run's when nothing else is in it."""
     connection.remove_tree(folder)
-    connection.run(f"rmdir {quoted(posixpath.dirname(folder))}", LIST_S)
+    _run(connection, f"rmdir {quoted(posixpath.dirname(folder))}")
 
 
 class Mirror:
@@ -167,7 +168,7 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
     link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
     # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
     pair = f"{shlex.quote(name)} {shlex.quote(link)}"
-    linked = connection.run(f"cd {quoted(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null", LIST_S)
+    linked = _run(connection, f"cd {quoted(folder)} && {{ ln -f {pair} || cp {pair}; }} 2>/dev/null")
     if linked.code != 0:
         return False
     try:
@@ -181,8 +182,12 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
         return False
     finally:
         temporary.unlink(missing_ok=True)
-        connection.run(f"rm -f {quoted(f'{folder}/{link}')}", LIST_S)
+        _run(connection, f"rm -f {quoted(f'{folder}/{link}')}")
     return True
+
+
+def _run(connection: Connection, script: str) -> Finished:
+    return connection.run(for_login_shell(script), LIST_S)
 
 
 def _names_here(checkpoints: Path) -> list[str]:

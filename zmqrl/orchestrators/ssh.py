@@ -14,7 +14,7 @@ from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, as_host_failed, unusable
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, size_of, text_from
 from zmqrl.orchestrators.base import Teardown
@@ -94,18 +94,26 @@ class SshAgent(Agent):
         return self._channel.exit_status(timeout_s)
 
     def terminate(self) -> None:
-        self._channel.close()
+        if self.section.wrap is None:
+            self.release()
+        else:
+            self._channel.close()  # `end` needs the connection
 
     def kill(self) -> None:
         """With its stdin closed it ends within 3 s; what does not is the reaper's."""
         self._channel.close()
+
+    def release(self) -> None:
+        self._channel.close()
+        self.connection.close()
 
     def end(self) -> Ended:
         if not self.is_booted and self.section.wrap is None:  # a wrap may wait, and ignore the end of its stdin
             self.connection.close()
             return Ended()  # it never began
         try:
-            return ended_over(self._alive(), self.section, self.boot.plan.run_id, self.host)
+            with as_host_failed(self.host):
+                return ended_over(self._alive(), self.section, self.boot.plan.run_id, self.host)
         except HostFailed as error:
             return Ended(left=(f"{self.host}/? (unreachable: {error.cause})",))
         finally:
@@ -147,26 +155,33 @@ class SshOrchestrator(AgentsOrchestrator):
         self._connector.start()
 
     def _connect(self, boots: Mapping[str, Boot]) -> None:
-        """The connector thread: hosts as they answer."""
+        """The connector thread: hosts as they answer. Each is adopted or reported: no other thread waits for it."""
         bears_s = max(SILENT_S, self._plan.config.limits.host_lease_s)
         listed = {host: boot.plan.config.hosts[host] for host, boot in boots.items() if host in boot.plan.config.hosts}
-        for host, found in connect_all(replace(self._plan.config, hosts=listed), list(boots), bears_s):
-            if isinstance(found, HostFailed):
-                self._failed(found)
-            elif self._cancelled.is_set():
-                found.close()
-            else:
-                self._begin(boots[host], found)
+        waiting = list(boots)
+        try:
+            for host, found in connect_all(replace(self._plan.config, hosts=listed), list(boots), bears_s):
+                if isinstance(found, HostFailed):
+                    self._failed(found)
+                elif self._cancelled.is_set():
+                    found.close()
+                else:
+                    self._begin(boots[host], found)
+                waiting.remove(host)
+        except Exception as error:  # noqa: BLE001 - the top of a thread: what is not reported would connect for ever
+            for host in waiting:
+                self._failed(unusable(host, error))
 
     def _begin(self, boot: Boot, connection: Connection) -> None:
         log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
         for accepted in connection.accepted:
             self.warn(boot.host, accepted)
         try:
-            self._send_files(boot, connection)
-            section = self.section(boot.plan.config, boot.host)
-            code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
-            agent = SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code))
+            with as_host_failed(boot.host):
+                self._send_files(boot, connection)
+                section = self.section(boot.plan.config, boot.host)
+                code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
+                agent = SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code))
         except HostFailed as error:
             connection.close()
             self._failed(error)

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, name_of
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import MORE_THAN_A_KEY, NO_KEY, by_hand, copy_id, login_refused
 
@@ -31,6 +31,27 @@ class Candidates:
     """Files with a passphrase whose key no agent holds."""
 
 
+class _Signing:
+    """A key as paramiko uses it: where it does not sign, as a key of an agent may, it is one that sshd refuses.
+
+    paramiko signs in the thread of the connection, which an error there would end.
+    """
+
+    def __init__(self, key: paramiko.PKey) -> None:
+        self._key = key
+        self.fault = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._key, name)
+
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Any:
+        try:
+            return self._key.sign_ssh_data(data, algorithm)
+        except Exception as error:  # noqa: BLE001 - of the agent, its socket, or the key
+            self.fault = str(error) or name_of(error)
+            return b""
+
+
 def log_in(transport: paramiko.Transport, target: Target) -> None:
     """Authenticate on a connection whose host key has been checked. HostFailed when no key is taken."""
     import paramiko
@@ -42,14 +63,16 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
         if not candidates.keys:
             raise _nothing_to_try(target, candidates)
         allowed: tuple[str, ...] = ()
-        for _, key in candidates.keys[:MOST_KEYS]:
+        tried = []
+        for name, key in candidates.keys[:MOST_KEYS]:
+            signing = _Signing(key)
             try:
-                further = transport.auth_publickey(target.user, key)
+                further = transport.auth_publickey(target.user, cast("paramiko.PKey", signing))
             except paramiko.BadAuthenticationType as error:
                 allowed = tuple(error.allowed_types)
                 if "publickey" not in allowed:
                     break
-            except paramiko.AuthenticationException as error:
+            except (paramiko.SSHException, EOFError, OSError) as error:
                 if not transport.is_active() or "timeout" in str(error).lower():
                     raise HostFailed(
                         target.host, f"connection closed during the login of {target.user}: {error}", by_hand(target)
@@ -60,7 +83,10 @@ def log_in(transport: paramiko.Transport, target: Target) -> None:
                 also = ", ".join(further)
                 why = f"sshd {MORE_THAN_A_KEY} for user {target.user} (also {also}), which zmqrl does not support"
                 raise HostFailed(target.host, why, "allow login by key only (AuthenticationMethods in sshd_config)")
-    tried = [name for name, _ in candidates.keys[:MOST_KEYS]]
+            if signing.fault:
+                candidates.left_out.append(f"{name} (does not sign: {signing.fault})")
+            else:
+                tried.append(name)
     raise login_refused(target, tried, candidates.left_out, allowed)
 
 

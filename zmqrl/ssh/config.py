@@ -19,7 +19,7 @@ from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, as_host_failed
 
 _INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
 
@@ -151,13 +151,14 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
         config: an ssh configuration to read in place of the user's and the system's.
 
     Raises:
-        HostFailed: ssh refuses its configuration, or a value of hosts.yaml cannot be one.
+        HostFailed: ssh refuses its configuration, a value of hosts.yaml cannot be one, or `ssh -G` cannot be run.
     """
     name = section.ssh or host
     if defaults.jump and (hop := _HOP.match(defaults.jump)) and name in (hop["host"], defaults.jump):
         defaults = replace(defaults, jump=None)  # the jump host of all the others is a host itself
     wanted = _Wanted(host, name, section.user, section.port, section.identity, section.jump, fallback=defaults)
-    return _target(wanted, config, depth=0)
+    with as_host_failed(host):
+        return _target(wanted, config, depth=0)
 
 
 def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:

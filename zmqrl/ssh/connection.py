@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from zmqrl.config.sections import SshSection
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, as_host_failed
 from zmqrl.ssh.channel import Channel, Session, SessionFailed, SessionRefused, finish, relay
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
@@ -139,6 +139,10 @@ class Client(ABC):
 
     def open(self, target: Target) -> Connection:
         """Connect, check the host's key, log in. HostFailed when it cannot be used, after a bounded time."""
+        with as_host_failed(target.host):
+            return self._open(target)
+
+    def _open(self, target: Target) -> Connection:
         for attempt in range(GREETINGS):
             if attempt:  # apart from the others that were dropped with us
                 time.sleep(min(BACKOFF_MAX_S, BACKOFF_S * 2**attempt) * random.uniform(0.5, 1.5))

@@ -52,15 +52,16 @@ class Direct(SshTransport):
         """The first address that answers; each has its share of the time, so that a silent one hides no other."""
         first: OSError | None = None
         for family, kind, protocol, _, address in addresses:
-            connection = socket.socket(family, kind, protocol)
-            try:
-                connection.settimeout(timeout_s / len(addresses))
-                connection.connect(address)
-                _notice_death(connection, self._silence_s)
-                return connection
-            except OSError as error:
-                connection.close()
-                first = first or error
+            with contextlib.ExitStack() as undo:
+                try:
+                    connection = undo.enter_context(socket.socket(family, kind, protocol))
+                    connection.settimeout(timeout_s / len(addresses))
+                    connection.connect(address)
+                    _notice_death(connection, self._silence_s)
+                    undo.pop_all()
+                    return connection
+                except OSError as error:
+                    first = first or error
         assert first is not None
         raise _unreachable(target, first, timeout_s) from first
 

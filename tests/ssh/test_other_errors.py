@@ -1,0 +1,137 @@
+"""Errors that no refusal names, of the kernel, of paramiko or of this machine: each costs its host alone."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any, cast
+
+import paramiko
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.waiting import until
+from zmqrl.config.codec import replace
+from zmqrl.config.kinds import NO_KEYS
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, DefaultsSection, HostSection
+from zmqrl.errors import HostFailed
+from zmqrl.launch.host_links import boots
+from zmqrl.messages.agent import HostUnusable
+from zmqrl.orchestrators.on_hosts import reap_over
+from zmqrl.orchestrators.ssh import SshOrchestrator
+from zmqrl.ssh.auth import log_in
+from zmqrl.ssh.clients import connect_all
+from zmqrl.ssh.config import Target, resolve
+from zmqrl.ssh.connection import Client, Connection
+from zmqrl.ssh.shell import Finished, HostShell, Pipe
+
+HOSTS = {name: HostSection(ssh="127.0.0.1", port=port, workers=1) for name, port in (("a", 7), ("b", 9))}
+
+
+def target(identity: Path) -> Target:
+    return replace(resolve("a", HOSTS["a"], DefaultsSection()), identities=(str(identity),), agent="none")
+
+
+def full_disk(*arguments: Any, **options: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/zmqrl-ssh-x")
+
+
+def no_descriptor(*arguments: Any) -> Any:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+class Broken(Client):
+    """Its first host meets an error that nothing foresees."""
+
+    def open_once(self, target: Target) -> Connection:
+        if target.host == "a":
+            raise RuntimeError("can't start new thread")
+        raise HostFailed(target.host, "refused", "try again")
+
+
+def failures(hosts: dict[str, HostSection] = HOSTS) -> dict[str, HostFailed]:
+    found = dict(connect_all(Config(hosts=hosts), list(hosts)))
+    assert all(isinstance(one, HostFailed) for one in found.values()), found
+    return cast("dict[str, HostFailed]", found)
+
+
+def test_a_full_disk_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.ssh.config.tempfile.NamedTemporaryFile", full_disk)
+    found = failures()
+    assert set(found) == {"a", "b"} and "No space left on device" in found["a"].cause and "df" in found["a"].fix
+
+
+def test_the_end_of_the_descriptors_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.ssh.transport.socket.socket", no_descriptor)
+    found = failures()
+    assert set(found) == {"a", "b"} and "Too many open files" in found["b"].cause
+
+
+@pytest.mark.parametrize("deployed", [1, 2])
+def test_the_orchestrator_reports_every_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deployed: int) -> None:
+    """The error of one host is that of this host; an error of all hosts is reported for each."""
+    if deployed == 1:
+        monkeypatch.setattr("zmqrl.ssh.clients.make_client", lambda ssh, silence_s: Broken(ssh, silence_s))
+    else:
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.connect_all", no_descriptor)
+    plan = plan_of(tmp_path)
+    orchestrator = SshOrchestrator(NO_KEYS, plan)
+    orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
+    events = list(orchestrator.monitor(10.0))
+    until(lambda: len({event.host for event in events}) == 2 or events.extend(orchestrator.monitor(0.1)))
+    assert all(isinstance(event.event, HostUnusable) for event in events), events
+    causes = {event.host: event.event.cause for event in events if isinstance(event.event, HostUnusable)}
+    assert "can't start new thread" in causes["a"] if deployed == 1 else "Too many open files" in causes["b"]
+    assert orchestrator.undeploy(0.1).left == ()
+
+
+def plan_of(tmp_path: Path) -> RunPlan:
+    plan = stand_in_plan(tmp_path / "run")
+    return replace(plan, config=replace(plan.config, hosts=HOSTS), workers={"local": 1, "a": 1, "b": 1})
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Path:
+    path = tmp_path / "id"
+    paramiko.ECDSAKey.generate().write_private_key_file(str(path))
+    return path
+
+
+class Transport:
+    """Each login ends with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def auth_publickey(self, user: str, key: paramiko.PKey) -> list[str]:
+        raise self._error
+
+    def is_active(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), paramiko.SSHException("x"), EOFError()],
+)
+def test_a_connection_that_ends_during_the_login(identity: Path, error: Exception) -> None:
+    with pytest.raises(HostFailed, match=r"a: connection closed during the login of "):
+        log_in(cast(paramiko.Transport, Transport(error)), target(identity))
+
+
+def test_down_asks_the_other_hosts_too() -> None:
+    """An error on one host, of its shell, is that of this host."""
+
+    class Shell(HostShell):
+        def run(self, command: str, timeout_s: float) -> Finished:
+            raise RuntimeError("can't start new thread")
+
+        def start(self, command: str, stderr: Path) -> Pipe:
+            raise NotImplementedError
+
+        def close(self) -> None:
+            pass
+
+    found = dict(reap_over([(name, Shell()) for name in HOSTS], HOSTS, "r-1", 1.0, "local"))
+    assert set(found) == {"a", "b"} and "can't start new thread" in str(found["b"])
