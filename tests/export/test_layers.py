@@ -52,6 +52,7 @@ QUANTILES: dict[str, Any] = {"options": {"quantiles": 3.0}}
 CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str, int, dict[str, Any]]] = {
     "parts with a mask": (PARTS, FIVE, MLP, "categorical", 5, NORMALISED),
     "image": (IMAGE, FIVE, replace(CNN, layer_norm=True, activation="gelu"), "epsilon_greedy", 5, {}),
+    "normalised image": (spaces.Box(-5, 5, (12, 10, 3), np.float32), FIVE, CNN, "categorical", 5, NORMALISED),
     "image for an mlp": (IMAGE, FIVE, replace(MLP, activation="silu", layer_norm=True), "categorical", 5, {}),
     "unscaled image": (IMAGE, FIVE, replace(CNN, scale_images=False), "categorical", 5, {}),
     "discrete": (FIVE, FIVE, replace(MLP, activation="relu"), "categorical", 5, {}),
