@@ -138,6 +138,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Pair", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Pair"}, "algorithm.kind: dqn needs discrete actions, tests.envs.space_envs:Pair has multi_discrete actions"),
+        ("pendulum-sac", "sync", {"env__id": "tests.envs.space_envs:HalfBounded"}, "algorithm.kind: sac needs continuous actions within bounds, tests.envs.space_envs:HalfBounded has partly unbounded actions"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, "--set: algorithm.normalise_obs: true: tests.envs.space_envs:Bits has no float observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "network__kind": "cnn"}, "has observations of parts action_mask [4], image [3, 5, 5]"),
