@@ -118,6 +118,8 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"env__id": "Pendulum-v1"}, "algorithm.kind: dqn needs discrete actions"),
         ("cartpole-ppo", "sync", {"network__activation": "norm"}, "network.activation: layer kind 'norm' is not an activation; known: gelu, "),
         ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation; known: gelu, "),
+        ("cartpole-ppo", "sync", {"network__kind": "tests.networks.nets:Backbone"}, "--set: network.kind: 'tests.networks.nets:Backbone': these parameters have no gradient: classifier.weight, classifier.bias; every parameter is trained"),
+        ("cartpole-dqn", "sync", {"network__kind": "tests.networks.nets:Backbone"}, "--set: network.kind: 'tests.networks.nets:Backbone': these parameters have no gradient"),
         ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown (known: concat, conv, "),
         ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:TorchOnly"}, "layer 'actor.0' of kind 'conv' needs runtime torch"),
         ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: the 5 workers of all hosts exceed env.vector_envs 4"),
