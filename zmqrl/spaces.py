@@ -41,8 +41,9 @@ class SpaceSpec(Struct, frozen=True):
     `discrete`: one of `n`, dtype int64, shape `()`, numbered from 0 here and from `start` in the env.
     `multi_discrete`: `nvec[i]` values of entry i, dtype int64, shape `(len(nvec),)`, each numbered from 0 here and
     from `starts[i]` in the env. Actions of MultiBinary are a multi_discrete space of twos.
-    `box`: `low` and `high` are flat, in C order, and empty where the space is unbounded in some entry. In observations
-    that have the same bound in every entry they hold it once.
+    `box`: `low` and `high` are flat, in C order. Of actions they are infinite on each side without a bound, and empty
+    where no entry has a bound. Of observations they are empty where the space is unbounded in some entry; those that
+    have the same bound in every entry hold it once.
     `parts`: the parts of a Dict or Tuple, those within parts too. The shape is `(float32 entries,)` or `(bytes,)`.
     """
 
@@ -78,6 +79,11 @@ class SpaceSpec(Struct, frozen=True):
     def nbytes(self) -> int:
         """Bytes of a value."""
         return math.prod(self.shape) * item_bytes(self.dtype)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is a box with two finite bounds for every entry."""
+        return bool(self.low) and all(map(math.isfinite, (*self.low, *self.high)))
 
     @property
     def is_image(self) -> bool:

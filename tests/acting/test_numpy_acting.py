@@ -20,6 +20,7 @@ N, T = 8, 4
 OBS = SpaceSpec("box", (3,), "float32")
 DISCRETE = SpaceSpec("discrete", (), "int64", n=5)
 BOX = SpaceSpec("box", (2,), "float32", low=(-2.0, -1.0), high=(2.0, 1.0))
+HALF = SpaceSpec("box", (2,), "float32", low=(-math.inf, 0.5), high=(-0.5, math.inf))
 LOG_PROB = (ColumnSpec("log_prob", "float32", (T, N)),)
 RNG = np.random.default_rng(0)
 
@@ -125,6 +126,20 @@ def test_gaussian_is_stored_unclipped_and_greedy_is_clipped() -> None:
     np.testing.assert_allclose(extras["log_prob"][1], expected, atol=1e-4)
     greedy = policy.act_greedily(obs)
     np.testing.assert_allclose(greedy, np.clip(mean, BOX.low, BOX.high), rtol=1e-4, atol=1e-5)
+
+
+def test_greedy_actions_are_clipped_on_the_sides_that_have_a_bound() -> None:
+    w, obs = weights(2), RNG.standard_normal((N, 3)).astype(np.float32)
+    _, _, _, policy = run(ActingSpec(layers(2), "gaussian", HALF, OBS, arrays=("log_std",)), w, obs)
+    expected = np.clip(outputs_of(w, obs), [-np.inf, 0.5], [-0.5, np.inf])
+    np.testing.assert_allclose(policy.act_greedily(obs), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["squashed_gaussian", "deterministic_noise"])
+@pytest.mark.parametrize("action", [HALF, OBS])
+def test_bounded_heads_need_a_bound_on_every_side(head: str, action: SpaceSpec) -> None:
+    with pytest.raises(ConfigError, match=f"head '{head}' needs an action space that is bounded on every side"):
+        make_policy(ActingSpec(layers(2), head, action, OBS)).act_greedily(np.zeros((N, 3), np.float32))
 
 
 @pytest.mark.parametrize(("head", "outputs"), [("squashed_gaussian", 4), ("deterministic_noise", 2)])

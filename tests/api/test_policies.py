@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ def test_sampled_actions_are_in_the_space_and_repeat_with_the_seed() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
     actions = np.array(drawn[0])
     assert actions.shape == (2, 4, 2) and np.abs(actions).max() == 1.0 and len(np.unique(actions)) > 4
+
+
+def test_sampled_actions_are_clipped_on_the_sides_that_have_a_bound() -> None:
+    action = SpaceSpec("box", (2,), "float32", low=(0.0, -math.inf), high=(math.inf, 1.0))
+    spec = ActingSpec(runtime="numpy", observation=OBS, action=action, layers=(), head="gaussian", extras=())
+    policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, action), None, Sampler(spec, 1))
+    actions = policy(np.zeros((200, 3)))
+    assert actions[:, 0].min() == 0.0 and actions[:, 0].max() > 1.0
+    assert actions[:, 1].max() == 1.0 and actions[:, 1].min() < -1.0
 
 
 def test_a_name_of_another_library_is_answered() -> None:

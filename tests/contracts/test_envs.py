@@ -27,6 +27,7 @@ ENVS = {
     "tuple": EnvSection(id="tests.envs.space_envs:Pair", num_envs=2),
     "discrete observations": EnvSection(id="tests.envs.space_envs:Numbered", num_envs=2),
     "multi-discrete observations": EnvSection(id="tests.envs.space_envs:Several", num_envs=2),
+    "partly bounded actions": EnvSection(id="tests.envs.space_envs:HalfBounded", num_envs=2),
     "masked multi-discrete actions": EnvSection(id="tests.envs.space_envs:MaskedSeveral", num_envs=2),
     "several agents": EnvSection(id="tests.envs.agent_envs:Walkers", num_envs=6, max_episode_steps=11),
     "witness": EnvSection(id="zmqrl.drill.witness:WitnessEnv", num_envs=2),

@@ -121,6 +121,18 @@ class Several(_Seeded):
         return np.array([self._draw(1) % 3, self._draw(2) % 5 + 1, self._draw(3) % 2])
 
 
+class HalfBounded(_Seeded):
+    """A box of float actions with entries that have no bound, one on either side, and both."""
+
+    observation_space = spaces.Box(np.array([0, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+    action_space = spaces.Box(
+        np.array([[-np.inf, 0], [-np.inf, -1]], np.float32), np.array([[np.inf, np.inf], [2.5, 1]], np.float32)
+    )
+
+    def _obs(self) -> Any:
+        return np.array([self._draw(1) % 1000 / 1000, self._draw(2) % 1000], np.float32)
+
+
 class Bits(_Seeded):
     """MultiBinary observations of two axes."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.envs import space_envs
+from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import random_actions
 from zmqrl.envs.make import make_single, probe
@@ -15,9 +17,11 @@ from zmqrl.envs.packing import BadObservation, packed_batch
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.random_streams import episode_seed
-from zmqrl.spaces import forbids_all, nth_allowed, unpack
+from zmqrl.spaces import SpaceSpec, forbids_all, nth_allowed, unpack
+from zmqrl.types import EnvSpec
 
-NAMES = ("Mixed", "Pair", "Numbered", "Several", "Bits", "MaskedSeveral")
+NAMES = ("Mixed", "Pair", "Numbered", "Several", "HalfBounded", "Bits", "MaskedSeveral")
+INF = np.inf
 
 
 def section(name: str, num_envs: int = 3, **kwargs: Any) -> EnvSection:
@@ -50,6 +54,14 @@ def test_what_is_known_of_the_others() -> None:
     assert (numbered.action.nvec, numbered.action.env_dtype) == ((2, 2, 2), "int8")
     assert (several.observation.nvec, several.observation.shape) == ((3, 5, 2), (3,))
     assert (bits.observation.kind, bits.observation.low, bits.observation.high) == ("box", (0.0,), (1.0,))
+
+
+def test_what_is_known_of_bounds() -> None:
+    half, both = (probe(section(name)) for name in ("HalfBounded", "Several"))
+    assert (half.action.low, half.action.high) == ((-INF, 0, -INF, -1), (INF, INF, 2.5, 1))
+    assert (half.observation.low, half.observation.high) == ((), ())
+    assert both.action.is_bounded and not half.action.is_bounded and not half.observation.is_bounded
+    assert from_json(EnvSpec, json.loads(json.dumps(to_json(half)))) == half
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,6 +194,28 @@ def test_random_actions_are_allowed_and_of_equal_probability() -> None:
     assert (drawn[1] == 0).all()
 
 
+def test_random_actions_of_a_box_are_those_of_gymnasium() -> None:
+    space, count = space_envs.HalfBounded.action_space, 4_000
+    spec = probe(section("HalfBounded"))
+    drawn = random_actions(spec, count, np.random.default_rng(1))
+    assert drawn.shape == (count, 2, 2) and drawn.dtype == np.float32
+    assert all(space.contains(one) for one in drawn)
+    space.seed(2)
+    expected = np.stack([space.sample() for _ in range(count)])
+    for moment in (np.mean, np.std):
+        np.testing.assert_allclose(moment(drawn, axis=0), moment(expected, axis=0), atol=0.1)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_random_actions_of_a_box_whose_entries_are_alike_are_one_draw(bounded: bool) -> None:
+    sides = {"low": (-1.0, 0.0), "high": (1.0, 5.0)} if bounded else {}
+    action = SpaceSpec("box", (2, 1), "float32", **sides)
+    found = random_actions(EnvSpec("e", action, action), 3, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    whole = rng.uniform([[-1.0], [0.0]], [[1.0], [5.0]], (3, 2, 1)) if bounded else rng.normal(size=(3, 2, 1))
+    assert np.array_equal(found, whole.astype(np.float32))
+
+
 def test_the_module_has_an_env_of_every_supported_space() -> None:
     classes = {type(getattr(space_envs, name)().observation_space).__name__ for name in NAMES}
-    assert classes == {"Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary"}
+    assert classes == {"Box", "Dict", "Tuple", "Discrete", "MultiDiscrete", "MultiBinary"}

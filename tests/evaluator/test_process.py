@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.waiting import until
+from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json
@@ -50,6 +51,29 @@ def test_scores_of_a_good_and_a_bad_policy_on_the_same_seeds() -> None:
     assert bad.mean < 15
     assert bad == evaluate(policy, SECTION, ENV, 5, 1)
     assert bad != evaluate(policy, SECTION, ENV, 5, 2)
+
+
+class Always(Policy):
+    """One number in every entry of the action."""
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
+    def load(self, weights: Any, schedule: Any) -> None:
+        return
+
+    def act(self, obs: Any, t: int, context: Any) -> Any:
+        raise NotImplementedError
+
+    def act_greedily(self, obs: Any, state: Any = None) -> Any:
+        return np.full((len(obs), 2, 2), self._number, np.float32)
+
+
+@pytest.mark.parametrize("number", [-5.0, 5.0])
+def test_actions_are_clipped_on_the_sides_that_have_a_bound(number: float) -> None:
+    """The env raises for an action outside of its space."""
+    section = EnvSection(id="tests.envs.space_envs:HalfBounded")
+    assert min(evaluate(Always(number), section, probe(section), 2, 1).lengths) > 1
 
 
 class Process:

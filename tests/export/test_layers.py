@@ -42,6 +42,7 @@ PARTS = spaces.Dict(
 )
 FIVE = spaces.Discrete(5, start=-1)
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([1, 3], np.float32))
+HALF = spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 0.1], np.float32))
 MLP, CNN = (
     NetworkSection(hidden=(8,)),
     NetworkSection(kind="cnn", hidden=(8,), channels=(4,), kernels=(3,), strides=(2,)),
@@ -52,6 +53,7 @@ QUANTILES: dict[str, Any] = {"options": {"quantiles": 3.0}}
 CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str, int, dict[str, Any]]] = {
     "parts with a mask": (PARTS, FIVE, MLP, "categorical", 5, NORMALISED),
     "image": (IMAGE, FIVE, replace(CNN, layer_norm=True, activation="gelu"), "epsilon_greedy", 5, {}),
+    "normalised image": (spaces.Box(-5, 5, (12, 10, 3), np.float32), FIVE, CNN, "categorical", 5, NORMALISED),
     "image for an mlp": (IMAGE, FIVE, replace(MLP, activation="silu", layer_norm=True), "categorical", 5, {}),
     "unscaled image": (IMAGE, FIVE, replace(CNN, scale_images=False), "categorical", 5, {}),
     "discrete": (FIVE, FIVE, replace(MLP, activation="relu"), "categorical", 5, {}),
@@ -59,6 +61,7 @@ CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str
     "bits": (FLAT, spaces.MultiBinary(3), MLP, "multi_categorical", 6, NORMALISED),
     "quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
     "bounded": (FLAT, BOX, MLP, "gaussian", 2, NORMALISED),
+    "partly bounded": (FLAT, HALF, MLP, "gaussian", 2, {}),
     "unbounded": (FLAT, spaces.Box(-np.inf, np.inf, (2, 1), np.float64), MLP, "gaussian", 2, {}),
     "squashed": (FLAT, BOX, MLP, "squashed_gaussian", 4, {}),
     "deterministic": (FLAT, BOX, MLP, "deterministic_noise", 2, {}),

@@ -96,6 +96,68 @@ class Fails(nn.Module):
         return obs @ torch.zeros(3, 3)
 
 
+class Backbone(nn.Module):
+    """Features of a network with a last layer that nothing uses. `buffers`: the tensors of this layer are buffers."""
+
+    def __init__(self, observation_space: spaces.Box, buffers: bool = False) -> None:
+        super().__init__()
+        self.features = nn.Linear(observation_space.shape[0], 4)
+        self.classifier = nn.Linear(4, 10)
+        for name, parameter in list(self.classifier.named_parameters()) if buffers else ():
+            delattr(self.classifier, name)
+            self.classifier.register_buffer(name, parameter.detach())
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.features(obs)
+        return features
+
+
+class Frozen(Backbone):
+    """Features without a gradient."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs).detach()
+
+
+class NoBackward(nn.Module):
+    """Changes in place what its backward pass needs."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__()
+        self.linear = nn.Linear(observation_space.shape[0], 4)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.linear(obs).exp()
+        return features.add_(1.0)
+
+
+class OfSomeRows(nn.Module):
+    """Observations that are zero take another path, a parameter has two names, and another one is used twice."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__()
+        size = observation_space.shape[0]
+        self.linear, self.other = nn.Linear(size, size), nn.Linear(size, size, bias=False)
+        self.other.weight = self.linear.weight
+        self.gain = nn.Parameter(torch.ones(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        if not obs.any():
+            return obs
+        features: Tensor = self.gain * self.linear(self.other(self.gain * obs))
+        return features
+
+
+class Unchanged(nn.Module):
+    """No parameters."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs
+
+
 class Double(nn.Module):
     """Parameters that are float64."""
 

@@ -92,6 +92,7 @@ def _check(space: SpaceSpec, normalise: bool, seed: int) -> None:
     assert np.array_equal(tensor.numpy().reshape(ROWS, -1), taken.take(obs))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize(
     ("layout", "shape", "expected"),
     [
@@ -105,16 +106,25 @@ def _check(space: SpaceSpec, normalise: bool, seed: int) -> None:
         ("chw", (7, 8, 3), (7, 8, 3)),
     ],
 )
-def test_the_layout_of_images(layout: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    space = SpaceSpec("box", shape, "uint8")
+def test_the_layout_of_images(layout: str, shape: tuple[int, ...], expected: tuple[int, ...], dtype: str) -> None:
+    """Of floats, each pixel is normalised with its own statistics, which are in the order of the env."""
+    space = SpaceSpec("box", shape, dtype)
     section = NetworkSection("cnn", (8,), kernels=(1,), channels=(2,), strides=(1,), image_layout=layout)  # type: ignore[arg-type]
     spec = network_input(space, section)
     assert (spec.shape, spec.channels_last) == (expected, expected != shape)
-    obs = observations(space, np.random.default_rng(0), (ROWS,))
-    images = np.moveaxis(obs, -1, 1) if spec.channels_last else obs
-    acting = ObservationInput(ActingSpec((), "categorical", space, space, input=spec), ROWS)
+    rng = np.random.default_rng(0)
+    obs, size = observations(space, rng, (ROWS,)), spec.statistics_size
+    mean, scale = rng.normal(size=size), rng.random(size) + 0.5
+    floats = np.clip((spec.floats(obs, space) - mean) * scale, -1.5, 1.5).astype(np.float32) if size else None
+    seen = obs if floats is None else floats.reshape(ROWS, *shape)
+    images = np.moveaxis(seen, -1, 1) if spec.channels_last else seen
+    acting = ObservationInput(
+        ActingSpec((), "categorical", space, space, input=spec, normalise_obs=True, obs_clip=1.5), ROWS
+    )
+    acting.load({"obs_mean": mean, "obs_scale": scale})
     assert np.array_equal(acting.take(obs).reshape(ROWS, *expected), images)
-    assert np.array_equal(TorchInput(spec, space)(torch.from_numpy(obs)).numpy(), images)
+    normalised = None if floats is None else torch.from_numpy(floats)
+    assert np.array_equal(TorchInput(spec, space)(torch.from_numpy(obs), normalised).numpy(), images)
     assert (
         next(layer for layer in tower("q", section, space, 2, output_gain=1.0) if layer.kind == "conv").inputs
         == expected[0]

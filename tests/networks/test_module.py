@@ -19,7 +19,8 @@ from zmqrl.learning import Group, Net
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import buffer_names, initial_weights, parameter_shapes
 from zmqrl.networks.kinds.base import runtime_of
-from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.networks.kinds.module import check_gradients
+from zmqrl.networks.spec import LayerSpec, ModuleSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.spaces import composite
 from zmqrl.types import SpaceSpec
@@ -173,3 +174,38 @@ def test_parts_of_a_dict_arrive_by_name_with_their_shapes() -> None:
 def test_what_does_not_fit_is_refused(kind: str, kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         tower("q", NetworkSection(kind, kwargs=kwargs), VECTOR, 3, output_gain=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Backbone", "have no gradient: classifier.weight, classifier.bias; .*register_buffer"),
+        ("Frozen", "have no gradient: features.weight, features.bias, classifier.weight, and 1 more"),
+        ("NoBackward", r"forward and backward of a tensor \[B, 5\] raised RuntimeError: .*inplace"),
+    ],
+)
+def test_what_a_learner_cannot_train_is_refused(name: str, words: str) -> None:
+    spec = network(name)
+    net = Net(spec, [Group("q")], initial_weights(spec, 1), "cpu")
+    with pytest.raises((ValueError, RuntimeError), match=r"does not depend on|inplace"):
+        trained(net, 1)
+    with pytest.raises(ConfigError, match=f"network.kind: 'tests.networks.nets:{name}': .*{words}"):
+        check_gradients(_spec_of(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [("Residual", {}), ("Constant", {}), ("Backbone", {"buffers": True}), ("OfSomeRows", {}), ("Unchanged", {})],
+)
+def test_what_a_learner_trains_is_not_refused(name: str, kwargs: dict[str, Any]) -> None:
+    spec = network(name, **kwargs)
+    before = torch.get_rng_state()
+    check_gradients(_spec_of(spec))
+    assert torch.equal(before, torch.get_rng_state())
+    trained(Net(spec, [Group("q")], initial_weights(spec, 1), "cpu"), 2)
+
+
+def _spec_of(spec: NetworkSpec) -> ModuleSpec:
+    module = spec.tower("q")[0].module
+    assert module is not None
+    return module

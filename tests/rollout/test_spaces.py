@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.envs.space_envs import HalfBounded
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.sections import EnvSection
@@ -63,3 +64,28 @@ def test_every_action_is_allowed(env: str, head: str) -> None:
             assert np.take_along_axis(mask, values, -1)[valid].all()
         assert all(np.isfinite(columns[column.name]).all() for column in log_prob)
     collector.close()
+
+
+def test_each_side_of_a_box_that_has_a_bound_is_clipped() -> None:
+    section = EnvSection(id="tests.envs.space_envs:HalfBounded", num_envs=N)
+    spec = probe(section)
+    acting = ActingSpec(
+        (LayerSpec("linear", "p", 2, 4),), "gaussian", spec.action, spec.observation, arrays=("log_std",)
+    )
+    policy = make_policy(acting)
+    policy.load(
+        {"p.weight": np.zeros((4, 2), np.float32), "p.bias": np.zeros(4), "log_std": np.full(4, 2.0, np.float32)}, {}
+    )
+    columns = {
+        "obs": np.zeros((T + 1, N, 2), np.float32),
+        "action": np.zeros((T, N, 2, 2), np.float32),
+        "reward": np.zeros((T, N), np.float32),
+        **{name: np.zeros((T, N), bool) for name in ("terminated", "truncated", "valid")},
+    }
+    collector = Collector(make_vector_env(section, spec, "sync", 1, 0), policy, acting, 1, 0)
+    collector.start()
+    assert collector.collect(columns, 0, lambda _: None, lambda: False)
+    stored = columns["action"]
+    assert (stored[..., 0, 1] < 0).any() and (stored[..., 1, 0] > 2.5).any(), "they are stored as they were drawn"
+    expected = np.clip(stored, HalfBounded.action_space.low, HalfBounded.action_space.high)
+    assert np.array_equal(collector.clipped(stored), expected)

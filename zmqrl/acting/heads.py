@@ -53,7 +53,7 @@ class Head(ABC):
         if spec.action.kind not in self.actions:
             fitting = [name for name, head in HEADS.items() if spec.action.kind in head.actions]
             raise ConfigError(f"head {spec.head!r} has no {spec.action.kind} actions; {', '.join(fitting)} have")
-        if self.needs_bounds and not spec.action.low:
+        if self.needs_bounds and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r} needs an action space that is bounded on every side")
         if spec.observation.action_mask is not None and not self.masks:
             raise ConfigError(f"head {spec.head!r} does not apply the action_mask of the observations")
@@ -243,7 +243,7 @@ class _Continuous(Head):
         self._warms_up = bool(declared)
         if declared and declared[0] != (expected := NoiseSpec(UNIFORM, self._size, "uniform")):
             raise ConfigError(f"head {spec.head!r}: uniform actions need {expected}, declared is {declared[0]}")
-        if declared and self._low is None:
+        if declared and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
         if declared and "log_prob" in self._extras:
             raise ConfigError(f"head {spec.head!r}: the extra 'log_prob' is not that of uniform actions; leave out one")
@@ -403,7 +403,7 @@ def check_schedule(head: Head, schedule: Collection[str]) -> None:
 
 
 def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:
-    """`low` and `high` of a box, flat float32; None twice when the space is unbounded or discrete."""
+    """`low` and `high` of a box, flat float32, infinite where a side has no bound; None twice where none has one."""
     if not space.low or not space.high:
         return None, None
     return np.array(space.low, np.float32), np.array(space.high, np.float32)

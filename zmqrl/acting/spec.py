@@ -58,8 +58,8 @@ class ActingSpec:
     `layers` end in logits (categorical), q values (epsilon_greedy) or the mean (gaussian and the
     other continuous heads). `head` is a name of `zmqrl.acting.heads`, or `a.b:Head` of a torch-free module.
     `extras` are the columns that the head fills alongside `action`, each `[T, N, ...]`.
-    With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat, of the float parts): the network
-    sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) of these parts as float32.
+    With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat, of the float parts, in the order of
+    the observation): the network sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) of these parts, float32.
     """
 
     layers: tuple[LayerSpec, ...]

@@ -82,10 +82,11 @@ class Algorithm(ABC):
     def misfit(cls, env: EnvSpec) -> str | None:
         """Why the algorithm cannot train with the spaces of `env`; None: it can."""
         action = env.action
-        if action.kind not in cls.actions or (cls.needs_bounds and not action.low):
+        if action.kind not in cls.actions or (cls.needs_bounds and not action.is_bounded):
             needed = " or ".join(ACTIONS[kind] for kind in sorted(cls.actions, reverse=True))
             bounds = " within bounds" if cls.needs_bounds else ""
-            found = ACTIONS[action.kind] if action.kind not in cls.actions else "unbounded"
+            unbounded = "partly unbounded" if action.low else "unbounded"
+            found = ACTIONS[action.kind] if action.kind not in cls.actions else unbounded
             return f"{cls._name()} needs {needed} actions{bounds}, {env.id} has {found} actions"
         if env.observation.action_mask is not None and not cls.masks:
             return f"{cls._name()} does not train with masks, and {env.id} has an action_mask"

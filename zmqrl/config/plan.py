@@ -42,7 +42,7 @@ def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
 
 
 class RunPlan(Struct, frozen=True):
-    """The resolved run. Plain data: it travels as JSON on the host agent's stdin."""
+    """The resolved run. Plain data: it travels as JSON of Python, with infinities, on the host agent's stdin."""
 
     run_id: str
     run_dir: str

@@ -111,7 +111,7 @@ def _short(row: Array) -> str:
 
 
 def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator, obs: Array | None = None) -> Array:
-    """Drawn uniformly, or from a standard normal distribution where the space has no bounds.
+    """Drawn uniformly; of a `Box` as its `sample` draws them.
 
     Args:
         spec: Of the env.
@@ -129,10 +129,25 @@ def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator, ob
         if action.kind == "multi_discrete":
             return generator.integers(0, action.nvec, (count, len(action.nvec)))
         return generator.integers(0, action.n, count)
-    if not action.low:
-        return generator.normal(size=(count, *action.shape)).astype(action.dtype)
-    low, high = (np.reshape(side, action.shape) for side in (action.low, action.high))
-    return generator.uniform(low, high, (count, *action.shape)).astype(action.dtype)
+    return _random_box(action, count, generator).reshape(count, *action.shape).astype(action.dtype)
+
+
+def _random_box(action: SpaceSpec, count: int, generator: np.random.Generator) -> Array:
+    """float64 `[count, size]`: uniform between two bounds, exponential from one, standard normal without."""
+    size = math.prod(action.shape)
+    low, high = np.array(action.low or (-math.inf,) * size), np.array(action.high or (math.inf,) * size)
+    below, above = np.isfinite(low), np.isfinite(high)
+    free, only_low, only_high, both = ~below & ~above, below & ~above, ~below & above, below & above
+
+    def rows(entries: Array) -> tuple[int, int]:
+        return count, int(entries.sum())
+
+    drawn: Array = np.empty((count, size))
+    drawn[:, free] = generator.normal(size=rows(free))
+    drawn[:, only_low] = low[only_low] + generator.exponential(size=rows(only_low))
+    drawn[:, only_high] = high[only_high] - generator.exponential(size=rows(only_high))
+    drawn[:, both] = generator.uniform(low[both], high[both], rows(both))
+    return drawn
 
 
 def _allowed_actions(action: SpaceSpec, mask: Array, generator: np.random.Generator) -> Array:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 
 from zmqrl.errors import ConfigError
-from zmqrl.spaces import ACTION_MASK, SpaceSpec, composite
+from zmqrl.spaces import ACTION_MASK, Array, SpaceSpec, composite
 
 Space: TypeAlias = spaces.Space[Any]
 Path: TypeAlias = tuple[str | int, ...]
@@ -37,7 +37,7 @@ def action_spec(env_id: str, space: Space) -> SpaceSpec:
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         return _several(space)
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
-        return _box(space, *_bounds(space))
+        return _box(space, *_bounds(space, np.any))
     raise ConfigError(f"env.id: {env_id!r} has actions {_short(space)}, and only {ACTIONS} are supported; {_wrap()}")
 
 
@@ -73,7 +73,7 @@ def _leaves(space: Space, path: Path) -> Iterator[tuple[Path, Space]]:
 
 def _leaf(env_id: str, name: str, space: Space) -> SpaceSpec:
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind in "fiub":
-        return _box(space, *(side[:1] if len(set(side)) == 1 else side for side in _bounds(space)))
+        return _box(space, *(side[:1] if len(set(side)) == 1 else side for side in _bounds(space, np.all)))
     if isinstance(space, spaces.Discrete):
         return _discrete(space)
     if isinstance(space, spaces.MultiDiscrete):
@@ -108,10 +108,10 @@ def _box(space: spaces.Box, low: tuple[float, ...], high: tuple[float, ...]) -> 
     return SpaceSpec("box", _shape(space), str(space.dtype), low=low, high=high)
 
 
-def _bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of each entry; empty twice when one of them is infinite."""
+def _bounds(space: spaces.Box, enough: Callable[[Array], Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of each entry; empty twice unless `enough` of them, any or all, are finite."""
     low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    bounded = enough(np.isfinite((low, high)))
     return (tuple(low.tolist()), tuple(high.tolist())) if bounded else ((), ())
 
 

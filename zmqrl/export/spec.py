@@ -9,7 +9,7 @@ import numpy as np
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
-from zmqrl.networks.input import InputPart, network_input
+from zmqrl.networks.input import InputPart, InputSpec, network_input
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.spaces import SpaceSpec
@@ -52,7 +52,8 @@ class Part:
     """The least value of each entry."""
     divisor: int = 1
     statistics: int = -1
-    """Begin in the arrays `obs_mean` and `obs_scale`; -1: it is not normalised."""
+    """Begin in the arrays `obs_mean` and `obs_scale`, whose order is that of the network's input; -1: it is not
+    normalised."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def greedy_policy(spec: ActingSpec) -> GreedyPolicy:
     Raises:
         ConfigError: The head is not one of zmqrl.
     """
-    described = spec.input or network_input(spec.observation)
+    described = _input_of(spec)
     mask = spec.observation.action_mask
     return GreedyPolicy(
         FORMAT,
@@ -128,10 +129,14 @@ def arrays_of(policy: GreedyPolicy, spec: ActingSpec, weights: Weights) -> dict[
     names = tuple(f"{layer.name}." for layer in policy.layers if layer.name)
     arrays = {name: np.array(array, order="C") for name, array in weights.items() if name.startswith(names)}
     if any(part.statistics >= 0 for part in policy.parts):
-        arrays |= {name: np.array(weights[name], np.float64).reshape(-1) for name in ("obs_mean", "obs_scale")}
+        arrays |= _input_of(spec).statistics(weights)
     if policy.action.bounded:
         arrays |= {LOW: np.array(spec.action.low, np.float32), HIGH: np.array(spec.action.high, np.float32)}
     return arrays
+
+
+def _input_of(spec: ActingSpec) -> InputSpec:
+    return spec.input or network_input(spec.observation)
 
 
 def _part(part: InputPart, normalised: bool) -> Part:

@@ -30,6 +30,7 @@ from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.networks.build import check_section
 from zmqrl.networks.kinds.base import check_layer
+from zmqrl.networks.kinds.module import check_gradients
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
@@ -79,10 +80,12 @@ def check_parts(config: Config) -> None:
 
 
 def check_layers(network: NetworkSpec, acting: ActingSpec) -> None:
-    """Raise `ConfigError` when a layer cannot be made, in the learner or in the runtime of the workers."""
+    """Raise `ConfigError` when a layer cannot be made, in the learner or in the runtime of the workers, or trained."""
     for layers in (*(layers for _, layers in network.towers), acting.layers):
         for layer in layers:
             check_layer(layer)
+            if layer.module is not None:
+                check_gradients(layer.module)
     if acting.runtime == "numpy":
         make_layers(acting.layers, 1)
 

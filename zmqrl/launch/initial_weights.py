@@ -12,14 +12,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.launch.policies import (
-    OBS_STATISTICS,
-    check_tensors,
-    newest_or_best,
-    published_shapes,
-    stored_checkpoints,
-)
+from zmqrl.launch.policies import check_tensors, newest_or_best, published_shapes, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
+from zmqrl.networks.input import OBS_STATISTICS
 from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
 from zmqrl.types import Array
 

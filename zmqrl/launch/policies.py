@@ -25,6 +25,7 @@ from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.input import OBS_STATISTICS
 from zmqrl.types import EnvSpec, Version, Weights
 from zmqrl.views.problem import counted
 
@@ -35,7 +36,6 @@ BEST, LAST = "best", "last"
 _VERSION = re.compile(r"v?(?:(\d+)-)?(\d+)")
 MOST_LISTED = 12
 SAME_CONFIG = "restore the env, network and algorithm with which the run was trained"
-OBS_STATISTICS = ("obs_mean", "obs_scale")
 
 
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:

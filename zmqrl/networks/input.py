@@ -20,6 +20,8 @@ PIXEL = 255
 """Divisor of image parts of a composite observation. The layer `scale` divides an observation that is one image."""
 CHANNELS = (1, 3, 4)
 """Sizes of an axis that is taken for the channels of an image."""
+OBS_STATISTICS = ("obs_mean", "obs_scale")
+"""Arrays of the weights where observations are normalised."""
 
 
 class InputPart(Struct, frozen=True):
@@ -64,6 +66,19 @@ class InputSpec(Struct, frozen=True):
         lead = obs.shape[: obs.ndim - len(observation.shape)]
         found = [view(obs, observation, part.part).reshape(*lead, -1) for part in self.parts if part.statistics >= 0]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
+
+    def statistics(self, weights: Weights) -> dict[str, Array]:
+        """`obs_mean` and `obs_scale` of `weights`, float64 `[statistics_size]`, in the order of the input.
+
+        Learners publish them in the order of the observations, that of `floats`.
+        """
+        return {name: self._ordered(np.array(weights[name], np.float64).reshape(-1)) for name in OBS_STATISTICS}
+
+    def _ordered(self, numbers: Array) -> Array:
+        if not (self.channels_last and self.statistics_size):
+            return numbers
+        channels, height, width = self.shape
+        return numbers.reshape(height, width, channels).transpose(2, 0, 1).reshape(-1)
 
 
 def network_input(observation: SpaceSpec, section: NetworkSection | None = None) -> InputSpec:
@@ -112,7 +127,7 @@ class NumpyInput:
     def __init__(
         self, spec: InputSpec, observation: SpaceSpec, rows: int, normalise: bool = False, clip: float = 10.0
     ) -> None:
-        self._observation = observation
+        self._spec, self._observation = spec, observation
         self._out = np.zeros((rows, spec.size), np.float32)
         columns = (self._out[:, part.begin : part.begin + part.size] for part in spec.parts)
         make = _Channels if spec.channels_last else _Part
@@ -124,7 +139,7 @@ class NumpyInput:
     def load(self, weights: Weights) -> None:
         """Take `obs_mean` and `obs_scale` when observations are normalised."""
         if self._normalise:
-            mean, scale = (np.array(weights[name], np.float64).reshape(-1) for name in ("obs_mean", "obs_scale"))
+            mean, scale = self._spec.statistics(weights).values()
             for part in self._parts:
                 part.load(mean, scale)
 

@@ -53,7 +53,7 @@ def shapes_and_dtypes_are_those_of_the_spaces(make: EnvMaker) -> None:
 
 
 def every_action_of_the_space_is_accepted(make: EnvMaker) -> None:
-    """The policy may choose any action: each discrete one that no mask forbids, and both ends of a bounded Box."""
+    """The policy may choose any action: each discrete one that no mask forbids, and the bounds of a Box."""
     section = make()
     action = probe(section).action
     if action.choices:
@@ -62,12 +62,11 @@ def every_action_of_the_space_is_accepted(make: EnvMaker) -> None:
                 obs = env.start()
                 env.step(_nearest_allowed(env, obs, n))
         return
-    sides = [side for side in (action.low, action.high) if side]
-    for side in sides:
-        chosen = np.tile(np.reshape(side, action.shape), (section.num_envs, *(1 for _ in action.shape)))
+    for side in (np.reshape(side, action.shape) for side in (action.low, action.high) if side):
         with _vector(section) as env:
             env.start()
-            env.step(chosen.astype(action.dtype))
+            drawn = random_actions(env.spec, env.num_envs, stream(SEED, "unbounded"))
+            env.step(np.where(np.isfinite(side), side, drawn).astype(action.dtype))
 
 
 def _nearest_allowed(env: VectorEnv, obs: Array, n: int) -> Array:

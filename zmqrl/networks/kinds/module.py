@@ -32,6 +32,8 @@ else:
 
 ROWS = 2
 """Of the batch that a new module is tried with: a normalisation over a batch needs two."""
+MOST_NAMED = 3
+"""Parameters in a message."""
 
 
 class Description(NamedTuple):
@@ -83,7 +85,7 @@ class Module(LayerKind):
 
 @lru_cache(maxsize=64)
 def described(spec: ModuleSpec) -> Description:
-    """The arrays and the number of features of a module, of which one batch of zeros is taken.
+    """The arrays and the number of features of a module, which computes one batch of zeros.
 
     Raises:
         ConfigError: The class cannot be imported, constructed or called, or its features are not `[B, F]` float32 and
@@ -102,6 +104,31 @@ def described(spec: ModuleSpec) -> Description:
     )
 
 
+@lru_cache(maxsize=64)
+def check_gradients(spec: ModuleSpec) -> None:
+    """Try a backward pass of one batch: a learner steps all parameters together, so each needs a gradient.
+
+    The batch is drawn from [0, 1): a module may leave out layers where an observation is zero.
+
+    Raises:
+        ConfigError: The pass raised, or the features do not depend on some parameters.
+    """
+    module = _made(spec, 0).train()
+    with _own_random_state(1), torch.enable_grad(), _explained(spec, "forward and backward"):
+        parameters = {name: tensor.detach().requires_grad_() for name, tensor in module.named_parameters()}
+        x = _input(spec.parts, torch.rand(ROWS, _inputs(spec)))
+        loss = torch.func.functional_call(module, parameters, (x,)).sum()
+        leaves = tuple(parameters.values())
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else (None,) * len(leaves)
+    if unused := [name for name, grad in zip(parameters, grads, strict=True) if grad is None]:
+        more = f", and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
+        raise ConfigError(
+            f"network.kind: {spec.path!r}: these parameters have no gradient: {', '.join(unused[:MOST_NAMED])}{more}; "
+            "every parameter is trained, so remove layers that forward does not use, and keep tensors that are not "
+            "trained as buffers (register_buffer)"
+        )
+
+
 def _of(spec: LayerSpec) -> ModuleSpec:
     if spec.module is None:
         raise ConfigError(f"layer {spec.name!r} of kind 'module' names no module")
@@ -109,24 +136,16 @@ def _of(spec: LayerSpec) -> ModuleSpec:
 
 
 def _features(spec: ModuleSpec, module: nn.Module) -> int:
-    x = torch.zeros(ROWS, sum(math.prod(part.shape) for part in spec.parts))
-    given = _told(spec.parts)
-    with _own_random_state(1) as generator, torch.no_grad():
-        try:
-            for training in (True, False):
-                before = generator.get_state()
-                output = module.train(training)(_input(spec.parts, x))
-                if not torch.equal(before, generator.get_state()):
-                    raise ConfigError(
-                        f"network.kind: {spec.path!r}: forward draws random numbers (such as dropout), which no resume "
-                        "repeats; remove them"
-                    )
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"network.kind: {spec.path!r}: forward of {given} raised {type(error).__name__}: {_line(error)}"
-            ) from error
+    x = torch.zeros(ROWS, _inputs(spec))
+    with _own_random_state(1) as generator, torch.no_grad(), _explained(spec, "forward"):
+        for training in (True, False):
+            before = generator.get_state()
+            output = module.train(training)(_input(spec.parts, x))
+            if not torch.equal(before, generator.get_state()):
+                raise ConfigError(
+                    f"network.kind: {spec.path!r}: forward draws random numbers (such as dropout), which no resume "
+                    "repeats; remove them"
+                )
     if (
         not isinstance(output, torch.Tensor)
         or output.dtype != torch.float32
@@ -134,10 +153,23 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
         or len(output) != ROWS
     ):
         raise ConfigError(
-            f"network.kind: {spec.path!r}: forward of {given} with B={ROWS} gave {_shape(output)}; "
+            f"network.kind: {spec.path!r}: forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}; "
             f"it must give features, float32 [B, F]"
         )
     return int(output.shape[1])
+
+
+@contextmanager
+def _explained(spec: ModuleSpec, what: str) -> Iterator[None]:
+    """An exception of the user's module as a `ConfigError`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"network.kind: {spec.path!r}: {what} of {_told(spec.parts)} raised {type(error).__name__}: {_line(error)}"
+        ) from error
 
 
 def _made(spec: ModuleSpec, seed: int) -> nn.Module:
@@ -172,6 +204,10 @@ def _structure(spec: ModuleSpec, device: str) -> nn.Module:
 def _persistent(module: nn.Module) -> list[tuple[str, Tensor]]:
     kept = module.state_dict(keep_vars=True)
     return [(name, buffer) for name, buffer in module.named_buffers() if name in kept]
+
+
+def _inputs(spec: ModuleSpec) -> int:
+    return sum(math.prod(part.shape) for part in spec.parts)
 
 
 def _input(parts: tuple[ModulePart, ...], x: Tensor) -> Tensor | dict[str, Tensor]:
