@@ -111,8 +111,25 @@ def test_a_damaged_checkpoint_is_not_copied(plan: RunPlan) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-1])
     Path(plan.store_path, "v0-2.safetensors").write_bytes(b"")
     assert _copied(plan) == []
-    assert _there(plan) == ["best-0-2.safetensors", "full-0-1.safetensors"]
+    assert _there(plan) == ["best-0-2.safetensors", "full-0-1.safetensors", "v0-1.safetensors"]
     assert not [path for path in Path(plan.store_path).iterdir() if path.name.startswith(".")]
+
+
+def test_a_kind_of_which_none_can_be_copied_is_reported_once_and_the_rest_is_copied(plan: RunPlan) -> None:
+    _write(plan, Version(0, 1))
+    Path(plan.store_path, "full-0-1.safetensors").write_bytes(b"half")
+    problems: list[Problem] = []
+    target = target_of(plan)
+    assert target is not None
+    config = replace(plan.config, run=replace(plan.config.run, checkpoint_every_s=0.001))
+    mirror = UrlMirror(replace(plan, config=config), target, problems.append)
+    until(lambda: len(problems) > 0, "a report")
+    mirror.end()
+    until(lambda: mirror.is_complete(0.5, lambda: False), "the last copy")
+    (problem,) = problems
+    assert "no full checkpoint in" in problem.cause
+    assert _there(plan) == ["best-0-1.safetensors", "v0-1.safetensors"]
+    assert Path(plan.run_dir).with_name("there").joinpath(plan.lineage.id, "run.json").exists()
 
 
 @pytest.mark.parametrize("attempt", [1, 2])

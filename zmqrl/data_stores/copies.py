@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -15,28 +16,46 @@ from zmqrl.errors import ConfigError, StoreError
 
 COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
 """Kinds of checkpoints that are copied, and how many of each are kept there; None: all of them."""
+NAMED = {"v": "version", "full-": "full checkpoint", "best-": "best version", "kept-": "kept version"}
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
 LISTINGS = 5
 """How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
 
-def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> None:
-    """Copy the newest checkpoints that are not `there` yet, then delete the older ones there.
+def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> list[str]:
+    """Copy the newest checkpoints that are not `there` yet, then delete the others there.
+
+    A learner may retire its newest checkpoints during each upload; an older one is copied in place of a retired one.
+
+    Returns:
+        The kinds of `COPIED` that have files here and none there: all are damaged, or were retired meanwhile.
 
     Raises:
         StoreError: The service does not take one, or this machine does not see the directory.
     """
+    missing = []
+    for kind, most in COPIED.items():
+        here = checkpoint_names(_listed(checkpoints), kind)
+        if not here:
+            continue
+        oldest, newest = min(here.values()), max(here.values())
+        known = checkpoint_names({*here, *there}, kind).items()
+        # Others there are of an earlier start of the run: `--from-scratch` moved them aside here.
+        newest_first = [name for name, version in reversed(known) if oldest <= version <= newest]
+        copied = [*islice((name for name in newest_first if name in there or _copy(checkpoints / name, objects)), most)]
+        if copied:
+            objects.delete([name for name in checkpoint_names(there, kind) if name not in copied])
+        else:
+            missing.append(kind)
+    return missing
+
+
+def _listed(checkpoints: Path) -> list[str]:
     try:
-        here = os.listdir(checkpoints)
+        return os.listdir(checkpoints)
     except OSError as error:
         raise StoreError(f"{checkpoints} is not visible on this machine: {error.strerror}") from error
-    for kind, most in COPIED.items():
-        names = list(checkpoint_names(here, kind))
-        kept = names if most is None else names[-most:]
-        copied = [name for name in reversed(kept) if name in there or _copy(checkpoints / name, objects)]
-        if copied:
-            objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])
 
 
 def pause_s(every_s: float, took_s: float) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.data_stores.copies import COPIED, copy_newest, fetch_newest, fetch_object, pause_s
+from zmqrl.data_stores.copies import COPIED, NAMED, copy_newest, fetch_newest, fetch_object, pause_s
 from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
@@ -94,6 +94,8 @@ class UrlMirror:
         """Digest of each record as it was copied last."""
         self._failing_since: float | None = None
         self._reported: set[type[Exception]] = set()
+        self._missing: list[str] = []
+        """Kinds that the last copy lacks."""
         self._refusals = 0
         """In a row, when nothing was copied before: this host may have no credentials, and the learner's may."""
         self._ended, self._abandoned = threading.Event(), threading.Event()
@@ -176,12 +178,20 @@ class UrlMirror:
         there = self._objects.names()
         self._own()
         if self._target.checkpoints is not None:
-            copy_newest(self._target.checkpoints, self._objects, there)
+            self._report_missing(copy_newest(self._target.checkpoints, self._objects, there))
         for name, content in self._records():
             digest = hashlib.sha256(content).hexdigest()
             if name not in there or self._copied.get(name) != digest:
                 self._objects.put(name, content)
                 self._copied[name] = digest
+
+    def _report_missing(self, missing: list[str]) -> None:
+        """Once per kind until one of it is copied."""
+        for kind in missing:
+            if kind not in self._missing:
+                cause = f"no {NAMED[kind]} in {self._target.checkpoints} could be copied"
+                self._report(f"{cause}: damaged, or retired meanwhile", "the run continues, the copy is repeated")
+        self._missing = missing
 
     def _own(self) -> None:
         """Each time, as another attempt may have begun. ConfigError when it owns the copy."""
