@@ -18,8 +18,11 @@ from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.data_stores.object import ObjectStore
 from zmqrl.data_stores.objects import Objects
+from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
+from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.run_directory import RunDirectory, read_config, stored_config
 from zmqrl.launch.url_mirror import UrlMirror, check_mirror_owner, fetch, target_of
 from zmqrl.types import Version
@@ -147,6 +150,28 @@ def test_what_another_machine_copied_since_is_not_replaced(plan: RunPlan, attemp
     with pytest.raises(ConfigError, match=r"store.mirror: .* was continued elsewhere: .*/home/another/run"):
         check_mirror_owner(plan)
     check_mirror_owner(replace(plan, lineage=replace(plan.lineage, attempt=attempt + 1)))
+
+
+@pytest.mark.parametrize("kind", ["directory", "object"])
+def test_a_machine_lost_before_its_first_copy_ends_does_not_lock_the_url(
+    plan: RunPlan, tmp_path: Path, kind: str
+) -> None:
+    """It wrote the owner record, and `run.json` there is of the attempt before."""
+    if kind == "object":
+        plan = _of_objects(plan, f"file://{tmp_path}/there")
+    else:
+        _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    url = f"file://{tmp_path}/there/{plan.lineage.id}"
+    lost = Lineage(plan.lineage.id, 2, "lost", "/runs/lost")
+    ObjectStore(url, 1).set_owner(lost)
+    fetch(url, tmp_path / "again", to_resume=True)
+    lineage = lineage_of(plan.config, tmp_path / "again", resume=True)
+    assert lineage.attempt == 3
+    check_owner("store.mirror", url, lost, lineage)
+    with pytest.raises(ConfigError, match="was continued elsewhere"):  # an earlier copy
+        check_owner("store.mirror", url, lost, lineage_of(plan.config, Path(plan.run_dir), resume=True))
+    fetch(url, tmp_path / "evaluated", to_resume=False)
 
 
 def test_checkpoints_that_this_machine_does_not_see_are_reported(plan: RunPlan, tmp_path: Path) -> None:
@@ -280,11 +305,16 @@ def test_a_copy_with_another_content_is_refused(plan: RunPlan, tmp_path: Path) -
     assert not (tmp_path / "again").exists()
 
 
+def _of_objects(plan: RunPlan, url: str) -> RunPlan:
+    section = StoreSection(kind="object", options={"url": url})
+    plan = replace(plan, config=replace(plan.config, store=section), store_path=f"{url}/{plan.lineage.id}")
+    Path(plan.run_dir, "config.json").write_text(json.dumps(stored_config(plan.config)))
+    return plan
+
+
 def test_records_of_a_run_whose_checkpoints_are_objects_are_copied_next_to_them(plan: RunPlan, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/objects"
-    section = StoreSection(kind="object", options={"url": url})
-    plan = replace(plan, config=replace(plan.config, store=section), store_path=f"{url}/run-1")
-    Path(plan.run_dir, "config.json").write_text(json.dumps(stored_config(plan.config)))
+    plan = _of_objects(plan, url)
     assert _copied(plan) == []
     fetch(f"{url}/run-1", tmp_path / "again", to_resume=True)
-    assert read_config(tmp_path / "again").store == section
+    assert read_config(tmp_path / "again").store == plan.config.store

@@ -22,7 +22,7 @@ from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.run_directory import parse_config
+from zmqrl.launch.run_directory import RunDirectory, parse_config
 from zmqrl.views.problem import Problem
 
 RESULTS = ("summary.json", "metrics.jsonl", INITIAL)
@@ -244,6 +244,7 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     config, run = objects.get("config.json"), objects.get("run.json")
     if config is None or run is None:
         raise ConfigError(f"{objects.url} is not a copy of a run: config.json and run.json were not found there")
+    owner = ObjectStore(objects.url, 1).owner() if to_resume else None
     stored, has_checkpoints = _in_run_directory(config, objects.url)
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     if has_checkpoints:
@@ -253,6 +254,8 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
         fetch_object(objects, name, run_dir / name)
     # Last, and in this order: with them a directory is a run that can be resumed, and that has its lineage.
     (run_dir / "run.json").write_bytes(run)
+    if owner is not None:  # its machine may have been lost before it copied `run.json`
+        RunDirectory(run_dir).count_attempts(owner.attempt)
     (run_dir / "config.json").write_bytes(stored)
 
 
