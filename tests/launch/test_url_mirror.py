@@ -219,6 +219,55 @@ def test_a_slow_service_is_not_kept_busy(plan: RunPlan, monkeypatch: pytest.Monk
     assert calls[2] - calls[1] >= SLOW_S / BUSY_SHARE
 
 
+def test_metrics_are_copied_when_they_have_grown_by_a_fraction_and_at_the_end(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copy sends the whole file, which grows as long as the run."""
+    puts: list[tuple[str, bool]] = []
+    listings = 0
+
+    def put(objects: Objects, name: str, content: bytes | Path) -> None:
+        if objects.url == url:  # the thread of an earlier test may still end
+            puts.append((name, isinstance(content, Path)))
+        write(objects, name, content)
+
+    def names(objects: Objects) -> list[str]:
+        nonlocal listings
+        listings += objects.url == url
+        return names_of(objects)
+
+    def copies(since: int, count: int) -> None:
+        until(lambda: listings > since + count, "further copies")
+
+    target = target_of(plan)
+    assert target is not None
+    url, write, names_of = target.url, Objects.put, Objects.names
+    monkeypatch.setattr(Objects, "put", put)
+    monkeypatch.setattr(Objects, "names", names)
+    metrics, row = Path(plan.run_dir, "metrics.jsonl"), b'{"wall_s": 1.0, "env_steps": 1}\n'
+    metrics.write_bytes(row * 1000)
+    config = replace(plan.config, run=replace(plan.config.run, checkpoint_every_s=0.001))
+    mirror = UrlMirror(replace(plan, config=config), target, lambda problem: None)
+    for grown in (40, 100):
+        copies(listings, 2)
+        with metrics.open("ab") as file:
+            file.write(row * grown)
+    copies(listings, 2)
+    assert puts.count(("metrics.jsonl", True)) == 2
+    with metrics.open("ab") as file:
+        file.write(row)
+    RunDirectory(Path(plan.run_dir)).count_attempts(7)
+    mirror.end()
+    until(lambda: mirror.is_complete(0.5, lambda: False), "the last copy")
+    assert Objects(url).get("metrics.jsonl") == metrics.read_bytes()
+    assert sorted(puts) == [
+        ("config.json", True),
+        *[("metrics.jsonl", True)] * 3,
+        ("owner.json", False),
+        *[("run.json", True)] * 2,
+    ]
+
+
 def test_what_is_fetched_is_a_run_directory_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
     _write(plan, Version(0, 1))
     shared = StoreSection(options={"path": str(tmp_path / "shared"), "mirror": f"file://{tmp_path}/there"})
