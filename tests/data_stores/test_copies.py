@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
+from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.copies import copy_newest
 from zmqrl.data_stores.directory import DirectoryStore, checkpoint_names
 from zmqrl.data_stores.objects import Objects
+from zmqrl.errors import StoreError
 from zmqrl.types import Version
 
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
@@ -76,6 +82,56 @@ def test_one_that_is_there_and_retired_here_counts_among_the_newest(
     copy_newest(tmp_path / "here", objects, objects.names())
     fulls = checkpoint_names(objects.names(), "full-").values()
     assert [version.n for version in fulls] == [40, 44]
+
+
+def no_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def link(path: Path, to: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_copied(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    FastLearner(tmp_path / "here").train(2)
+    no_links(monkeypatch, number)
+    assert copy_newest(tmp_path / "here", objects, []) == []
+    assert sorted(objects.names()) == ["full-0-0.safetensors", "full-0-1.safetensors", "v0-1.safetensors"]
+    for name in objects.names():
+        assert objects.get(name) == (tmp_path / "here" / name).read_bytes()
+    assert not [*(tmp_path / "here").glob(".*")]
+
+
+def test_an_error_of_a_link_that_is_not_of_the_file_system_is_reported(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FastLearner(tmp_path / "here").train(2)
+    no_links(monkeypatch, errno.EROFS)
+    with pytest.raises(StoreError, match=r"v0-1\.safetensors cannot be copied: Read-only file system"):
+        copy_newest(tmp_path / "here", objects, [])
+
+
+def test_a_file_that_is_written_again_as_another_version_while_it_is_copied_does_not_count(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner recycles the files of volatile full checkpoints."""
+    learner = FastLearner(tmp_path / "here")
+    learner.train(25)
+    no_links(monkeypatch, errno.EPERM)
+    copy = shutil.copyfileobj
+
+    def slow(file: BinaryIO, to: BinaryIO) -> None:
+        learner.train(4)
+        copy(file, to)
+
+    monkeypatch.setattr(shutil, "copyfileobj", slow)
+    assert copy_newest(tmp_path / "here", objects, []) == []
+    fulls = checkpoint_names(objects.names(), "full-")
+    assert [version.n for version in fulls.values()] == [20], "10 was retired meanwhile, as 20 and 30 stay"
+    for name, version in fulls.items():
+        assert tensors.parse(objects.get(name) or b"")[1]["version"] == str(version)
 
 
 def test_a_kind_of_which_none_can_be_copied_is_named(objects: Objects, tmp_path: Path) -> None:

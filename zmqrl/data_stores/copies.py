@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import shutil
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from mmap import ACCESS_READ, mmap
@@ -19,6 +21,8 @@ COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": Non
 NAMED = {"v": "version", "full-": "full checkpoint", "best-": "best version", "kept-": "kept version"}
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Of a file system without hard links: exFAT, CIFS, buckets that are mounted."""
 LISTINGS = 5
 """How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
@@ -108,10 +112,9 @@ def _is_fetched(objects: Objects, name: str, path: Path) -> bool:
 
 def _copy(path: Path, objects: Objects) -> bool:
     """False where it was retired meanwhile, or does not verify."""
-    # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
     link = path.with_name(f".{path.name}.{secrets.token_hex(4)}.mirror.tmp")
     try:
-        os.link(path, link)
+        _keep(path, link)
         if not _is_whole(link):
             return False
         objects.put(path.name, link)
@@ -122,6 +125,22 @@ def _copy(path: Path, objects: Objects) -> bool:
     finally:
         link.unlink(missing_ok=True)
     return True
+
+
+def _keep(path: Path, link: Path) -> None:
+    """Have the content of a checkpoint under a second name, or a copy of it where the file system has no hard links.
+
+    The learner writes over files that it has retired, but for those with two names. FileNotFoundError: retired.
+    """
+    try:
+        os.link(path, link)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("rb") as file, link.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+            if path.stat().st_ino != os.fstat(file.fileno()).st_ino:  # retired: the content may be of another version
+                raise FileNotFoundError(path) from None
 
 
 def _is_whole(path: Path) -> bool:
