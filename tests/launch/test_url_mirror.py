@@ -18,8 +18,11 @@ from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.data_stores.directory import DirectoryStore
+from zmqrl.data_stores.object import ObjectStore
 from zmqrl.data_stores.objects import Objects
+from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
+from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.run_directory import RunDirectory, read_config, stored_config
 from zmqrl.launch.url_mirror import UrlMirror, check_mirror_owner, fetch, target_of
 from zmqrl.types import Version
@@ -111,8 +114,25 @@ def test_a_damaged_checkpoint_is_not_copied(plan: RunPlan) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-1])
     Path(plan.store_path, "v0-2.safetensors").write_bytes(b"")
     assert _copied(plan) == []
-    assert _there(plan) == ["best-0-2.safetensors", "full-0-1.safetensors"]
+    assert _there(plan) == ["best-0-2.safetensors", "full-0-1.safetensors", "v0-1.safetensors"]
     assert not [path for path in Path(plan.store_path).iterdir() if path.name.startswith(".")]
+
+
+def test_a_kind_of_which_none_can_be_copied_is_reported_once_and_the_rest_is_copied(plan: RunPlan) -> None:
+    _write(plan, Version(0, 1))
+    Path(plan.store_path, "full-0-1.safetensors").write_bytes(b"half")
+    problems: list[Problem] = []
+    target = target_of(plan)
+    assert target is not None
+    config = replace(plan.config, run=replace(plan.config.run, checkpoint_every_s=0.001))
+    mirror = UrlMirror(replace(plan, config=config), target, problems.append)
+    until(lambda: len(problems) > 0, "a report")
+    mirror.end()
+    until(lambda: mirror.is_complete(0.5, lambda: False), "the last copy")
+    (problem,) = problems
+    assert "no full checkpoint in" in problem.cause
+    assert _there(plan) == ["best-0-1.safetensors", "v0-1.safetensors"]
+    assert Path(plan.run_dir).with_name("there").joinpath(plan.lineage.id, "run.json").exists()
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
@@ -130,6 +150,28 @@ def test_what_another_machine_copied_since_is_not_replaced(plan: RunPlan, attemp
     with pytest.raises(ConfigError, match=r"store.mirror: .* was continued elsewhere: .*/home/another/run"):
         check_mirror_owner(plan)
     check_mirror_owner(replace(plan, lineage=replace(plan.lineage, attempt=attempt + 1)))
+
+
+@pytest.mark.parametrize("kind", ["directory", "object"])
+def test_a_machine_lost_before_its_first_copy_ends_does_not_lock_the_url(
+    plan: RunPlan, tmp_path: Path, kind: str
+) -> None:
+    """It wrote the owner record, and `run.json` there is of the attempt before."""
+    if kind == "object":
+        plan = _of_objects(plan, f"file://{tmp_path}/there")
+    else:
+        _write(plan, Version(0, 1))
+    assert _copied(plan) == []
+    url = f"file://{tmp_path}/there/{plan.lineage.id}"
+    lost = Lineage(plan.lineage.id, 2, "lost", "/runs/lost")
+    ObjectStore(url, 1).set_owner(lost)
+    fetch(url, tmp_path / "again", to_resume=True)
+    lineage = lineage_of(plan.config, tmp_path / "again", resume=True)
+    assert lineage.attempt == 3
+    check_owner("store.mirror", url, lost, lineage)
+    with pytest.raises(ConfigError, match="was continued elsewhere"):  # an earlier copy
+        check_owner("store.mirror", url, lost, lineage_of(plan.config, Path(plan.run_dir), resume=True))
+    fetch(url, tmp_path / "evaluated", to_resume=False)
 
 
 def test_checkpoints_that_this_machine_does_not_see_are_reported(plan: RunPlan, tmp_path: Path) -> None:
@@ -175,6 +217,55 @@ def test_a_slow_service_is_not_kept_busy(plan: RunPlan, monkeypatch: pytest.Monk
     until(lambda: len(calls) > 2, "three copies")
     mirror.abandon()
     assert calls[2] - calls[1] >= SLOW_S / BUSY_SHARE
+
+
+def test_metrics_are_copied_when_they_have_grown_by_a_fraction_and_at_the_end(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copy sends the whole file, which grows as long as the run."""
+    puts: list[tuple[str, bool]] = []
+    listings = 0
+
+    def put(objects: Objects, name: str, content: bytes | Path) -> None:
+        if objects.url == url:  # the thread of an earlier test may still end
+            puts.append((name, isinstance(content, Path)))
+        write(objects, name, content)
+
+    def names(objects: Objects) -> list[str]:
+        nonlocal listings
+        listings += objects.url == url
+        return names_of(objects)
+
+    def copies(since: int, count: int) -> None:
+        until(lambda: listings > since + count, "further copies")
+
+    target = target_of(plan)
+    assert target is not None
+    url, write, names_of = target.url, Objects.put, Objects.names
+    monkeypatch.setattr(Objects, "put", put)
+    monkeypatch.setattr(Objects, "names", names)
+    metrics, row = Path(plan.run_dir, "metrics.jsonl"), b'{"wall_s": 1.0, "env_steps": 1}\n'
+    metrics.write_bytes(row * 1000)
+    config = replace(plan.config, run=replace(plan.config.run, checkpoint_every_s=0.001))
+    mirror = UrlMirror(replace(plan, config=config), target, lambda problem: None)
+    for grown in (40, 100):
+        copies(listings, 2)
+        with metrics.open("ab") as file:
+            file.write(row * grown)
+    copies(listings, 2)
+    assert puts.count(("metrics.jsonl", True)) == 2
+    with metrics.open("ab") as file:
+        file.write(row)
+    RunDirectory(Path(plan.run_dir)).count_attempts(7)
+    mirror.end()
+    until(lambda: mirror.is_complete(0.5, lambda: False), "the last copy")
+    assert Objects(url).get("metrics.jsonl") == metrics.read_bytes()
+    assert sorted(puts) == [
+        ("config.json", True),
+        *[("metrics.jsonl", True)] * 3,
+        ("owner.json", False),
+        *[("run.json", True)] * 2,
+    ]
 
 
 def test_what_is_fetched_is_a_run_directory_with_its_own_checkpoints(plan: RunPlan, tmp_path: Path) -> None:
@@ -263,11 +354,16 @@ def test_a_copy_with_another_content_is_refused(plan: RunPlan, tmp_path: Path) -
     assert not (tmp_path / "again").exists()
 
 
+def _of_objects(plan: RunPlan, url: str) -> RunPlan:
+    section = StoreSection(kind="object", options={"url": url})
+    plan = replace(plan, config=replace(plan.config, store=section), store_path=f"{url}/{plan.lineage.id}")
+    Path(plan.run_dir, "config.json").write_text(json.dumps(stored_config(plan.config)))
+    return plan
+
+
 def test_records_of_a_run_whose_checkpoints_are_objects_are_copied_next_to_them(plan: RunPlan, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/objects"
-    section = StoreSection(kind="object", options={"url": url})
-    plan = replace(plan, config=replace(plan.config, store=section), store_path=f"{url}/run-1")
-    Path(plan.run_dir, "config.json").write_text(json.dumps(stored_config(plan.config)))
+    plan = _of_objects(plan, url)
     assert _copied(plan) == []
     fetch(f"{url}/run-1", tmp_path / "again", to_resume=True)
-    assert read_config(tmp_path / "again").store == section
+    assert read_config(tmp_path / "again").store == plan.config.store

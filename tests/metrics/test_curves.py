@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,20 @@ def test_a_score_too_shows_that_an_attempt_begins(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     found = [series_of(Group("g", (tmp_path,)), name, 1).series[0].wall_s for name in (RETURN, EVALUATED)]
     assert found[0] == pytest.approx([2.5, 5.1]) and found[1] == pytest.approx([2.7, 4.2, 5.3])
+
+
+def test_the_memory_for_a_series_does_not_depend_on_the_other_metrics(tmp_path: Path) -> None:
+    others = {f"other_{k}": 1.5 for k in range(40)}
+    lines = (json.dumps({"wall_s": float(k), "env_steps": k, RETURN: 1.0, **others}) for k in range(4000))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    tracemalloc.start()
+    try:
+        (series,) = series_of(Group("g", (tmp_path,)), RETURN, 1).series
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(series.values) == 4000
+    assert peak < 2_000_000
 
 
 def test_short_series_are_a_point_or_named(tmp_path: Path) -> None:

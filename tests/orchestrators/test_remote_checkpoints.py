@@ -20,6 +20,7 @@ from tests.waiting import until
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.copies import BUSY_SHARE
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
@@ -158,6 +159,18 @@ def test_a_damaged_file_is_not_sent(shell: Shell, far: Path, here: Path) -> None
     (here / "full-0-5.safetensors").write_bytes(b"half")
     send(cast(Connection, shell), here, str(far))
     assert names(far) == ["best-0-2", "full-0-3", "full-0-4"]
+
+
+def test_a_learner_that_resumes_has_the_newest_kept_version_and_keeps_none_twice(
+    shell: Shell, far: Path, here: Path
+) -> None:
+    write(here, "full-0-3", "kept-0-1", "kept-0-2", "kept-0-3")
+    (here / "kept-0-3.safetensors").write_bytes(b"half")
+    send(cast(Connection, shell), here, str(far))
+    assert names(far) == ["full-0-3", "kept-0-2"]
+    assert DirectoryStore(str(far), 8).newest_kept() == (here / "kept-0-2.safetensors").read_bytes()
+    assert take(shell, far, here, dict(KEPT))
+    assert names(here) == ["full-0-3", "kept-0-1", "kept-0-2", "kept-0-3"]
 
 
 def test_a_resume_takes_what_is_whole_there_and_damaged_here(shell: Shell, far: Path, here: Path) -> None:

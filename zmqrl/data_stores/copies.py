@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import shutil
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -15,28 +18,48 @@ from zmqrl.errors import ConfigError, StoreError
 
 COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
 """Kinds of checkpoints that are copied, and how many of each are kept there; None: all of them."""
+NAMED = {"v": "version", "full-": "full checkpoint", "best-": "best version", "kept-": "kept version"}
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Of a file system without hard links: exFAT, CIFS, buckets that are mounted."""
 LISTINGS = 5
 """How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
 
-def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> None:
-    """Copy the newest checkpoints that are not `there` yet, then delete the older ones there.
+def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> list[str]:
+    """Copy the newest checkpoints that are not `there` yet, then delete the others there.
+
+    A learner may retire its newest checkpoints during each upload; an older one is copied in place of a retired one.
+
+    Returns:
+        The kinds of `COPIED` that have files here and none there: all are damaged, or were retired meanwhile.
 
     Raises:
         StoreError: The service does not take one, or this machine does not see the directory.
     """
+    missing = []
+    for kind, most in COPIED.items():
+        here = checkpoint_names(_listed(checkpoints), kind)
+        if not here:
+            continue
+        oldest, newest = min(here.values()), max(here.values())
+        known = checkpoint_names({*here, *there}, kind).items()
+        # Others there are of an earlier start of the run: `--from-scratch` moved them aside here.
+        newest_first = [name for name, version in reversed(known) if oldest <= version <= newest]
+        copied = [*islice((name for name in newest_first if name in there or _copy(checkpoints / name, objects)), most)]
+        if copied:
+            objects.delete([name for name in checkpoint_names(there, kind) if name not in copied])
+        else:
+            missing.append(kind)
+    return missing
+
+
+def _listed(checkpoints: Path) -> list[str]:
     try:
-        here = os.listdir(checkpoints)
+        return os.listdir(checkpoints)
     except OSError as error:
         raise StoreError(f"{checkpoints} is not visible on this machine: {error.strerror}") from error
-    for kind, most in COPIED.items():
-        names = list(checkpoint_names(here, kind))
-        kept = names if most is None else names[-most:]
-        copied = [name for name in reversed(kept) if name in there or _copy(checkpoints / name, objects)]
-        if copied:
-            objects.delete([name for name in checkpoint_names(there, kind) if name not in kept])
 
 
 def pause_s(every_s: float, took_s: float) -> float:
@@ -89,10 +112,9 @@ def _is_fetched(objects: Objects, name: str, path: Path) -> bool:
 
 def _copy(path: Path, objects: Objects) -> bool:
     """False where it was retired meanwhile, or does not verify."""
-    # A second name keeps the content: the learner writes over files that it has retired, but for those with two names.
     link = path.with_name(f".{path.name}.{secrets.token_hex(4)}.mirror.tmp")
     try:
-        os.link(path, link)
+        _keep(path, link)
         if not _is_whole(link):
             return False
         objects.put(path.name, link)
@@ -103,6 +125,22 @@ def _copy(path: Path, objects: Objects) -> bool:
     finally:
         link.unlink(missing_ok=True)
     return True
+
+
+def _keep(path: Path, link: Path) -> None:
+    """Have the content of a checkpoint under a second name, or a copy of it where the file system has no hard links.
+
+    The learner writes over files that it has retired, but for those with two names. FileNotFoundError: retired.
+    """
+    try:
+        os.link(path, link)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("rb") as file, link.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+            if path.stat().st_ino != os.fstat(file.fileno()).st_ino:  # retired: the content may be of another version
+                raise FileNotFoundError(path) from None
 
 
 def _is_whole(path: Path) -> bool:

@@ -207,10 +207,10 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
 def _scores(run_dir: Path) -> dict[int | None, float]:
     """The mean returns that the evaluator has recorded, by the env steps of the version, in the order of the file."""
     try:
-        rows = list(read_metrics(run_dir / METRICS))
+        rows = read_metrics(run_dir / METRICS)
+        return {int(row["env_steps"]): row[EVALUATED] for row in rows if EVALUATED in row}
     except OSError:
         return {}
-    return {int(row["env_steps"]): row[EVALUATED] for row in rows if row.get(EVALUATED) is not None}
 
 
 def _scored(best: tuple[Version, bytes, float] | None, scores: Mapping[int | None, float]) -> Iterator[str]:

@@ -248,6 +248,12 @@ class RunDirectory:
         if info is not None:
             self.write("run.json", to_json(structs.replace(info, ended_at=now)), durable=True)
 
+    def count_attempts(self, attempts: int) -> None:
+        """The run has had so many attempts, of which `run.json` may name fewer: the next one has a higher number."""
+        info = read_info(self.path)
+        if info is not None and info.attempt < attempts:
+            self.write("run.json", to_json(structs.replace(info, attempt=attempts)))
+
     def discard(self) -> None:
         """Undo a failed start: restore the directory, or remove it if this attempt created it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -12,28 +11,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import StoreSection
-from zmqrl.data_stores.copies import COPIED, copy_newest, fetch_newest, fetch_object, pause_s
+from zmqrl.data_stores.copies import COPIED, NAMED, copy_newest, fetch_newest, fetch_object, pause_s
 from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.run_directory import parse_config
+from zmqrl.launch.run_directory import RunDirectory, parse_config
+from zmqrl.metrics.groups import METRICS
 from zmqrl.views.problem import Problem
 
-RESULTS = ("summary.json", "metrics.jsonl", INITIAL)
+RESULTS = ("summary.json", METRICS, INITIAL)
 RECORDS = ("config.json", "run.json", *RESULTS)
 """Files of the run directory that a resume and a plot need."""
+GROWN = 1.05
+"""Of the metrics, during the run: a copy sends the whole file, which grows as long as the run."""
 AGAIN_S = 2.0
 """After a copy that failed."""
 REFUSALS = 2
 """After so many the last copy is not waited for: a service that starts again refuses for a moment."""
 LOOK_S = 0.1
+
+
+class Content(NamedTuple):
+    """What a record was when it was copied: a change of the content changes one of these."""
+
+    inode: int
+    nbytes: int
+    modified_ns: int
 
 
 @dataclass(frozen=True)
@@ -97,10 +107,12 @@ class UrlMirror:
         self._run_dir, self._target, self._note = Path(plan.run_dir), target, note
         self._every_s, self._lineage = plan.config.run.checkpoint_every_s, plan.lineage
         self._objects, self._owned = Objects(target.url), ObjectStore(target.url, 1)
-        self._copied: dict[str, str] = {}
-        """Digest of each record as it was copied last."""
+        self._copied: dict[str, Content] = {}
+        """Each record as it was copied last."""
         self._failing_since: float | None = None
         self._reported: set[type[Exception]] = set()
+        self._missing: list[str] = []
+        """Kinds that the last copy lacks."""
         self._refusals = 0
         """In a row, when nothing was copied before: this host may have no credentials, and the learner's may."""
         self._ended, self._abandoned = threading.Event(), threading.Event()
@@ -142,7 +154,7 @@ class UrlMirror:
         took_s = 0.0
         while not self._abandoned.is_set():
             is_last, begun = self._ended.is_set(), time.monotonic()
-            is_complete = self._try()
+            is_complete = self._try(is_last)
             if is_last and (is_complete or self._refusals >= REFUSALS):
                 return
             before_s, took_s = took_s, time.monotonic() - begun
@@ -150,9 +162,9 @@ class UrlMirror:
             wait_s = pause_s(self._every_s, min(before_s, took_s)) if is_complete else AGAIN_S
             (self._abandoned if is_last else self._ended).wait(wait_s)
 
-    def _try(self) -> bool:
+    def _try(self, is_last: bool) -> bool:
         try:
-            self._copy_all()
+            self._copy_all(is_last)
         except ConfigError as error:
             self._fail(error, "the run continues without a copy")
             self.abandon()
@@ -178,17 +190,31 @@ class UrlMirror:
     def _report(self, cause: str, action: str) -> None:
         self._note(Problem(self._target.key, cause, action))
 
-    def _copy_all(self) -> None:
+    def _copy_all(self, is_last: bool) -> None:
         """Listed each time: a service may have lost what it had."""
         there = self._objects.names()
         self._own()
         if self._target.checkpoints is not None:
-            copy_newest(self._target.checkpoints, self._objects, there)
-        for name, content in self._records():
-            digest = hashlib.sha256(content).hexdigest()
-            if name not in there or self._copied.get(name) != digest:
-                self._objects.put(name, content)
-                self._copied[name] = digest
+            self._report_missing(copy_newest(self._target.checkpoints, self._objects, there))
+        for name in RECORDS:
+            content = _content(self._run_dir / name)
+            if content is not None and (name not in there or self._is_due(name, content, is_last)):
+                self._objects.put(name, self._run_dir / name)
+                self._copied[name] = content
+
+    def _is_due(self, name: str, content: Content, is_last: bool) -> bool:
+        copied = self._copied.get(name)
+        if copied is None or is_last or name != METRICS:
+            return content != copied
+        return content.nbytes >= GROWN * copied.nbytes
+
+    def _report_missing(self, missing: list[str]) -> None:
+        """Once per kind until one of it is copied."""
+        for kind in missing:
+            if kind not in self._missing:
+                cause = f"no {NAMED[kind]} in {self._target.checkpoints} could be copied"
+                self._report(f"{cause}: damaged, or retired meanwhile", "the run continues, the copy is repeated")
+        self._missing = missing
 
     def _own(self) -> None:
         """Each time, as another attempt may have begun. ConfigError when it owns the copy."""
@@ -197,12 +223,13 @@ class UrlMirror:
             check_owner(self._target.key, self._target.url, owner, self._lineage)
             self._owned.set_owner(self._lineage)
 
-    def _records(self) -> Iterator[tuple[str, bytes]]:
-        for name in RECORDS:
-            try:
-                yield name, (self._run_dir / name).read_bytes()
-            except FileNotFoundError:
-                continue
+
+def _content(path: Path) -> Content | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return Content(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def fetch(url: str, run_dir: Path, to_resume: bool) -> None:
@@ -241,6 +268,7 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     config, run = objects.get("config.json"), objects.get("run.json")
     if config is None or run is None:
         raise ConfigError(f"{objects.url} is not a copy of a run: config.json and run.json were not found there")
+    owner = ObjectStore(objects.url, 1).owner() if to_resume else None
     stored, has_checkpoints = _in_run_directory(config, objects.url)
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     if has_checkpoints:
@@ -250,6 +278,8 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
         fetch_object(objects, name, run_dir / name)
     # Last, and in this order: with them a directory is a run that can be resumed, and that has its lineage.
     (run_dir / "run.json").write_bytes(run)
+    if owner is not None:  # its machine may have been lost before it copied `run.json`
+        RunDirectory(run_dir).count_attempts(owner.attempt)
     (run_dir / "config.json").write_bytes(stored)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -22,6 +22,16 @@ XAxis: TypeAlias = Literal["env_steps", "wall_s"]
 X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
 MOST_ADJUSTED_S = 0.5
 """`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
+ROW = np.dtype(
+    [
+        ("wall_s", np.float64),
+        ("env_steps", np.float64),
+        ("value", np.float64),
+        ("is_measured", np.bool_),
+        ("is_score", np.bool_),
+    ]
+)
+"""Of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score` of the evaluator."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +78,33 @@ def series_of(group: Group, metric: str, window: int) -> Drawn:
     """
     found, left_out = [], []
     for run in group.runs:
-        rows = list(read_metrics(run / METRICS))
+        rows = _rows(run / METRICS, metric)
         if unreadable := unreadable_lines(run / METRICS):
             left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
-        points = [
-            (row["env_steps"], wall_s, row[metric])
-            for row, wall_s in zip(rows, cumulative_wall_s(rows), strict=True)
-            if metric in row
-        ]
-        if not points:
+        if not rows["is_measured"].any():
             left_out.append(f"{run}: no row with {metric} yet")
             continue
-        env_steps, wall_s, values = np.array(points, np.float64).T
-        found.append(Series(run, env_steps, wall_s, smoothed(values, window)))
+        wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist())
+        measured = rows[rows["is_measured"]]
+        values = smoothed(measured["value"], window)
+        found.append(Series(run, measured["env_steps"], np.array(wall_s)[rows["is_measured"]], values))
     longer = [series for series in found if len(series.values) > 1]
     if longer:
         left_out += [f"{s.run}: a single row with {metric}" for s in found if len(s.values) == 1]
     return Drawn(tuple(longer or found), tuple(left_out))
+
+
+def _rows(path: Path, metric: str) -> Array:
+    """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
+    rows = (
+        (row["wall_s"], row["env_steps"], row.get(metric, 0.0), metric in row, any(map(_is_score, row)))
+        for row in read_metrics(path)
+    )
+    return np.fromiter(rows, ROW)
+
+
+def _is_score(name: str) -> bool:
+    return name.startswith("eval_")
 
 
 def smoothed(values: Array, window: int) -> Array:
@@ -126,15 +146,16 @@ def _at(grid: Array, x: Array, values: Array) -> Array:
     return np.interp(grid, x[order], values[order])
 
 
-def cumulative_wall_s(rows: Sequence[Mapping[str, float]]) -> list[float]:
+def cumulative_wall_s(wall_s: Sequence[float], is_score: Sequence[bool]) -> list[float]:
     """Of each row: the seconds of all earlier attempts, up to their last row, and those of its own attempt.
 
-    `wall_s` of the rows counts from the start of each attempt.
+    Args:
+        wall_s: Of each row, counted from the start of its attempt.
+        is_score: Whether a row is of the evaluator.
     """
-    wall_s = [row["wall_s"] for row in rows]
-    starts = [0, *_starts(wall_s, [any(name.startswith("eval_") for name in row) for row in rows])]
+    starts = [0, *_starts(wall_s, is_score)]
     earlier_s, total = 0.0, []
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+    for start, end in zip(starts, [*starts[1:], len(wall_s)], strict=True):
         total += [earlier_s + seconds for seconds in wall_s[start:end]]
         earlier_s = max(total, default=0.0)
     return total

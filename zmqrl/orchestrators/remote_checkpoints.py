@@ -31,9 +31,12 @@ CLOSE_S = 3.0
 
 
 def send(connection: Connection, checkpoints: Path, folder: str) -> None:
-    """Send the newest FULLs and the best of the run directory to the remote `folder`. HostFailed on error."""
+    """Send the newest FULLs, the best and the newest kept version to the remote `folder`. HostFailed on error.
+
+    From the kept one the learner finds for which multiples of `store.keep_every` a version is kept.
+    """
     for kind, most in MIRRORED.items():
-        for name in () if most is None else _newest_whole(checkpoints, kind, most):
+        for name in _newest_whole(checkpoints, kind, most or 1):
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
