@@ -107,7 +107,7 @@ def _description(start: StartState) -> str:
 
 
 def _publish_first(session: Session, algorithm: Algorithm, start: StartState) -> Weights:
-    """The weights to start from, published, so that workers act while torch is still being imported.
+    """The weights to start from; what workers need of them is published, while torch is still being imported.
 
     Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
     """
@@ -116,9 +116,9 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     elif start.version is not None:
         weights = start.version.weights
     else:
-        spec = algorithm.network()
-        weights = {n: a for n, a in _version_0(session.plan, algorithm).items() if not spec.is_learner_only(n)}
-    notice = session.publisher.save(weights)
+        weights = _version_0(session.plan, algorithm)
+    spec = algorithm.network()
+    notice = session.publisher.save({n: array for n, array in weights.items() if not spec.is_learner_only(n)})
     session.checkpoints.make_start_durable(start.full, weights)
     if session.end.goal_reached(session.progress) is None:
         session.publisher.announce(notice)
@@ -135,7 +135,7 @@ def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> S
 
 
 def _with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
-    """`weights` as published, and the first ones of what is not; a full checkpoint replaces these."""
+    """`weights`, and the first ones of the learner-only tensors that they lack; a full checkpoint replaces these."""
     spec = algorithm.network()
     return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
 
