@@ -66,8 +66,8 @@ def _start(
     plan = plan_run(config, tmp_path / "run", time.time(), resume)
     ends = _ends()
     cast(MagicMock, ends.channel.announce).side_effect = lambda notice: done.append(f"announce {notice.version}")
-    start = load_start_state(Boot("learner", 0, 0, "local", plan), store, ends)
     algorithm = make_algorithm(config, plan.env)
+    start = load_start_state(Boot("learner", 0, 0, "local", plan), algorithm, store, ends)
     events = create_autospec(EventPipe, instance=True)
     session = make_session(plan, algorithm, store, ends, events, start)
     weights = _publish_first(session, algorithm, start)
@@ -147,7 +147,7 @@ def test_learner_only_networks_of_another_run_are_in_the_first_full_alone(tmp_pa
     for resume in (False, True):
         boot = Boot("learner", 0, 0, "local", replace(plan, resume=resume))
         ends = _ends()
-        start = load_start_state(boot, store, ends)
+        start = load_start_state(boot, algorithm, store, ends)
         session = make_session(boot.plan, algorithm, store, ends, create_autospec(EventPipe, instance=True), start)
         given = _context(algorithm, session, _publish_first(session, algorithm, start)).weights
         for name, array in weights.items():

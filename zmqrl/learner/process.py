@@ -39,7 +39,7 @@ def main(boot: Boot) -> int:
     worker = _worker_here(boot, store, events) if plan.config.mode.in_process else None
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
-    start = load_start_state(boot, store, ends)
+    start = load_start_state(boot, algorithm, store, ends)
     if start.full is not None:
         check_executor(start.full, plan.config.learner.executor)
     session = make_session(plan, algorithm, store, ends, events, start)
@@ -84,7 +84,7 @@ def _report_start(boot: Boot, store: DataStore, events: EventPipe, start: StartS
     damaged = store.passed_over()
     if damaged:
         events.send(agent.ProblemReport(few(damaged), f"not loaded; {_description(start)}"))
-    if start.version is not None and not damaged:
+    if (start.version or start.passed_over) is not None and not damaged:
         events.send(agent.ProblemReport("no full checkpoint was written since the start", _description(start)))
 
 
@@ -99,11 +99,15 @@ def _report_resumed(events: EventPipe, start: StartState) -> None:
 
 
 def _description(start: StartState) -> str:
-    if start.full is not None:
-        return f"the run continues from full checkpoint {start.full.version}"
-    if start.version is not None:
-        return f"the run continues from the weights of version {start.version.version}, with a new optimiser state"
-    return "the run starts from scratch"
+    version, passed_over = start.version, start.passed_over
+    if version is not None:
+        from_scratch = ", ".join(("optimiser", *version.missing))
+        return f"the run continues from the weights of version {version.version}; started from scratch: {from_scratch}"
+    full = start.full
+    at = "the run starts from scratch" if full is None else f"the run continues from full checkpoint {full.version}"
+    if passed_over is not None:
+        at += f", because version {passed_over.version} lacks {', '.join(passed_over.missing)}"
+    return at
 
 
 def _publish_first(session: Session, algorithm: Algorithm, start: StartState) -> Weights:
