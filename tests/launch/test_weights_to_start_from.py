@@ -60,11 +60,11 @@ def test_every_kind_of_checkpoint_and_the_run_directory_are_taken(tmp_path: Path
     store.save_full(Full(Version(0, 4), arrays, {"counters": {}}), durable=False)
     sources = [tmp_path / "run", folder / "v0-4.safetensors", folder / "full-0-4.safetensors"]
     for source in sources:
-        assert_network(initial_weights_of(str(source), algorithm), weights)
+        assert_network(initial_weights_of(str(source), algorithm).weights, weights)
     best = {name: array + 1 for name, array in weights.items()}
     store.save_best(Version(0, 3), tensors.dump(best, {"env_steps": "1"}), 100.0)
     for source in (tmp_path / "run", folder / "best-0-3.safetensors"):
-        assert_network(initial_weights_of(str(source), algorithm), best)
+        assert_network(initial_weights_of(str(source), algorithm).weights, best)
 
 
 def test_a_run_with_a_store_path_is_looked_for_there(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_run_with_a_store_path_is_looked_for_there(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "lineage": "r-1"}))
     (tmp_path / "store").mkdir()
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "store" / "r-1")
-    assert_network(initial_weights_of(str(tmp_path / "run"), algorithm), weights)
+    assert_network(initial_weights_of(str(tmp_path / "run"), algorithm).weights, weights)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,19 @@ def test_statistics_are_taken_where_both_runs_have_them(tmp_path: Path) -> None:
     mean, scale = np.array([1.0, -2.0, 3.0]), np.array([2.0, 0.5, 1.0])
     weights = {**weights_of(algorithm, 7), "obs_mean": mean, "obs_scale": scale}
     store = run_directory(tmp_path / "run", config, weights)
-    found = initial_weights_of(str(tmp_path / "run"), algorithm)
+    found = initial_weights_of(str(tmp_path / "run"), algorithm).weights
     np.testing.assert_array_equal(found["obs_mean"], mean)
     np.testing.assert_allclose(found["obs_scale"], scale, rtol=1e-12)
     assert found["obs_stats.count"] == [ENV_STEPS]
-    assert not set(initial_weights_of(str(tmp_path / "run"), normalised(on=False)[1])) & {"obs_mean", "obs_scale"}
+    assert not set(initial_weights_of(str(tmp_path / "run"), normalised(on=False)[1]).weights) & {
+        "obs_mean",
+        "obs_scale",
+    }
     # FULL has them exactly.
     state = {"obs_stats.count": np.array([50.0]), "obs_stats.mean": mean, "obs_stats.m2": np.array([7.0, 8.0, 9.0])}
     prefixed = {f"weights/{n}": a for n, a in weights.items()} | {f"state/{n}": a for n, a in state.items()}
     store.save_full(Full(Version(0, 4), prefixed, {"counters": {}}), durable=False)
-    full = initial_weights_of(str(tmp_path / "run" / "checkpoints" / "full-0-4.safetensors"), algorithm)
+    full = initial_weights_of(str(tmp_path / "run" / "checkpoints" / "full-0-4.safetensors"), algorithm).weights
     assert_network(full, state)
 
 
@@ -159,7 +162,7 @@ def test_a_learner_goes_on_with_the_statistics(tmp_path: Path) -> None:
     config, algorithm = normalised()
     weights = {**weights_of(algorithm, 7), "obs_mean": np.arange(3.0), "obs_scale": np.array([2.0, 0.5, 1.0])}
     run_directory(tmp_path / "run", config, weights)
-    found = initial_weights_of(str(tmp_path / "run"), algorithm)
+    found = initial_weights_of(str(tmp_path / "run"), algorithm).weights
     published = algorithm.learner(LearnerContext(found)).weights()
     for name in ("obs_mean", "obs_scale"):
         np.testing.assert_array_equal(published[name], found[name])
@@ -170,4 +173,4 @@ def test_a_learner_goes_on_with_the_statistics(tmp_path: Path) -> None:
 def test_a_run_without_statistics_gives_its_weights_alone(tmp_path: Path) -> None:
     config, other = normalised(on=False)
     run_directory(tmp_path / "run", config, weights_of(other, 7))
-    assert set(initial_weights_of(str(tmp_path / "run"), normalised()[1])) == set(weights_of(other, 7))
+    assert set(initial_weights_of(str(tmp_path / "run"), normalised()[1]).weights) == set(weights_of(other, 7))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.base import Full, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError
 from zmqrl.learner.checkpointing import BackgroundWrite
-from zmqrl.learner.full_content import held_segments, prefixed, refill
+from zmqrl.learner.full_content import held_segments, refill
 from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import Prioritised, ReplaySpec

@@ -11,16 +11,28 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
+from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
-from zmqrl.data_stores.base import Full
+from zmqrl.config.sections import (
+    Config,
+    EnvSection,
+    HostSection,
+    LearnerSection,
+    NetworkSection,
+    ReplaySection,
+    RunSection,
+)
+from zmqrl.data_stores.base import DataStore, Full, prefixed
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import metas_array, stored_counters
-from zmqrl.learner.restore import load_start_state
+from zmqrl.learner.process import _report_start
+from zmqrl.learner.restore import StartState, load_start_state
+from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import (
     LearnerChannel,
     LearnerEnds,
@@ -29,6 +41,8 @@ from zmqrl.memory_backends.base import (
     StreamPosition,
     TakenSegment,
 )
+from zmqrl.messages.agent import ProblemReport
+from zmqrl.testing.experience import published, version_0
 from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
 BEFORE, RATIO = 100_000, 0.5
@@ -46,6 +60,10 @@ def _stream(stored: int | None, left: LearnerRecord = LEFT, base: int = BEFORE) 
     stream.stream_positions.return_value = [] if stored is None else [StreamPosition(1 << 16, 9, stored)]
     stream.restore.side_effect = lambda metas, _: [TakenSegment(SlotRef(i, 1), m) for i, m in enumerate(metas)]
     return LearnerEnds(stream, channel)
+
+
+def _start(boot: Boot, store: DataStore, ends: LearnerEnds) -> StartState:
+    return load_start_state(boot, make_algorithm(boot.plan.config, boot.plan.env), store, ends)
 
 
 @pytest.fixture
@@ -85,17 +103,17 @@ def _of_last_attempt(plan: RunPlan, updates: int, arrays: Mapping[str, Array] | 
 
 
 def test_what_earlier_legs_owed_is_forgiven(boot: Boot) -> None:
-    counters = load_start_state(boot, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).counters
+    counters = _start(boot, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).counters
     assert (counters.updates, counters.updates_offset) == (20_000, RATIO * BEFORE - 20_000)
 
 
 def test_what_the_learner_before_owed_is_forgiven_too(boot: Boot) -> None:
     """Its lost updates, and those that fell due when it was away."""
     store = _store(_of_last_attempt(boot.plan, 20_000))
-    first = load_start_state(boot, store, _stream(None)).counters
+    first = _start(boot, store, _stream(None)).counters
     later = replace(first, env_steps=BEFORE + 40_000, updates=40_000)
     store.save_full(_full(Version(1, 5), later), durable=False)
-    second = load_start_state(replace(boot, spawn=1), store, _stream(60_000)).counters
+    second = _start(replace(boot, spawn=1), store, _stream(60_000)).counters
     assert (second.env_steps, second.updates) == (BEFORE + 60_000, 40_000)
     assert second.updates_offset == RATIO * (BEFORE + 60_000) - 40_000
 
@@ -107,7 +125,7 @@ def test_also_where_the_replay_came_back(boot: Boot, stored: int | None) -> None
         "held/obs": np.zeros((1, 2)),
     }
     store = _store(_of_last_attempt(boot.plan, 20_000, held, forgiven=7_000))
-    counters = load_start_state(replace(boot, spawn=0 if stored is None else 1), store, _stream(stored)).counters
+    counters = _start(replace(boot, spawn=0 if stored is None else 1), store, _stream(stored)).counters
     assert counters.updates_offset == RATIO * (BEFORE + (stored or 0)) - 20_000
 
 
@@ -119,7 +137,7 @@ def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: B
         store.save(Version(0, 36), {"w": np.zeros(2)}, {"env_steps": "900", "updates": "290"})
         store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
     stream = _stream(1_000, LearnerRecord(Version(0, 37), 310, 5), base=0)
-    start = load_start_state(replace(boot, spawn=1), store, stream)
+    start = _start(replace(boot, spawn=1), store, stream)
     counters = start.counters
     assert (counters.incarnation, counters.env_steps) == (1, 1_000)
     if not saved:
@@ -139,7 +157,7 @@ def test_a_resume_with_the_first_full_alone_begins_with_the_newest_version(
     store.save_full(Full(Version(0, 0), {"weights/w": np.zeros(2)}, {"counters": {"leg": 1.0}}), durable=True)
     store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
     config = replace(boot.plan.config, run=replace(boot.plan.config.run, mode=mode))
-    start = load_start_state(replace(boot, plan=replace(boot.plan, config=config)), store, _stream(None))
+    start = _start(replace(boot, plan=replace(boot.plan, config=config)), store, _stream(None))
     counters = start.counters
     assert counters.incarnation == 1
     if version is None:
@@ -157,7 +175,7 @@ def test_a_full_of_0_1_has_other_names_for_two_counters() -> None:
 
 
 def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
-    counters = load_start_state(boot, _store(_of_last_attempt(boot.plan, 51_000)), _stream(None)).counters
+    counters = _start(boot, _store(_of_last_attempt(boot.plan, 51_000)), _stream(None)).counters
     assert counters.updates_offset == 0
 
 
@@ -166,9 +184,97 @@ def test_a_resume_that_needs_a_full_does_not_begin_without(boot: Boot) -> None:
     needs = replace(boot, plan=replace(boot.plan, full_required=True))
     again = replace(boot, plan=replace(boot.plan, from_scratch=True, may_continue=False))
     with pytest.raises(ConfigError, match=r"--from-scratch: .* can be loaded"):
-        load_start_state(again, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None))
+        _start(again, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None))
     for spawn in (0, 1):
         with pytest.raises(ConfigError, match="--from-scratch"):
-            load_start_state(replace(needs, spawn=spawn), _store(), _stream(None))
-    assert load_start_state(boot, _store(), _stream(None)).counters.env_steps == 0
-    assert load_start_state(needs, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).full is not None
+            _start(replace(needs, spawn=spawn), _store(), _stream(None))
+    assert _start(boot, _store(), _stream(None)).counters.env_steps == 0
+    assert _start(needs, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).full is not None
+
+
+def _replaced(boot: Boot, kind: str, **options: object) -> tuple[Boot, Algorithm]:
+    """A learner of a run of `kind` on Pendulum that is started again in the arena of its predecessor."""
+    config = replace(
+        boot.plan.config,
+        algorithm={"kind": kind, **options},
+        env=EnvSection(id="Pendulum-v1"),
+        network=NetworkSection(hidden=(8,)),
+        learner=LearnerSection(),
+    )
+    plan = plan_run(config, Path(boot.plan.run_dir), time.time(), resume=True)
+    return replace(boot, plan=plan, spawn=1), make_algorithm(plan.config, plan.env)
+
+
+def _with_first_full(algorithm: Algorithm) -> MemoryStore:
+    """What a run has before its second full checkpoint."""
+    store, version = MemoryStore("", 3), published(algorithm)
+    first = Full(Version(0, 0), prefixed("weights", version_0(algorithm)), {"counters": asdict(Counters())})
+    store.save_full(first, durable=True)
+    store.save(Version(0, 0), version, {"env_steps": "0", "updates": "0"})
+    newest = (
+        {**version, "obs_mean": np.full(3, 50.0), "obs_scale": np.full(3, 0.33)} if "obs_mean" in version else version
+    )
+    store.save(Version(0, 37), newest, {"env_steps": "950", "updates": "300"})
+    return store
+
+
+def _reported(boot: Boot, store: MemoryStore, start: StartState) -> ProblemReport:
+    events = create_autospec(EventPipe, instance=True)
+    _report_start(boot, store, events, start)
+    (call,) = events.send.call_args_list
+    report = call.args[0]
+    assert isinstance(report, ProblemReport)
+    return report
+
+
+@pytest.mark.parametrize("executor", ["manual", "eager"])
+def test_a_learner_continues_with_the_statistics_that_workers_act_with(boot: Boot, executor: str) -> None:
+    """Else it trains with mean 0 and scale 1 what they acted with mean 50 and scale 0.33."""
+    boot, algorithm = _replaced(boot, "ppo", normalise_obs=True, normalise_reward=True)
+    store, ends = _with_first_full(algorithm), _stream(1_000, LearnerRecord(Version(0, 37), 310, 5), base=0)
+    start = load_start_state(boot, algorithm, store, ends)
+    assert start.version is not None
+    learner = algorithm.learner(LearnerContext(start.version.weights, executor=executor))
+    assert isinstance(learner, OnPolicyLearner)
+    for name, value in (("obs_mean", 50.0), ("obs_scale", 0.33)):
+        np.testing.assert_allclose(learner.weights()[name], np.full(3, value))
+        np.testing.assert_array_equal(learner.weights()[name], start.version.weights[name])
+    (count,) = (array for name, array in learner.state().items() if name.endswith("obs_stats.count"))
+    assert count == [950.0]
+    report = _reported(boot, store, start)
+    assert "version 0-37" in report.done
+    assert report.done.endswith("started from scratch: optimiser, reward statistics")
+
+
+def test_the_optimiser_alone_is_named_where_a_version_has_the_rest(boot: Boot) -> None:
+    store = _store()
+    store.save(Version(0, 37), {"w": np.ones(2)}, {"env_steps": "950", "updates": "300"})
+    again = replace(boot, spawn=1)
+    start = _start(again, store, _stream(1_000, LearnerRecord(Version(0, 37), 310, 5), base=0))
+    assert _reported(again, store, start).done.endswith("started from scratch: optimiser")
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [("sac", "q1, q2, log_temperature"), ("td3", "q1, q2")])
+def test_a_trained_actor_does_not_meet_untrained_critics(boot: Boot, kind: str, lacks: str) -> None:
+    """The learner begins with the networks of version 0, which belong together; its replay is in the arena."""
+    boot, algorithm = _replaced(boot, kind)
+    store, ends = _with_first_full(algorithm), _stream(1_000, LearnerRecord(Version(0, 37), 310, 5), base=0)
+    start = load_start_state(boot, algorithm, store, ends)
+    counters = start.counters
+    assert start.version is None and start.full is not None and start.full.version == Version(0, 0)
+    assert (counters.incarnation, counters.n, counters.updates, counters.env_steps) == (1, 0, 0, 1_000)
+    assert (counters.updates_lost, counters.updates_offset) == (315, RATIO * 1_000)
+    report = _reported(boot, store, start)
+    assert f"version 0-37 lacks {lacks}" in report.done and "full checkpoint 0-0" in report.done
+
+
+def test_the_first_full_is_no_problem_where_no_version_is_newer(boot: Boot) -> None:
+    boot, algorithm = _replaced(boot, "td3")
+    store = MemoryStore("", 3)
+    first = Full(Version(0, 0), prefixed("weights", version_0(algorithm)), {"counters": asdict(Counters())})
+    store.save_full(first, durable=True)
+    store.save(Version(0, 0), published(algorithm), {"env_steps": "0", "updates": "0"})
+    start = load_start_state(boot, algorithm, store, _stream(10, LearnerRecord(Version(0, 0), 0, 0), base=0))
+    events = create_autospec(EventPipe, instance=True)
+    _report_start(boot, store, events, start)
+    assert not events.send.called

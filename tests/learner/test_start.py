@@ -6,26 +6,32 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import create_autospec
+from unittest.mock import MagicMock, create_autospec
 
 import numpy as np
 import pytest
 
 from zmqrl.algorithms.base import Progress
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.config.plan import Boot
-from zmqrl.config.sections import Config, RunSection, StoreSection
-from zmqrl.data_stores.base import Full, Saved
+from zmqrl.config.codec import replace
+from zmqrl.config.plan import INITIAL, Boot
+from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
+from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import Full, Saved, prefixed
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.memory import MemoryStore
+from zmqrl.envs.make import probe
+from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learner.process import _publish_first
+from zmqrl.learner.process import _context, _publish_first
 from zmqrl.learner.publishing import Publisher
 from zmqrl.learner.restore import load_start_state
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.testing.experience import version_0
 from zmqrl.types import ModeName, Version, Weights
 
 
@@ -46,17 +52,22 @@ class _Store(MemoryStore):
         self._done.append(f"sync {version}")
 
 
+def _ends() -> LearnerEnds:
+    """Of a new arena."""
+    ends = LearnerEnds(create_autospec(SegmentSource, instance=True), create_autospec(LearnerChannel, instance=True))
+    cast(MagicMock, ends.channel.last_record).return_value = None
+    return ends
+
+
 def _start(
     tmp_path: Path, mode: ModeName, done: list[str], store: MemoryStore, resume: bool, total: int = 100_000
 ) -> None:
     config = Config(run=RunSection(mode=mode, total_env_steps=total), algorithm={"kind": "ppo"})
     plan = plan_run(config, tmp_path / "run", time.time(), resume)
-    channel = create_autospec(LearnerChannel, instance=True)
-    ends = LearnerEnds(create_autospec(SegmentSource, instance=True), channel)
-    channel.last_record.return_value = None
-    channel.announce.side_effect = lambda notice: done.append(f"announce {notice.version}")
-    start = load_start_state(Boot("learner", 0, 0, "local", plan), store, ends)
+    ends = _ends()
+    cast(MagicMock, ends.channel.announce).side_effect = lambda notice: done.append(f"announce {notice.version}")
     algorithm = make_algorithm(config, plan.env)
+    start = load_start_state(Boot("learner", 0, 0, "local", plan), algorithm, store, ends)
     events = create_autospec(EventPipe, instance=True)
     session = make_session(plan, algorithm, store, ends, events, start)
     weights = _publish_first(session, algorithm, start)
@@ -116,3 +127,31 @@ def test_the_last_full_of_a_run_is_not_announced_again(tmp_path: Path) -> None:
     del done[:]
     _start(tmp_path, "sync", done, store, resume=True, total=640)
     assert done == ["save 1-5", "sync 0-5"]
+
+
+def test_learner_only_networks_of_another_run_are_in_the_first_full_alone(tmp_path: Path) -> None:
+    """Workers do not need them, and a learner that is replaced before the second full checkpoint begins with them."""
+    config = Config(
+        run=RunSection(mode="sync", total_env_steps=1_000, init_from=str(tmp_path / "full-0-4.safetensors")),
+        algorithm={"kind": "td3"},
+        env=EnvSection(id="Pendulum-v1"),
+        network=NetworkSection(hidden=(8,)),
+    )
+    algorithm = make_algorithm(config, probe(config.env))
+    weights = {name: array + 1 for name, array in version_0(algorithm).items()}
+    arrays = {**prefixed("weights", weights), "state/x": np.zeros(1)}
+    DirectoryStore(str(tmp_path), 8).save_full(Full(Version(0, 4), arrays, {"counters": {}}), durable=False)
+    plan, store = plan_run(config, tmp_path / "run", time.time()), MemoryStore("", 3)
+    Path(plan.run_dir).mkdir()
+    (Path(plan.run_dir) / INITIAL).write_bytes(initial_file(plan) or b"")
+    for resume in (False, True):
+        boot = Boot("learner", 0, 0, "local", replace(plan, resume=resume))
+        ends = _ends()
+        start = load_start_state(boot, algorithm, store, ends)
+        session = make_session(boot.plan, algorithm, store, ends, create_autospec(EventPipe, instance=True), start)
+        given = _context(algorithm, session, _publish_first(session, algorithm, start)).weights
+        for name, array in weights.items():
+            np.testing.assert_array_equal(given[name], array, err_msg=name)
+        newest = store.newest()
+        assert newest is not None
+        assert not any(name.startswith("q") for name in tensors.parse(newest[1])[0])

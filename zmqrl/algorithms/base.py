@@ -125,6 +125,15 @@ class Algorithm(ABC):
         """Further arrays that are published alongside the network's from version 0 on, such as `obs_mean`."""
         return {}
 
+    def learner_statistics(self) -> Mapping[str, int]:
+        """Running statistics (`RunningStats`) that the weights depend on and the learner holds: size by name.
+
+        A learner that starts from weights of another one finds them in `LearnerContext.weights`, as far as they are
+        known: `<name>_stats.count [1]`, `<name>_stats.mean [size]` and `<name>_stats.m2 [size]`, float64. Workers act
+        with those whose `<name>_mean` and `<name>_scale` are in `statistics`.
+        """
+        return {}
+
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """Values that workers need with a version, such as `epsilon`: finite numbers by name. See `schedule_of`."""
         del progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -12,15 +11,18 @@ from zmqrl.ops.running_stats import RunningStats, discounted_returns
 from zmqrl.replay.base import SegmentBatch, SegmentMeta
 from zmqrl.types import Array, SpaceSpec, Version, Weights
 
+OBS, REWARD, VALUE = "obs_stats.", "reward_stats.", "value_stats."
+"""Prefixes in weights that a learner begins with."""
 REMEMBERED_VERSIONS = 256
 
 
 class ObsNormaliser:
     """Trains each segment with the statistics its worker acted with; `merge` makes those of the next version."""
 
-    def __init__(self, spec: InputSpec, observation: SpaceSpec, clip: float) -> None:
+    def __init__(self, spec: InputSpec, observation: SpaceSpec, clip: float, weights: Weights) -> None:
+        """`weights`: those that the learner begins with."""
         self._spec, self._observation, self._clip = spec, observation, clip
-        self._stats = RunningStats.empty(spec.statistics_size)
+        self._stats = _first(weights, OBS, spec.statistics_size)
         self._history: dict[Version, tuple[Array, Array]] = {}
 
     def normalise(self, batch: SegmentBatch, version: Version | None) -> Array:
@@ -48,11 +50,11 @@ class ObsNormaliser:
 
     def state(self) -> dict[str, Array]:
         """For FULL."""
-        return {f"obs_stats.{key}": value for key, value in _stats_state(self._stats).items()}
+        return self._stats.state(OBS)
 
     def load_state(self, state: Weights) -> None:
         """Back to what `state` gave; remembered versions are discarded."""
-        self._stats = _stats_from(state, "obs_stats")
+        self._stats = RunningStats.load(state, OBS)
         self._history = {}
 
     def _remember(self, version: Version | None, current: tuple[Array, Array]) -> None:
@@ -65,9 +67,10 @@ class ObsNormaliser:
 class RewardNormaliser:
     """Divides rewards by the deviation of the discounted return, one accumulator per env."""
 
-    def __init__(self, gamma: float, clip: float) -> None:
+    def __init__(self, gamma: float, clip: float, weights: Weights) -> None:
+        """`weights`: those that the learner begins with."""
         self._gamma, self._clip = gamma, clip
-        self._stats = RunningStats.empty(1)
+        self._stats = _first(weights, REWARD, 1)
         self._running: dict[int, Array] = {}
 
     def merge_and_normalise(self, batch: SegmentBatch) -> Array:
@@ -88,11 +91,11 @@ class RewardNormaliser:
     def state(self) -> dict[str, Array]:
         """For FULL."""
         running = {f"reward_running.{stream}": value.copy() for stream, value in self._running.items()}
-        return running | {f"reward_stats.{key}": value for key, value in _stats_state(self._stats).items()}
+        return running | self._stats.state(REWARD)
 
     def load_state(self, state: Weights) -> None:
         """Back to what `state` gave."""
-        self._stats = _stats_from(state, "reward_stats")
+        self._stats = RunningStats.load(state, REWARD)
         prefix = "reward_running."
         self._running = {int(k.removeprefix(prefix)): v.copy() for k, v in state.items() if k.startswith(prefix)}
 
@@ -100,8 +103,9 @@ class RewardNormaliser:
 class ValueNormaliser:
     """Mean and deviation of the value targets so far: the critic predicts numbers of one size, whatever the rewards."""
 
-    def __init__(self) -> None:
-        self._stats = RunningStats.empty(1)
+    def __init__(self, weights: Weights) -> None:
+        """`weights`: those that the learner begins with."""
+        self._stats = _first(weights, VALUE, 1)
 
     def merge(self, target: Array) -> None:
         """Add the targets `[B]` of a batch."""
@@ -119,11 +123,11 @@ class ValueNormaliser:
 
     def state(self) -> dict[str, Array]:
         """For FULL."""
-        return dict(_stats_state(self._stats))
+        return self._stats.state("")
 
     def load_state(self, state: Weights) -> None:
         """Back to what `state` gave."""
-        self._stats = _stats_from({f"value.{name}": array for name, array in state.items()}, "value")
+        self._stats = RunningStats.load(state, "")
 
 
 def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
@@ -132,9 +136,6 @@ def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
     return [(slice(start, stop), meta) for (start, stop), meta in zip(edges, batch.metas, strict=True)]
 
 
-def _stats_state(stats: RunningStats) -> Mapping[str, Array]:
-    return {"count": np.array([stats.count]), "mean": stats.mean.copy(), "m2": stats.m2.copy()}
-
-
-def _stats_from(state: Weights, name: str) -> RunningStats:
-    return RunningStats(float(state[f"{name}.count"][0]), state[f"{name}.mean"].copy(), state[f"{name}.m2"].copy())
+def _first(weights: Weights, prefix: str, size: int) -> RunningStats:
+    """Those that came with weights of another run (`Algorithm.learner_statistics`), else empty ones."""
+    return RunningStats.load(weights, prefix) if f"{prefix}count" in weights else RunningStats.empty(size)

@@ -194,6 +194,14 @@ class PPO(Algorithm):
         size = self.input.statistics_size
         return {"obs_mean": np.zeros(size), "obs_scale": np.ones(size)}
 
+    def learner_statistics(self) -> Mapping[str, int]:
+        """Of observations, rewards and values: those that are normalised."""
+        config = self.config
+        obs = {"obs": self.input.statistics_size} if config.normalise_obs else {}
+        reward = {"reward": 1} if config.normalise_reward else {}
+        value = {"value": 1} if config.normalise_value else {}
+        return {**obs, **reward, **value}
+
     @property
     def discrete(self) -> bool:
         """Whether actions are one of n."""
@@ -237,11 +245,9 @@ class PPOLearner(BatchLearner):
         spec = algorithm.network()
         members = (*(name for name, layers in spec.towers if layers), *(name for name, _, _ in spec.parameters))
         group = Group("policy", members, config.max_grad_norm, config.adam_epsilon)
-        self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip)
-        if "obs_stats.count" in context.weights:  # of another run (`run.init_from`)
-            self._obs.load_state(context.weights)
-        self._reward = RewardNormaliser(config.gamma, config.reward_clip)
-        self._value = ValueNormaliser()
+        self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip, context.weights)
+        self._reward = RewardNormaliser(config.gamma, config.reward_clip, context.weights)
+        self._value = ValueNormaliser(context.weights)
         parts: dict[str, Part] = {"obs": self._obs, "reward": self._reward, "value": self._value}
         super().__init__(algorithm, context, (group,), parts)
 

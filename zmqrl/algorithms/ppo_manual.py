@@ -126,10 +126,8 @@ class ManualPPOLearner(OnPolicyLearner):
         self._adam = FlatAdam(self._parameters.flat, epsilon=self._config.adam_epsilon)
         observation, described = algorithm.env.observation, algorithm.input
         self._input = TorchInput(described, observation)
-        self._obs = ObsNormaliser(described, observation, self._config.obs_clip)
-        if "obs_stats.count" in weights:  # of another run (`run.init_from`)
-            self._obs.load_state(weights)
-        self._reward = RewardNormaliser(self._config.gamma, self._config.reward_clip)
+        self._obs = ObsNormaliser(described, observation, self._config.obs_clip, weights)
+        self._reward = RewardNormaliser(self._config.gamma, self._config.reward_clip, weights)
 
     @torch.inference_mode()
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:

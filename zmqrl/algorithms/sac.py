@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import numpy as np
 from annotated_types import Gt, Le
 
 from zmqrl.acting.heads import UNIFORM
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     torch = lazy("torch")
+
+LOG_TEMPERATURE = "log_temperature"
+"""Parameter and group of a learned temperature."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,16 @@ class SAC(Algorithm):
         return sections
 
     def network(self) -> NetworkSpec:
-        """`actor`; `q1`, `q2` and `log_temperature`, which only the learner has."""
+        """`actor`; `q1`, `q2` and, where it is learned, `log_temperature`, which only the learner has."""
         section, obs = self.network_section, self.env.observation
         actor = tower("actor", section, obs, 2 * self.action_size, output_gain=0.0, orthogonal=False)
         critics = (
             (name, tower(name, section, obs, 1, output_gain=0.0, orthogonal=False, joined=self.action_size))
             for name in ("q1", "q2")
         )
-        start = 0.0 if self.config.temperature == "auto" else math.log(self.config.temperature)
-        free = (("log_temperature", (), start),)
-        return NetworkSpec((("actor", actor), *critics), free, learner_only=("q1", "q2", "log_temperature"))
+        free = ((LOG_TEMPERATURE, (), 0.0),) if self.config.temperature == "auto" else ()
+        learner_only = ("q1", "q2", *(name for name, _, _ in free))
+        return NetworkSpec((("actor", actor), *critics), free, learner_only)
 
     def acting(self) -> ActingSpec:
         """Tanh of a Gaussian, scaled to the bounds."""
@@ -126,13 +130,14 @@ class SACLearner(ReplayLearner):
     config: SACConfig
 
     def __init__(self, algorithm: SAC, context: LearnerContext) -> None:
-        norm = algorithm.config.max_grad_norm
+        norm, temperature = algorithm.config.max_grad_norm, algorithm.config.temperature
         groups = (
             Group("actor", max_grad_norm=norm),
             Group("critics", ("q1", "q2"), max_grad_norm=norm, target=True),
-            Group("log_temperature"),
+            *((Group(LOG_TEMPERATURE),) if temperature == "auto" else ()),
         )
         super().__init__(algorithm, context, groups)
+        self._fixed = None if temperature == "auto" else self.tensor(np.float32(math.log(temperature)))
         size, entropy = algorithm.action_size, algorithm.config.target_entropy
         self._target_entropy = -float(size) if entropy == "auto" else entropy
         self._low, self._high = (self.tensor(side) for side in (algorithm.env.action.low, algorithm.env.action.high))
@@ -144,12 +149,12 @@ class SACLearner(ReplayLearner):
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         """Equations 5 to 7 and 18 of the paper."""
-        net, auto = self.net, self.config.temperature == "auto"
+        net, fixed = self.net, self._fixed
         action, log_prob = tanh_gaussian(net("actor", batch["obs"]), batch["noise"])
-        temperature = net.parameter("log_temperature").detach().exp()
-        if auto:
+        temperature = (net.parameter(LOG_TEMPERATURE).detach() if fixed is None else fixed).exp()
+        if fixed is None:
             surplus = (log_prob + self._target_entropy).detach()
-            net.step("log_temperature", -(net.parameter("log_temperature") * surplus).mean())
+            net.step(LOG_TEMPERATURE, -(net.parameter(LOG_TEMPERATURE) * surplus).mean())
         with torch.no_grad():
             next_action, next_log_prob = tanh_gaussian(net("actor", batch["next_obs"]), batch["next_noise"])
             next_q = torch.minimum(*self._q(batch["next_obs"], next_action, target=True))

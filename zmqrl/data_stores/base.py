@@ -15,7 +15,7 @@ from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import StoreError
-from zmqrl.types import ModeName, Version, Weights
+from zmqrl.types import Array, ModeName, Version, Weights
 
 
 class Saved(Struct, frozen=True):
@@ -34,6 +34,16 @@ class Full(Struct, frozen=True):
     meta: Mapping[str, object]
     rows: Mapping[str, Rows] = field(default_factory=dict)
     """Further arrays, to be written from where they are; `newest_full` has them among `arrays`."""
+
+
+def prefixed(prefix: str, arrays: Weights) -> dict[str, Array]:
+    """Names under `prefix/`, as FULL holds them."""
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
+
+
+def unprefixed(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays under `prefix/`, by their own names."""
+    return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
 
 
 class DataStore(ABC):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +14,10 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.launch.policies import check_tensors, newest_or_best, published_shapes, stored_checkpoints
+from zmqrl.launch.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
-from zmqrl.networks.input import OBS_STATISTICS
-from zmqrl.ops.running_stats import VARIANCE_FLOOR, RunningStats
+from zmqrl.learner.start_weights import start_shapes, start_weights
+from zmqrl.networks.initial import parameter_shapes
 from zmqrl.types import Array
 
 KEY = "run.init_from"
@@ -34,11 +36,19 @@ def initial_file(plan: RunPlan) -> bytes | None:
     source = plan.config.run.init_from
     if source is None or plan.resume:
         return None
-    return tensors.dump(initial_weights_of(source, make_algorithm(plan.config, plan.env)), {"init_from": source})
+    initial = initial_weights_of(source, make_algorithm(plan.config, plan.env))
+    return tensors.dump(initial.weights, {"init_from": source})
 
 
-def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
-    """Every tensor of the network of `algorithm`, and its statistics where `source` has them.
+class InitialWeights(NamedTuple):
+    """What a run starts from, and what the user should know of it."""
+
+    weights: dict[str, Array]
+    warnings: tuple[str, ...] = ()
+
+
+def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
+    """Every published tensor of the network of `algorithm`; learner-only ones and statistics where `source` has them.
 
     Args:
         source: A run directory (its best version, else its newest), or a checkpoint file of any kind.
@@ -56,12 +66,19 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> dict[str, Array]:
         if Path(source).is_file() and is_run(run):
             fix = f"its run: --init-from {run}"
         raise ConfigError(f"{KEY}: {where}: {error}; {fix}") from error
-    weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
-    arrays = dict(weights or found)
-    expected = published_shapes(algorithm)
-    check_tensors(arrays, algorithm, f"{KEY}: {where}", SAME_NETWORK)
-    chosen = {name: arrays[name].astype(np.float32) for name in expected}
-    return chosen | _statistics(arrays, found, metadata, algorithm, where)
+    start = start_weights(found, metadata, algorithm)
+    check_tensors(start.weights, algorithm, f"{KEY}: {where}", SAME_NETWORK)
+    chosen = {name: start.weights[name] for name in start_shapes(algorithm) if name in start.weights}
+    network = {
+        name: chosen[name].astype(np.float32) for name in parameter_shapes(algorithm.network()) if name in chosen
+    }
+    return InitialWeights(chosen | network, tuple(_warnings(where, start.missing, "full" in metadata)))
+
+
+def _warnings(where: str, missing: Sequence[str], is_full: bool) -> Iterator[str]:
+    if missing:
+        fix = "" if is_full else "; a full checkpoint (full-*) of a run with the same settings has them"
+        yield f"{KEY}: {where} lacks {', '.join(missing)}, which start from scratch, like the optimiser{fix}"
 
 
 def _content(source: Path) -> tuple[bytes, str]:
@@ -83,39 +100,3 @@ def _instead(place: str) -> str:
     """A full checkpoint holds weights too."""
     whole = starting_full(place)
     return "set another run or a checkpoint file" if whole is None else f"a loadable checkpoint: --init-from {whole}"
-
-
-def _statistics(
-    arrays: dict[str, Array], found: dict[str, Array], metadata: dict[str, str], algorithm: Algorithm, where: str
-) -> dict[str, Array]:
-    """Those that the run publishes and `arrays` has, with what a learner merges its own observations into."""
-    published = {name: arrays[name] for name, array in algorithm.statistics().items() if name in arrays}
-    for name, array in algorithm.statistics().items():
-        if name in published and published[name].shape != array.shape:
-            shapes = f"expected shape {list(array.shape)}, found {list(published[name].shape)}"
-            raise ConfigError(f"{KEY}: {where}: tensor {name}: {shapes}")
-    if not set(OBS_STATISTICS) <= set(published):
-        return published
-    stats = _exact(found) or _estimated(published, metadata)
-    state = {"count": np.array([stats.count]), "mean": stats.mean, "m2": stats.m2}
-    # The scale of the state, so that learner and workers normalise version 0 by the same bits.
-    published |= {"obs_mean": stats.mean, "obs_scale": stats.scale}
-    return published | {f"obs_stats.{key}": value for key, value in state.items()}
-
-
-def _exact(found: dict[str, Array]) -> RunningStats | None:
-    """A FULL holds them, and version 0 of a run that began with the weights of another."""
-    for prefix in ("state/obs_stats", "obs_stats"):
-        if f"{prefix}.count" in found:
-            count, mean, m2 = (found[f"{prefix}.{key}"].copy() for key in ("count", "mean", "m2"))
-            return RunningStats(float(count[0]), mean, m2)
-    return None
-
-
-def _estimated(published: dict[str, Array], metadata: dict[str, str]) -> RunningStats:
-    """Of a published version: a row of observations for each env step."""
-    count = float(metadata.get("env_steps", 0))
-    if count <= 0:
-        return RunningStats.empty(published["obs_mean"].size)
-    variance = np.maximum(published["obs_scale"] ** -2.0 - VARIANCE_FLOOR, 0.0)
-    return RunningStats(count, published["obs_mean"].copy(), variance * count)

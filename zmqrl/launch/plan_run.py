@@ -96,8 +96,8 @@ def plan_run(
             shapes = {column.name: column.shape for column in columns}
             check_spec(algorithm.replay(), shapes, config.mode.deterministic)
         size = _size(config, algorithm, workers)
-        if config.run.init_from is not None and not resume:
-            initial_weights_of(config.run.init_from, algorithm)
+        init_from = None if resume else config.run.init_from
+        initial = () if init_from is None else initial_weights_of(init_from, algorithm).warnings
         run_dir = expanded(run_dir, "run directory").absolute()
         lineage = lineage_of(config, run_dir, resume)
         check_machine(config, run_dir, is_here)
@@ -118,7 +118,7 @@ def plan_run(
             store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
-            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env)),
+            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
             began=time.monotonic() - (time.time() - started_at),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena

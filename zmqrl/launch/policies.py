@@ -21,6 +21,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
 from zmqrl.launch.run_directory import read_config, read_info, stored_in, stored_place
+from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
@@ -61,22 +62,20 @@ def _network_of(
     return algorithm, weights, metadata
 
 
-def published_shapes(algorithm: Algorithm) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors of the network that a learner publishes."""
-    spec = algorithm.network()
-    return {name: shape for name, shape in parameter_shapes(spec).items() if not spec.is_learner_only(name)}
-
-
 def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) -> None:
-    """ConfigError for the first tensor of `found` that differs from the network of `algorithm`."""
-    expected = published_shapes(algorithm)
+    """ConfigError for the first array of `found` that differs from those that a learner of `algorithm` starts from.
+
+    Learner-only tensors and statistics may be absent.
+    """
+    spec, expected = algorithm.network(), start_shapes(algorithm)
+    published = {name for name in parameter_shapes(spec) if not spec.is_learner_only(name)}
     for name, shape in expected.items():
         there = list(found[name].shape) if name in found else "no such tensor"
-        if there != list(shape):
+        if there != list(shape) and (name in found or name in published):
             raise ConfigError(f"{where}: tensor {name}: expected shape {list(shape)}, found {there}; {fix}")
-    known = {*parameter_shapes(algorithm.network()), *algorithm.statistics(), *OBS_STATISTICS}
+    known = {*expected, *OBS_STATISTICS}
     for name, array in found.items():
-        if name not in known and not name.startswith("obs_stats."):
+        if name not in known and "_stats." not in name:
             raise ConfigError(
                 f"{where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; {fix}"
             )

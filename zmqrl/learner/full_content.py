@@ -17,7 +17,7 @@ import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.config.codec import replace
-from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
@@ -139,13 +139,3 @@ def refill(replay: SegmentReplay, arrays: Weights, held: Sequence[TakenSegment])
     replay.load_state(unprefixed("sampler", arrays))
     for ref, meta in held:
         replay.add(ref, meta)
-
-
-def prefixed(prefix: str, arrays: Weights) -> dict[str, Array]:
-    """Names under `prefix/`, as FULL holds them."""
-    return {f"{prefix}/{name}": array for name, array in arrays.items()}
-
-
-def unprefixed(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays under `prefix/`, by their own names."""
-    return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

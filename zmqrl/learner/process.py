@@ -39,7 +39,7 @@ def main(boot: Boot) -> int:
     worker = _worker_here(boot, store, events) if plan.config.mode.in_process else None
     ends = make_backend(plan).learner(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
-    start = load_start_state(boot, store, ends)
+    start = load_start_state(boot, algorithm, store, ends)
     if start.full is not None:
         check_executor(start.full, plan.config.learner.executor)
     session = make_session(plan, algorithm, store, ends, events, start)
@@ -84,7 +84,7 @@ def _report_start(boot: Boot, store: DataStore, events: EventPipe, start: StartS
     damaged = store.passed_over()
     if damaged:
         events.send(agent.ProblemReport(few(damaged), f"not loaded; {_description(start)}"))
-    if start.version is not None and not damaged:
+    if (start.version or start.passed_over) is not None and not damaged:
         events.send(agent.ProblemReport("no full checkpoint was written since the start", _description(start)))
 
 
@@ -99,15 +99,19 @@ def _report_resumed(events: EventPipe, start: StartState) -> None:
 
 
 def _description(start: StartState) -> str:
-    if start.full is not None:
-        return f"the run continues from full checkpoint {start.full.version}"
-    if start.version is not None:
-        return f"the run continues from the weights of version {start.version.version}, with a new optimiser state"
-    return "the run starts from scratch"
+    version, passed_over = start.version, start.passed_over
+    if version is not None:
+        from_scratch = ", ".join(("optimiser", *version.missing))
+        return f"the run continues from the weights of version {version.version}; started from scratch: {from_scratch}"
+    full = start.full
+    at = "the run starts from scratch" if full is None else f"the run continues from full checkpoint {full.version}"
+    if passed_over is not None:
+        at += f", because version {passed_over.version} lacks {', '.join(passed_over.missing)}"
+    return at
 
 
 def _publish_first(session: Session, algorithm: Algorithm, start: StartState) -> Weights:
-    """The weights to start from, published, so that workers act while torch is still being imported.
+    """The weights to start from; what workers need of them is published, while torch is still being imported.
 
     Not announced when the FULL begun from is the last of the run: the learner before ended between it and its report.
     """
@@ -116,9 +120,9 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     elif start.version is not None:
         weights = start.version.weights
     else:
-        spec = algorithm.network()
-        weights = {n: a for n, a in _version_0(session.plan, algorithm).items() if not spec.is_learner_only(n)}
-    notice = session.publisher.save(weights)
+        weights = _version_0(session.plan, algorithm)
+    spec = algorithm.network()
+    notice = session.publisher.save({n: array for n, array in weights.items() if not spec.is_learner_only(n)})
     session.checkpoints.make_start_durable(start.full, weights)
     if session.end.goal_reached(session.progress) is None:
         session.publisher.announce(notice)
@@ -135,7 +139,7 @@ def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> S
 
 
 def _with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
-    """`weights` as published, and the first ones of what is not; a full checkpoint replaces these."""
+    """`weights`, and the first ones of the learner-only tensors that they lack; a full checkpoint replaces these."""
     spec = algorithm.network()
     return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.algorithms.base import Algorithm
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
@@ -17,6 +18,7 @@ from zmqrl.errors import StoreError
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import has_state, held_segments, restore_segments, stored_counters
 from zmqrl.learner.retrying_writer import RetryingWriter
+from zmqrl.learner.start_weights import start_weights
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.replay.limiter import NO_LIMIT
@@ -25,10 +27,13 @@ from zmqrl.types import Version, Weights
 
 @dataclass(frozen=True)
 class PublishedVersion:
-    """What was published last, to start from where no FULL can be loaded: the optimiser's state is not in it."""
+    """What was published last, to start from where no FULL can be loaded."""
 
     version: Version
     weights: Weights
+    """With the statistics that they depend on, as far as it has them."""
+    missing: tuple[str, ...]
+    """Learner-only networks and statistics that it lacks."""
     env_steps: int
     updates: int
 
@@ -41,6 +46,12 @@ class StartState:
     full: Full | None = None
     version: PublishedVersion | None = None
     """async: in place of FULL; in sync the run would have other bits than from its beginning."""
+    passed_over: PublishedVersion | None = None
+    """async: it lacks networks that only a learner has, so the learner starts from the older FULL, or from version 0.
+
+    Next to untrained critics the actor would lose what it has learned. Networks of one moment learn from the replay,
+    which is in the arena: see decision 0033.
+    """
     held: Sequence[TakenSegment] = ()
     """What replay holds, oldest first: the segments of FULL."""
     oldest_incarnation: int = 0
@@ -73,22 +84,25 @@ def _has_full(store: DataStore) -> bool:
         return True
 
 
-def load_start_state(boot: Boot, store: DataStore, ends: LearnerEnds) -> StartState:
+def load_start_state(boot: Boot, algorithm: Algorithm, store: DataStore, ends: LearnerEnds) -> StartState:
     """Call before anything is announced. `TrainingFailed` when the run cannot continue."""
     plan = boot.plan
     if boot.spawn == 0 and not plan.resume:
         return StartState(_new_counters(boot))
     full = _newest_full(plan, store, boot.spawn)
     counters = _counters(boot, store, ends.channel, full)
-    published = _published(store, full) if not plan.config.mode.deterministic and not plan.from_scratch else None
+    found = None
+    if not plan.config.mode.deterministic and not plan.from_scratch:
+        found = _published(store, full, algorithm)
+    published, passed_over = (None, found) if algorithm.network().learner_only else (found, None)
     if published is not None:
         full, counters = None, _at(published, counters, boot.spawn == 0)
     # In single mode the slots died with the learner; and before the first notice nothing was leased.
     if plan.config.mode.in_process or boot.spawn == 0 or ends.channel.last_record() is None:
         held = restore_segments(full.arrays, ends.source) if full is not None else []
-        return StartState(_rebased(plan, counters), full, published, held)
+        return StartState(_rebased(plan, counters), full, published, passed_over, held)
     if not plan.config.mode.deterministic:
-        return _resume(plan, counters, ends, full, published)
+        return replace(_resume(plan, counters, ends, full, published), passed_over=passed_over)
     metas, columns = held_segments(full.arrays) if full is not None else ([], {})
     at = Version(counters.incarnation, counters.n)
     again = ends.source.reattach(at, metas, columns)
@@ -112,15 +126,16 @@ def _newest_full(plan: RunPlan, store: DataStore, spawn: int) -> Full | None:
     return full
 
 
-def _published(store: DataStore, full: Full | None) -> PublishedVersion | None:
+def _published(store: DataStore, full: Full | None, algorithm: Algorithm) -> PublishedVersion | None:
     """The newest version, where no FULL is left but the first of the run, which holds initial weights alone."""
     if full is not None and has_state(full):
         return None
     found = store.newest()
     if found is None or (full is not None and found[0] <= full.version):
         return None
-    weights, meta = tensors.parse(found[1])
-    return PublishedVersion(found[0], weights, int(meta["env_steps"]), int(meta["updates"]))
+    arrays, meta = tensors.parse(found[1])
+    weights, missing = start_weights(arrays, meta, algorithm)
+    return PublishedVersion(found[0], weights, missing, int(meta["env_steps"]), int(meta["updates"]))
 
 
 def _at(published: PublishedVersion, counters: Counters, resumed: bool) -> Counters:

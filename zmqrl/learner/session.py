@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from zmqrl.algorithms.base import Algorithm, LearnResult, Progress
 from zmqrl.config.plan import RunPlan
-from zmqrl.data_stores.base import DataStore
+from zmqrl.data_stores.base import DataStore, unprefixed
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.end_conditions import EndConditions
 from zmqrl.learner.episodes import EpisodeTracker
-from zmqrl.learner.full_content import unprefixed
 from zmqrl.learner.publishing import Publisher
 from zmqrl.learner.reporting import Reporter
 from zmqrl.learner.restore import StartState

@@ -34,7 +34,8 @@ class LearnerContext:
     """What a learner is built from."""
 
     weights: Weights
-    """Every tensor of the network, the learner-only ones too, and the statistics."""
+    """Every tensor of the network, the learner-only ones too, and the statistics: published ones, and of other weights
+    those of `Algorithm.learner_statistics`."""
     device: str = "cpu"
     seed: int = 0
     schedule_env_steps: int = 1

@@ -29,6 +29,8 @@ NORM = "grad_norm"
 
 BUFFER = "buffer."
 """Prefix of those of `Net.tensors` that are buffers of modules."""
+PRIVATE = "private."
+"""Prefix of learner-only tensors in `Net.state`."""
 
 
 class Views(NamedTuple):
@@ -159,14 +161,14 @@ class Net:
 
     def state(self) -> dict[str, Array]:
         """The rest: learner-only tensors, targets, moments and steps of the optimisers."""
-        private = {f"private.{n}": _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
+        private = {PRIVATE + n: _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
         targets = {f"target.{name}": _array(tensor) for name, tensor in self._targets()}
         moments = {f"optimiser.{name}": _array(self.tensors[name]) for name in self._moments()}
         return private | targets | moments
 
     def load_state(self, weights: Weights, state: Weights) -> None:
         """Back to what `weights` and `state` gave, bit for bit."""
-        private = {name.removeprefix("private."): value for name, value in state.items() if name.startswith("private.")}
+        private = {name.removeprefix(PRIVATE): value for name, value in state.items() if name.startswith(PRIVATE)}
         self._load({**weights, **private})
         with torch.no_grad():
             for name, tensor in self._targets():

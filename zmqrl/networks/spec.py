@@ -62,8 +62,13 @@ class NetworkSpec:
 
     def is_learner_only(self, tensor: str) -> bool:
         """Whether a tensor of this name is not published."""
-        return any(tensor == name or tensor.startswith(f"{name}.") for name in self.learner_only)
+        return any(is_part(tensor, name) for name in self.learner_only)
 
     def tower(self, name: str) -> tuple[LayerSpec, ...]:
         """The layers of one tower; KeyError names it when there is none."""
         return dict(self.towers)[name]
+
+
+def is_part(tensor: str, name: str) -> bool:
+    """Whether a tensor belongs to the tower or the free parameter `name`."""
+    return tensor == name or tensor.startswith(f"{name}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zmqrl.types import Array
+from zmqrl.types import Array, Weights
 
 VARIANCE_FLOOR = 1e-8
 
@@ -23,6 +23,22 @@ class RunningStats:
     def empty(cls, size: int) -> RunningStats:
         """Nothing seen yet."""
         return cls(0.0, np.zeros(size), np.zeros(size))
+
+    @classmethod
+    def of_scale(cls, count: float, mean: Array, scale: Array) -> RunningStats:
+        """Those of `count` rows with this mean and `scale`, up to rounding."""
+        return cls(count, mean.copy(), np.maximum(scale**-2.0 - VARIANCE_FLOOR, 0.0) * count)
+
+    @classmethod
+    def load(cls, arrays: Weights, prefix: str) -> RunningStats:
+        """Back from what `state` gave. KeyError: an array is missing."""
+        count, mean, m2 = (arrays[f"{prefix}{name}"].copy() for name in ("count", "mean", "m2"))
+        return cls(float(count[0]), mean, m2)
+
+    def state(self, prefix: str) -> dict[str, Array]:
+        """Copies: `<prefix>count [1]`, `<prefix>mean [D]` and `<prefix>m2 [D]`, float64."""
+        arrays = {"count": np.array([self.count]), "mean": self.mean.copy(), "m2": self.m2.copy()}
+        return {f"{prefix}{name}": array for name, array in arrays.items()}
 
     def merge(self, rows: Array) -> RunningStats:
         """With `rows [B, D]` added, by the parallel formula (Chan, Golub & LeVeque 1979, equation 2.1)."""
