@@ -1,4 +1,4 @@
-"""A terminal that is closed during a run ends it as Ctrl-C does."""
+"""A terminal that is closed during a run ends it as Ctrl-C does. A run may begin without standard streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cli.commands import ENDLESS
+import pytest
+
+from tests.cli.commands import ENDLESS, RUN
+from tests.waiting import until
 
 IN_THE_TERMINAL = """
 import fcntl, os, signal, sys, termios
@@ -37,6 +40,17 @@ def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
         process.wait()
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
     assert told.exists()
+
+
+@pytest.mark.parametrize("flags", [(), ("--plain",), ("--detach",)], ids=" ".join)
+def test_a_run_without_standard_streams(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    run, told = tmp_path / "run", tmp_path / "told"
+    words = (*RUN, "--set", f"on_end=touch {told}", "--run-dir", str(run), *flags)
+    words = tuple(word for word in words if word != "--plain" or flags == ("--plain",))
+    command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-m", "zmqrl", *words]
+    subprocess.run(command, timeout=60, check=True)
+    until(told.exists, "on_end", 60.0)
+    assert json.loads((run / "summary.json").read_text())["status"] == "done"
 
 
 def _await_env_steps(terminal: int, status: Path) -> None:
