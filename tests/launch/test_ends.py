@@ -154,6 +154,20 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
     assert not await_gone(processes, 0.0)
 
 
+def test_after_a_kill_an_interrupt_ends_the_wait_for_on_end(run_dir: Path, started: list[Run]) -> None:
+    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 60")
+    started.append(run)
+    run.ready()
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    run.process.send_signal(signal.SIGINT)
+    until((run_dir / "told").exists, "on_end", START_S)
+    time.sleep(1.5)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(20.0) == 130
+    assert "on_end: interrupted" in run.end()[2]
+
+
 def test_deaf_worker_is_killed_and_named(run_dir: Path) -> None:
     code, out, err = StandInRun(run_dir, "worker=deaf", "train_s=2").end()
     assert code == 0, err

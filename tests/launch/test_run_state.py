@@ -226,6 +226,29 @@ def test_a_terminal_that_is_closed_interrupts_and_never_kills() -> None:
         assert signals.request == Request.INTERRUPT
 
 
+@pytest.mark.parametrize(
+    "before",
+    [(), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP,), (signal.SIGUSR1,)],
+    ids=["no", "kill", "hup", "stop"],
+)
+def test_an_interrupt_is_further_than_every_request_before(before: tuple[int, ...]) -> None:
+    clock = [0.0]
+    signals = StopSignals(lambda: clock[0])
+    for number in before:
+        signals.note(number)
+        clock[0] += 2.0
+    is_further = signals.further()
+    for number in before[-1:]:
+        if number != signal.SIGINT:
+            signals.note(number)
+    assert not is_further(), "a stop or a closed terminal, again"
+    signals.note(signal.SIGINT)
+    assert is_further()
+    after = signals.further()
+    signals.note(signal.SIGTERM)
+    assert not after(), "the same press"
+
+
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:
     directory = RunDirectory.create(state.plan)
     assert to_json(read_config(directory.path)) == to_json(state.plan.config)

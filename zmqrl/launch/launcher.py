@@ -178,9 +178,7 @@ class Launcher:
 
     def _notify_end(self, directory: RunDirectory, summary: Summary) -> None:
         """The directory is free by now: the command may resume the run."""
-        request = self._signals.request
-        interrupted = lambda: self._signals.request > request  # noqa: E731
-        for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
+        for problem in notify_end(self._plan.config, directory.path, summary, self._signals.further()):
             self._print(problem, sys.stderr)
 
     def _print(self, text: object, stream: TextIO | None = None) -> None:
@@ -227,13 +225,14 @@ class Launcher:
         if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
             mirror.abandon()
             return
-        reported, request = len(self._state.problems), self._signals.request
+        reported, interrupted = len(self._state.problems), self._signals.further()
+        is_killed = self._signals.request is Request.KILL
         mirror.end()
-        is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
-        if mirror.is_alive and request is not Request.KILL:
+        is_complete = mirror.is_complete(COPY_S, interrupted)
+        if mirror.is_alive and not is_killed:
             wait_s = self._plan.config.store.wait_s
             self._print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
-            is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
+            is_complete = mirror.is_complete(wait_s, interrupted)
         mirror.abandon()
         for problem in self._state.problems[reported:]:
             self._print(problem, sys.stderr)
