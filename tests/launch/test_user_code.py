@@ -47,18 +47,69 @@ def test_of_a_clean_repository(repository: Path) -> None:
     assert snapshot.named("x.diff").repository.diff is None
 
 
+def applied(repository: Path, snapshot: Snapshot, clone: Path) -> Path:
+    """A clone with the commit and the changes of a record, as docs/records.md has it."""
+    diff = clone.with_name("x.diff")
+    diff.write_bytes(snapshot.changes)
+    git(clone.parent, "clone", "-q", str(repository), str(clone))
+    git(clone, "checkout", "-q", str(snapshot.repository.commit))
+    git(clone, "apply", str(diff))
+    return clone
+
+
 def test_changes_can_be_applied_to_the_commit(repository: Path, tmp_path: Path) -> None:
     (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
     (repository / "staged.py").write_text("x = 1\n")
     git(repository, "add", "staged.py")
-    snapshot = only()
-    (tmp_path / "x.diff").write_bytes(snapshot.changes)
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(repository), str(clone))
-    git(clone, "checkout", "-q", str(snapshot.repository.commit))
-    git(clone, "apply", str(tmp_path / "x.diff"))
+    clone = applied(repository, only(), tmp_path / "clone")
     assert (clone / "my_walk" / "envs.py").read_text() == "STEP = 2\n"
     assert (clone / "staged.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "diff.noprefix=true",
+        "diff.mnemonicPrefix=true",
+        "diff.context=0",
+        "diff.external=false",
+        "diff.py.textconv=false",
+        "color.diff=always",
+        "color.ui=always",
+    ],
+)
+def test_settings_of_the_user_change_no_record(repository: Path, tmp_path: Path, setting: str) -> None:
+    lines = [f"x{n} = {n}\n" for n in range(20)]
+    (repository / "top.py").write_text("".join(lines))
+    (repository / ".gitattributes").write_text("*.py diff=py\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    git(repository, "config", *setting.split("="))
+    lines[10] = "x10 = 100\n"
+    (repository / "top.py").write_text("".join(lines))
+    clone = applied(repository, only(), tmp_path / "clone")
+    assert (clone / "top.py").read_text() == "".join(lines)
+
+
+def test_binary_files_are_named_and_the_other_changes_can_be_applied(repository: Path, tmp_path: Path) -> None:
+    names = ["moved.dat", "policy é.dat", ":(top)odd.dat"]
+    for name in names:
+        (repository / name).write_bytes(bytes(range(256)))
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
+    git(repository, "mv", "moved.dat", "there.dat")
+    for name in ("there.dat", *names[1:]):
+        (repository / name).write_bytes(bytes(range(256)) + b"\x00")
+    snapshot = only()
+    clone = applied(repository, snapshot, tmp_path / "clone")
+    assert (clone / "my_walk" / "envs.py").read_text() == "STEP = 2\n"
+    assert set(snapshot.repository.binary) == {*names, "there.dat"}
+    assert snapshot.repository.binary_left_out == 0
+    git(repository, "checkout", "-q", "my_walk")
+    snapshot = only()
+    assert snapshot.named("x.diff").repository.diff is None, "nothing else was changed"
+    assert len(snapshot.repository.binary) == 4
 
 
 def test_untracked_files_are_listed_and_ignored_ones_are_not(repository: Path) -> None:

@@ -22,7 +22,14 @@ MOST_LISTED = 200
 MOST_REPOSITORIES = 4
 GIT_S = 5.0
 """Time limit of each git command; one that takes longer leaves its part out."""
-ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+ENVIRONMENT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_DIFF_OPTS": "", "LC_ALL": "C"}
+DIFF = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--unified=3", "--submodule=short"),
+)
+"""For `git apply`, whatever the user's git is configured to show."""
+BINARY = b"-\t-\t"
+"""Before the name of a binary file in `--numstat`."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,9 @@ class Repository:
     """File with the changes since the commit, next to this record; None: nothing changed, or they are not recorded."""
     is_diff_cut: bool = False
     """The changes exceed `MOST_DIFF_BYTES`: the file has their beginning."""
+    binary: tuple[str, ...] = ()
+    """Changed binary files: the first `MOST_LISTED`. Their changes are not recorded."""
+    binary_left_out: int = 0
     untracked: tuple[str, ...] = ()
     """Files and folders that git does not know: the first `MOST_LISTED`. Their content is not recorded."""
     untracked_left_out: int = 0
@@ -104,23 +114,36 @@ def _snapshot(root: Path, with_diff: bool) -> Snapshot:
         return Snapshot(Repository(str(root), None, error=error.splitlines()[0]))
     branch = _git(root, "symbolic-ref", "--short", "-q", "HEAD")[0].decode(errors="replace").strip() or None
     listed, _ = _git(root, "ls-files", "--others", "--exclude-standard", "--directory", "-z", most=MOST_LISTED_BYTES)
-    untracked = [name.decode(errors="replace") for name in listed.split(b"\0") if name]
-    diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
-    changes = _git(root, *diff, most=MOST_DIFF_BYTES + 1)[0] if with_diff and commit is not None else b""
+    untracked = [name for name in listed.split(b"\0") if name]
+    changes, binary = _changes(root) if with_diff and commit is not None else (b"", [])
     repository = Repository(
         str(root),
         commit,
         branch,
         is_diff_cut=len(changes) > MOST_DIFF_BYTES,
-        untracked=tuple(untracked[:MOST_LISTED]),
+        binary=_shown(binary),
+        binary_left_out=max(0, len(binary) - MOST_LISTED),
+        untracked=_shown(untracked),
         untracked_left_out=max(0, len(untracked) - MOST_LISTED),
     )
     return Snapshot(repository, changes[:MOST_DIFF_BYTES])
 
 
-def _git(root: Path, *arguments: str, most: int = 4096) -> tuple[bytes, str]:
+def _shown(names: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(name.decode(errors="replace") for name in names[:MOST_LISTED])
+
+
+def _changes(root: Path) -> tuple[bytes, list[bytes]]:
+    """Of text files since the commit, one byte more than `MOST_DIFF_BYTES` at most; and the changed binary files."""
+    counts, _ = _git(root, *DIFF, "--numstat", "--no-renames", "-z", "HEAD", most=MOST_DIFF_BYTES)
+    binary = [line.removeprefix(BINARY) for line in counts.split(b"\0") if line.startswith(BINARY)]
+    paths = (b":(top)", *(b":(top,exclude,literal)" + name for name in binary))
+    return _git(root, *DIFF, "HEAD", "--", *paths, most=MOST_DIFF_BYTES + 1)[0], binary
+
+
+def _git(root: Path, *arguments: str | bytes, most: int = 4096) -> tuple[bytes, str]:
     """The first `most` bytes of the output of a git command, and its errors; nothing if it fails or takes too long."""
-    command = ["git", "-C", str(root), *arguments]
+    command: list[str | bytes] = ["git", "-C", str(root), *arguments]
     try:
         process = subprocess.Popen(
             command,
