@@ -25,11 +25,11 @@ def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.
     tell(state, "ready", role="worker", index=0)
     view = live.LiveView()
     for at in range(2):
-        view.update(lambda: status_of(state, time.time()), float(at))
+        view.update(lambda: status_of(state, time.time(), 2.0), float(at))
         assert screen.getvalue().rpartition("\n")[2].strip() == ""
         view.message("a message")
     tell(state, "worker", role="worker", index=0, env_steps=4321, env_steps_per_s=1.0, wait_fraction=0.0, episodes=2)
-    view.close(lambda: status_of(state, time.time()))
+    view.close(lambda: status_of(state, time.time(), 2.0))
     assert "4,321" in screen.getvalue().rpartition("a message")[2], "the last frame is that of the end"
 
 
@@ -41,7 +41,7 @@ def test_the_key_that_stops_a_run_is_shown_until_it_ends(
 ) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(live, "Console", lambda: Console(file=screen, force_terminal=True, width=120, height=24))
-    status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time()), "phase": phase}
+    status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time(), 2.0), "phase": phase}
     view = live.LiveView()
     view.update(lambda: status, 0.0)
     view.close(lambda: status)
@@ -52,7 +52,7 @@ def test_the_first_of_the_plain_lines_names_the_run_and_its_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    status = status_of(RunState(plan), time.time())
+    status = status_of(RunState(plan), time.time(), 2.0)
     view = PlainView()
     view.update(lambda: status, 1.0)
     assert capsys.readouterr().out == "", "before the first metrics"

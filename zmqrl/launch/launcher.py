@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -209,7 +208,7 @@ class Launcher:
             for event in self._orchestrator.monitor(0.0):
                 self._take_last(event, recorder)
             self._files.attempt("metrics", recorder.close)
-            view.close(partial(status_of, self._state, time.time()))
+            view.close(self._status)
         code = self._sum_up(directory, teardown)
         if self._mirror is not None:
             self._finish_copies(self._mirror, code)
@@ -276,8 +275,7 @@ class Launcher:
                     self.request_stop()
                 if self._state.has_begun and self._environment is not None and self._environment.is_due:
                     self._record_environment(directory)
-            now_unix = time.time()
-            view.update(partial(status_of, self._state, now_unix), now_unix)
+            view.update(self._status, now)
         lost = lost_agent(self._state)
         if lost is not None and self._signals.request is not Request.KILL:
             self._state.note(lost)
@@ -300,9 +298,11 @@ class Launcher:
         if self._environment is not None:
             self._files.attempt("environment", self._environment.write, directory.path)
 
+    def _status(self) -> dict[str, Any]:
+        return status_of(self._state, time.time(), self._state.wall_s)
+
     def _write_status(self, directory: RunDirectory) -> None:
-        status = status_of(self._state, time.time())
-        self._files.attempt("status.json", directory.write, "status.json", status)
+        self._files.attempt("status.json", directory.write, "status.json", self._status())
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
@@ -330,14 +330,14 @@ class Launcher:
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
         match event.event:
             case agent.Metrics() as metrics:
-                recorder.record(time.time(), self._state.env_steps, metrics.values)
+                recorder.record(self._state.wall_s, self._state.env_steps, metrics.values)
             case agent.Score() as score:
                 scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
-                recorder.record(score.wall, score.env_steps, scores)
+                recorder.record(self._state.wall_s, score.env_steps, scores)
             case agent.WorkerRates() as worker:
                 rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
                 recorder.record(
-                    time.time(),
+                    self._state.wall_s,
                     self._state.env_steps,
                     {f"worker_{event.index}_{name}": rate for name, rate in rates.items()},
                 )
@@ -462,7 +462,7 @@ class Launcher:
             return exit_code
         if not self._taken_over:
             self._record_environment(directory)
-        self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
+        self._summary = summarise(self._plan, self._state, status, exit_code, error, self._state.wall_s)
         self._write_summary(directory, to_json(self._summary))
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())

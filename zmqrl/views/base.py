@@ -22,7 +22,7 @@ class View(ABC):
 
     @abstractmethod
     def update(self, status: Status, now: float) -> None:
-        """Show the run at unix time `now`. Called often; a view that is due calls `status` and draws it."""
+        """Show the run at monotonic time `now`. Called often; a view that is due calls `status` and draws it."""
 
     @abstractmethod
     def message(self, text: str) -> None:
