@@ -85,6 +85,15 @@ def test_closed_standard_descriptors_are_the_null_device(tmp_path: Path, closed:
     assert [name == os.devnull for name in seen] == [number in closed for number in range(3)]
 
 
+def test_a_character_that_the_terminal_does_not_have_is_replaced() -> None:
+    """`status -f` draws with such characters, and paths may have any."""
+    code = "import sys; from zmqrl.cli.main import main; sys.argv[1:] = ['version']\n"
+    code += "try: main()\nexcept SystemExit: print('\u2501')\n"
+    environment = {**os.environ, "PYTHONIOENCODING": "iso8859-1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=20, check=True)
+    assert done.stdout.endswith(b"\n?\n")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
     shown = zmqrl(name, "--help")

@@ -14,6 +14,7 @@ from tests.launch.test_run_state import tell
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.views import live
+from zmqrl.views.base import LastingView, Status, View
 from zmqrl.views.plain import PlainView
 
 
@@ -61,6 +62,46 @@ def test_the_first_of_the_plain_lines_names_the_run_and_its_directory(
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"run {plan.run_id}: {plan.config.run.mode}, in {plan.run_dir}"
     assert len(lines) == 2 and all("10/s" in line for line in lines)
+
+
+class Broken(View):
+    """Shows nothing, and is closed."""
+
+    is_closed = False
+
+    def update(self, status: Status, now: float) -> None:
+        raise ValueError("a terminal that is not there")
+
+    def message(self, text: str) -> None:
+        raise ValueError("a terminal that is not there")
+
+    def close(self, status: Status) -> None:
+        self.is_closed = True
+        raise ValueError("a terminal that is not there")
+
+
+@pytest.mark.parametrize("first", ["update", "message", "close"])
+def test_a_view_that_fails_is_replaced_by_plain_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    current = {
+        **status_of(RunState(stand_in_plan(tmp_path / "run")), time.time(), 2.0),
+        "metrics": {"updates_per_s": 1.0},
+    }
+    broken = Broken()
+    view = LastingView(broken)
+    calls = {
+        "update": lambda: view.update(lambda: current, 1.0),
+        "message": lambda: view.message("a message"),
+        "close": lambda: view.close(lambda: current),
+    }
+    calls[first]()
+    assert broken.is_closed, "the terminal is as it was"
+    for call in calls.values():
+        call()
+    out, err = capsys.readouterr()
+    assert "/run" in out and err.count("a terminal that is not there") == 1
+    assert err.count("a message") == (2 if first == "message" else 1)
 
 
 def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -116,7 +117,7 @@ def cli(context: click.Context, until_eof: bool) -> None:
 
 def main() -> None:
     """Run the command line; every `ZmqrlError` is one message and its exit code."""
-    _open_standard_streams()
+    _prepare_standard_streams()
     prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -140,8 +141,12 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _open_standard_streams() -> None:
-    """The null device on each closed descriptor of 0 to 2, which a socket would get, and as the stream of Python."""
+def _prepare_standard_streams() -> None:
+    """Standard streams that no command fails by.
+
+    A closed descriptor of 0 to 2, which a socket would get, is the null device; so is its stream, which would be None.
+    A character that the terminal does not have is replaced.
+    """
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(null, True)
     os.close(null)
@@ -149,6 +154,8 @@ def _open_standard_streams() -> None:
         if getattr(sys, name) is None:
             stream = open(number, mode, buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -37,7 +37,7 @@ from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
-from zmqrl.views.base import View, make_view
+from zmqrl.views.base import QuietView, View, make_view
 from zmqrl.views.problem import Problem
 
 BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
@@ -193,9 +193,10 @@ class Launcher:
         except ConfigError:
             directory.discard()
             raise
-        view = make_view(self._plain, self._quiet)
+        view: View = QuietView()
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
+            view = make_view(self._plain, self._quiet)
             self._warn(view)
             self._watch(directory, recorder, view)
         except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
