@@ -24,6 +24,7 @@ def stand_in_plan(run_dir: Path, mode: ModeName = "sync", workers: int = 2, **be
         ),
         restart=RestartSection(max=int(behaviour.get("restarts", 1)), backoff_s=0.05),
         evaluator=EvaluatorSection(final_limit_s=1.0),
+        on_end=behaviour.get("on_end"),
     )
     return RunPlan(
         run_id=f"test-{time.monotonic_ns()}",

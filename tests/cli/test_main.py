@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,16 @@ from zmqrl.cli.train import MODES
 from zmqrl.types import MODES as KNOWN_MODES
 
 HEAVY = ("numpy", "torch", "zmq", "gymnasium", "pydantic", "rich", "matplotlib", "tensorboard", "yaml")
+IN_A_COMMAND = """
+import os, subprocess, sys
+from zmqrl.cli.main import main
+seen, sys.argv[1:] = sys.argv[1], ["version"]
+try: main()
+except SystemExit: pass
+assert [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]
+names = "import os, sys; print(*(os.readlink(f'/proc/self/fd/{n}') for n in range(3)), file=open(sys.argv[1], 'w'))"
+subprocess.run([sys.executable, "-c", names, seen], check=True)
+"""
 
 
 def test_help_names_every_command(zmqrl: Command) -> None:
@@ -62,6 +73,25 @@ def test_a_reader_that_has_read_enough_is_no_failure() -> None:
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (1,), (0, 2)])
+def test_closed_standard_descriptors_are_the_null_device(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """Also those of child processes. A socket would get their numbers, and `sys.stdout` would be None."""
+    closing = " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closing}', sys.executable, IN_A_COMMAND, tmp_path / "seen"]
+    subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=30, check=True)
+    seen = (tmp_path / "seen").read_text().split()
+    assert [name == os.devnull for name in seen] == [number in closed for number in range(3)]
+
+
+def test_a_character_that_the_terminal_does_not_have_is_replaced() -> None:
+    """`status -f` draws with such characters, and paths may have any."""
+    code = "import sys; from zmqrl.cli.main import main; sys.argv[1:] = ['version']\n"
+    code += "try: main()\nexcept SystemExit: print('\u2501')\n"
+    environment = {**os.environ, "PYTHONIOENCODING": "iso8859-1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=20, check=True)
+    assert done.stdout.endswith(b"\n?\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -393,9 +393,10 @@ def test_clean_removes_what_a_dead_run_left(
     (root / "dead").mkdir(parents=True)
     (root / "held").mkdir()
     (root / "dead" / "control").touch()
-    with socket.socket(socket.AF_UNIX) as bound:
+    with socket.socket(socket.AF_UNIX) as bound, socket.socket(socket.AF_UNIX) as other:
         bound.bind(str(root / "held" / "control"))
         bound.listen()
+        other.bind(bytes(tmp_path) + b"/\xff")  # of any process of the machine
         here = json.loads((Path(shutil.copytree(finished, "runs")) / "seed-1" / "run.json").read_text())["run_id"]
         (root / here).mkdir()
         ended = zmqrl("clean")

@@ -77,6 +77,12 @@ def test_without_a_log_folder_it_is_executed(tmp_path: Path) -> None:
     assert (tmp_path / "done").exists()
 
 
+def test_without_a_standard_output_it_is_executed(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert run("echo x", run_dir) is None
+    assert (run_dir / "logs" / LAUNCHER_LOG).read_text() == "x\n"
+
+
 def send(webhook: str, limit_s: float = 20.0, interrupted: bool = False) -> str | None:
     return post(webhook, FACTS, limit_s, lambda: interrupted)
 

@@ -154,6 +154,20 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
     assert not await_gone(processes, 0.0)
 
 
+def test_after_a_kill_an_interrupt_ends_the_wait_for_on_end(run_dir: Path, started: list[Run]) -> None:
+    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 60")
+    started.append(run)
+    run.ready()
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    run.process.send_signal(signal.SIGINT)
+    until((run_dir / "told").exists, "on_end", START_S)
+    time.sleep(1.5)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(20.0) == 130
+    assert "on_end: interrupted" in run.end()[2]
+
+
 def test_deaf_worker_is_killed_and_named(run_dir: Path) -> None:
     code, out, err = StandInRun(run_dir, "worker=deaf", "train_s=2").end()
     assert code == 0, err
@@ -339,6 +353,29 @@ def test_a_run_for_several_hosts_of_which_none_can_be_used_does_not_train_here_a
     assert ("b: no route" in json.loads((run_dir / "summary.json").read_text())["error"]) and not readied
     sent = [call.args[1] for call in orchestrator.command.call_args_list]
     assert (Stop() in sent) == bool(here)
+
+
+def test_a_clock_that_steps_back_changes_no_wall_s(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, step_s = time.time, 0.0
+    monkeypatch.setattr("time.time", lambda: real() + step_s)
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.undeploy.return_value = Teardown(1)
+
+    def events() -> Iterator[list[HostEvent]]:
+        nonlocal step_s
+        for seconds in (0.0, -3600.0):
+            step_s = seconds
+            score = host_event("local", "score", role="evaluator", index=0, wall=time.time())
+            yield [host_event("local", "metrics", role="learner", index=0), score]
+        yield [host_event("local", "finished"), HostEvent("local", AgentExited(0, True))]
+
+    orchestrator.monitor.side_effect = chain(events(), repeat([]))
+    Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
+    rows = [json.loads(line)["wall_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    files = [json.loads((run_dir / name).read_text()) for name in ("status.json", "summary.json")]
+    assert len(rows) == 4 and rows == sorted(rows)
+    assert all(0.0 <= seconds < 60.0 for seconds in (*rows, *(file["wall_s"] for file in files)))
+    assert abs(files[0]["written_at"] - time.time()) < 60.0, "commands compare it with the clock"
 
 
 def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:

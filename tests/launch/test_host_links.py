@@ -450,12 +450,12 @@ def test_requests_are_served(links: Links, tmp_path: Path) -> None:
 
 def test_a_run_of_one_host_takes_no_other_and_refuses_all_that_was_requested_with_it(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"local": 1, "b": 0, "c": 0}))
-    before = status_of(links.state, 0.0)
+    before = status_of(links.state, 0.0, 0.0)
     answer = links.serve(tmp_path, '{"scale": {"local": 2, "c": 1}}', 1.0)
     assert "refused" in answer and "c cannot join this run: the run was started on one host" in answer
     assert (len(links.orchestrator.deployed), links.orchestrator.commands(SetWorkers)) == (1, [])
     assert "c: not part of this run" in links.serve(tmp_path, '{"scale": {"c": 0}}', 3.0)
-    assert status_of(links.state, 0.0) == before
+    assert status_of(links.state, 0.0, 0.0) == before
 
 
 def stored_hosts(tmp_path: Path) -> list[str]:

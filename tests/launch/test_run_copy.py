@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import msgspec
@@ -123,6 +124,18 @@ def test_a_damaged_checkpoint_is_reported_and_not_copied(run: Path, tmp_path: Pa
     assert receive(sent(run, tmp_path / "copy"), tmp_path / "copy", warnings=warnings).is_done
     assert len(warnings) == 1 and warnings[0].startswith("checkpoints/full-0-3.safetensors is not copied: ")
     assert "checkpoints/full-0-3.safetensors" not in content(tmp_path / "copy")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_named_and_the_others_are_copied(run: Path, tmp_path: Path) -> None:
+    odd, copy = os.fsdecode(b"r\xe9sum\xe9.txt"), tmp_path / "copy"
+    whole, warnings = expected(run), list[str]()
+    (run / "logs" / odd).write_text("x")
+    copy.mkdir()
+    (copy / odd).write_text("y")  # of a copy that something else has made
+    assert receive(sent(run, copy), copy, warnings=warnings).is_done
+    (copy / odd).unlink()
+    assert content(copy) == whole
+    assert warnings == ["logs/r\\xe9sum\\xe9.txt is not copied: its name is not UTF-8"]
 
 
 def frames(*parts: tuple[bytes, bytes]) -> bytes:

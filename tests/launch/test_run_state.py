@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def tell(state: RunState, name: str, **data: Any) -> None:
 
 def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> None:
     assert [field.name for field in dataclasses.fields(Summary)] == SUMMARY_KEYS
-    summary = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    summary = summarise(state.plan, state, "failed", 1, "why", 2.0)
     assert (summary.env_steps, summary.ledger, summary.bottleneck, summary.wall_s) == (None, None, None, 2.0)
 
 
@@ -113,15 +114,26 @@ def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
     assert state.first_step_at == 2.0
 
 
+def test_steps_of_the_clock_change_no_wall_s(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, now = RunState(replace(state.plan, started_at=time.time() - 4.0)), time.monotonic()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: now + 3.0)
+    assert state.wall_s == pytest.approx(7.0, abs=0.5)
+    assert status_of(state, 0.0, state.wall_s)["wall_s"] == round(state.wall_s, 1)
+
+
 @pytest.mark.parametrize("before", [0, 40])
 def test_the_time_to_go_is_that_of_the_speed_since_the_start_or_the_resume(state: RunState, before: int) -> None:
     total = state.plan.config.run.total_env_steps
     if before:
         tell(state, "resumed", version="0-7", env_steps=before, written_at=None)
     tell(state, "first_step", role="worker", index=0, wall=100.0)
-    assert (status_of(state, 110.0)["progress"], status_of(state, 110.0)["eta_s"]) == (round(before / total, 4), None)
+    assert (status_of(state, 110.0, 11.0)["progress"], status_of(state, 110.0, 11.0)["eta_s"]) == (
+        round(before / total, 4),
+        None,
+    )
     tell(state, "metrics", role="learner", index=0, values={"env_steps": before + 20})
-    assert status_of(state, 110.0)["eta_s"] == round((total - before - 20) / 2.0, 1)
+    assert status_of(state, 110.0, 11.0)["eta_s"] == round((total - before - 20) / 2.0, 1)
 
 
 def test_ready_is_lost_with_the_process(state: RunState) -> None:
@@ -145,13 +157,13 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
 
 def test_a_run_that_ended_before_its_first_update_counts_what_the_ledger_has(state: RunState) -> None:
     account = Ledger(produced=1_600, stored=1_500, in_flight=100, dropped={}, duplicates_refused=0)
-    unknown = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    unknown = summarise(state.plan, state, "failed", 1, "why", 2.0)
     assert final_lines(unknown) == f"run {state.plan.run_id}: failed in 2.0 s"
     tell(state, "finished", ledger=account)
-    summary = summarise(state.plan, state, "failed", 1, "why", state.plan.started_at + 2)
+    summary = summarise(state.plan, state, "failed", 1, "why", 2.0)
     assert (summary.env_steps, summary.updates, summary.trained_env_steps) == (1_500, None, 1_500)
     assert final_lines(summary).splitlines()[0] == f"run {state.plan.run_id}: failed, 1,500 env steps in 2.0 s"
-    resumed = summarise(replace(state.plan, resume=True), state, "failed", 1, "why", state.plan.started_at + 2)
+    resumed = summarise(replace(state.plan, resume=True), state, "failed", 1, "why", 2.0)
     assert resumed.env_steps is None, "the start of this attempt is unknown"
 
 
@@ -161,7 +173,7 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
     for (role, index), cause in exits:
         tell(state, "exit", role=role, index=index, pid=1, code=1, expected=False, cause=cause)
         tell(state, "restart", role=role, index=index, in_s=0.5)
-    summary = summarise(state.plan, state, "done", 0, None, state.plan.started_at + 2)
+    summary = summarise(state.plan, state, "done", 0, None, 2.0)
     assert "\n".join(final_lines(summary).splitlines()[1:4]) == (
         f"  restarts 4\n    3 of worker: {faults[0]}\n    1 of broker: signal SIGKILL"
     )
@@ -173,9 +185,9 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
 
 
 def test_workers_that_are_added_start_while_the_run_trains(state: RunState) -> None:
-    assert status_of(state, 0.0)["phase"] == "starting"
+    assert status_of(state, 0.0, 0.0)["phase"] == "starting"
     tell(state, "first_step", role="worker", index=0, wall=3.0)
-    assert not state.all_ready and status_of(state, 0.0)["phase"] == "running"
+    assert not state.all_ready and status_of(state, 0.0, 0.0)["phase"] == "running"
 
 
 def test_the_final_score_is_not_replaced(state: RunState) -> None:
@@ -188,9 +200,9 @@ def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
     from rich.console import Console
 
     for _ in range(2):
-        json.dumps(status_of(state, state.plan.started_at + 10))
+        json.dumps(status_of(state, state.plan.started_at + 10, 10.0))
         console = Console(record=True, width=150)
-        console.print(render(status_of(state, state.plan.started_at + 10)))
+        console.print(render(status_of(state, state.plan.started_at + 10, 10.0)))
         tell(state, "started", role="worker", index=0, pid=1, start_time=1, spawn=0)
         tell(state, "first_step", role="worker", index=0, wall=state.plan.started_at + 1)
         tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.2, env_steps_per_s=5.0, episodes=1)
@@ -199,7 +211,7 @@ def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
     text = console.export_text()
     for word in ("64/128", "bottleneck: workers", "return 12.0", "local", "eta 0:00:09"):
         assert word in text
-    assert "50.0%  64 env steps  1,234/s" in line_of(status_of(state, state.plan.started_at + 10))
+    assert "50.0%  64 env steps  1,234/s" in line_of(status_of(state, state.plan.started_at + 10, 10.0))
 
 
 def test_sparkline_and_duration() -> None:
@@ -231,6 +243,29 @@ def test_a_terminal_that_is_closed_interrupts_and_never_kills() -> None:
         clock[0] = at
         signals.note(signal.SIGHUP)
         assert signals.request == Request.INTERRUPT
+
+
+@pytest.mark.parametrize(
+    "before",
+    [(), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP,), (signal.SIGUSR1,)],
+    ids=["no", "kill", "hup", "stop"],
+)
+def test_an_interrupt_is_further_than_every_request_before(before: tuple[int, ...]) -> None:
+    clock = [0.0]
+    signals = StopSignals(lambda: clock[0])
+    for number in before:
+        signals.note(number)
+        clock[0] += 2.0
+    is_further = signals.further()
+    for number in before[-1:]:
+        if number != signal.SIGINT:
+            signals.note(number)
+    assert not is_further(), "a stop or a closed terminal, again"
+    signals.note(signal.SIGINT)
+    assert is_further()
+    after = signals.further()
+    signals.note(signal.SIGTERM)
+    assert not after(), "the same press"
 
 
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:

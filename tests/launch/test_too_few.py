@@ -39,7 +39,7 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
     assert too_few.check(links.state, 102.0 + SETTLE_S - 0.1) is None, "a worker that is restarted is back by then"
     assert not links.state.paused
     problem = too_few.check(links.state, 102.0 + SETTLE_S)
-    assert links.state.paused and status_of(links.state, 0.0)["phase"] == "paused"
+    assert links.state.paused and status_of(links.state, 0.0, 0.0)["phase"] == "paused"
     for text in ("1 worker is ready, min_workers is 3: b is lost", "for at most limits.too_few_s (60 s)"):
         assert text in str(problem)
     assert too_few.check(links.state, 150.0) is None, "once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -43,22 +44,75 @@ def test_of_a_clean_repository(repository: Path) -> None:
     snapshot = only()
     found = snapshot.repository
     assert (found.root, found.commit, found.branch) == (str(repository), git(repository, "rev-parse", "HEAD"), "trunk")
-    assert (snapshot.changes, found.untracked, found.is_diff_cut) == (b"", (), False)
+    assert (snapshot.changes, found.untracked, found.is_diff_cut, found.error) == (b"", (), False, None)
+    git(repository, "checkout", "-q", "--detach")
+    assert (only().repository.branch, only().repository.error) == (None, None)
     assert snapshot.named("x.diff").repository.diff is None
+
+
+def applied(repository: Path, snapshot: Snapshot, clone: Path) -> Path:
+    """A clone with the commit and the changes of a record, as docs/records.md has it."""
+    diff = clone.with_name("x.diff")
+    diff.write_bytes(snapshot.changes)
+    git(clone.parent, "clone", "-q", str(repository), str(clone))
+    git(clone, "checkout", "-q", str(snapshot.repository.commit))
+    git(clone, "apply", str(diff))
+    return clone
 
 
 def test_changes_can_be_applied_to_the_commit(repository: Path, tmp_path: Path) -> None:
     (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
     (repository / "staged.py").write_text("x = 1\n")
     git(repository, "add", "staged.py")
-    snapshot = only()
-    (tmp_path / "x.diff").write_bytes(snapshot.changes)
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", str(repository), str(clone))
-    git(clone, "checkout", "-q", str(snapshot.repository.commit))
-    git(clone, "apply", str(tmp_path / "x.diff"))
+    clone = applied(repository, only(), tmp_path / "clone")
     assert (clone / "my_walk" / "envs.py").read_text() == "STEP = 2\n"
     assert (clone / "staged.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "diff.noprefix=true",
+        "diff.mnemonicPrefix=true",
+        "diff.context=0",
+        "diff.external=false",
+        "diff.py.textconv=false",
+        "color.diff=always",
+        "color.ui=always",
+    ],
+)
+def test_settings_of_the_user_change_no_record(repository: Path, tmp_path: Path, setting: str) -> None:
+    lines = [f"x{n} = {n}\n" for n in range(20)]
+    (repository / "top.py").write_text("".join(lines))
+    (repository / ".gitattributes").write_text("*.py diff=py\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    git(repository, "config", *setting.split("="))
+    lines[10] = "x10 = 100\n"
+    (repository / "top.py").write_text("".join(lines))
+    clone = applied(repository, only(), tmp_path / "clone")
+    assert (clone / "top.py").read_text() == "".join(lines)
+
+
+def test_binary_files_are_named_and_the_other_changes_can_be_applied(repository: Path, tmp_path: Path) -> None:
+    names = ["moved.dat", "policy é.dat", ":(top)odd.dat"]
+    for name in names:
+        (repository / name).write_bytes(bytes(range(256)))
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    (repository / "my_walk" / "envs.py").write_text("STEP = 2\n")
+    git(repository, "mv", "moved.dat", "there.dat")
+    for name in ("there.dat", *names[1:]):
+        (repository / name).write_bytes(bytes(range(256)) + b"\x00")
+    snapshot = only()
+    clone = applied(repository, snapshot, tmp_path / "clone")
+    assert (clone / "my_walk" / "envs.py").read_text() == "STEP = 2\n"
+    assert set(snapshot.repository.binary) == {*names, "there.dat"}
+    assert snapshot.repository.binary_left_out == 0
+    git(repository, "checkout", "-q", "my_walk")
+    snapshot = only()
+    assert snapshot.named("x.diff").repository.diff is None, "nothing else was changed"
+    assert len(snapshot.repository.binary) == 4
 
 
 def test_untracked_files_are_listed_and_ignored_ones_are_not(repository: Path) -> None:
@@ -105,17 +159,54 @@ def test_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "a.py").write_text("")
     monkeypatch.chdir(tmp_path)
     found = only().repository
-    assert (found.commit, found.untracked) == (None, ("a.py",))
+    assert (found.commit, found.untracked, found.error) == (None, ("a.py",), None)
 
 
 def test_a_git_that_hangs_or_is_missing_leaves_its_part_out(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
-    fake = tmp_path / "bin" / "git"
+    fake, real = tmp_path / "bin" / "git", shutil.which("git")
+    monkeypatch.setattr(user_code, "GIT_S", 0.5)
     monkeypatch.setenv("PATH", str(fake.parent), prepend=None)
-    assert only().repository.commit is None
+    missing = only().repository
+    assert missing.commit is None and missing.error is not None and "No such file" in missing.error
     fake.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(user_code, "GIT_S", 0.2)
-    assert only().repository.commit is None
+    hanging = only().repository
+    assert (hanging.commit, hanging.error) == (None, "git rev-parse: no answer within 0.5 s")
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *diff*) exec /bin/sleep 60;; esac\nexec {real} "$@"\n')
+    (repository / "new.py").write_text("")
+    slow = only().repository
+    assert (slow.diff, slow.error) == (None, "git diff: no answer within 0.5 s")
+    assert slow.commit is not None and slow.untracked == ("new.py",), "each part is recorded if it can be read"
+
+
+def test_a_diff_that_git_refuses_is_an_error_and_not_empty(repository: Path) -> None:
+    (repository / ".gitattributes").write_text("*.dat filter=missing\n")
+    (repository / "weights.dat").write_text("1\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    git(repository, "config", "filter.missing.clean", "no-such-command")
+    git(repository, "config", "filter.missing.required", "true")
+    (repository / "weights.dat").write_text("2\n")
+    snapshot = only()
+    assert (snapshot.changes, snapshot.repository.error) == (
+        b"",
+        "git diff: fatal: weights.dat: clean filter 'missing' failed",
+    )
+
+
+def test_many_warnings_do_not_keep_git_from_answering(repository: Path) -> None:
+    """One per file whose ends of lines would change: more than a pipe holds."""
+    names = [f"{n:03}-{'x' * 100}.py" for n in range(600)]
+    for name in names:
+        (repository / name).write_text("1\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "second")
+    git(repository, "config", "core.autocrlf", "true")
+    for name in names:
+        (repository / name).write_text("2\n")
+    snapshot = only()
+    assert snapshot.repository.error is None
+    assert snapshot.changes.count(b"\n+2\n") == len(names)

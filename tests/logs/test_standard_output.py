@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.logs.standard_output import lossy
+from zmqrl.logs.standard_output import lossy, lossy_output
 
 SCRIPT = """
 import sys
@@ -47,3 +47,10 @@ def test_what_can_be_written_is_written_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", [io.StringIO(), None])
 def test_a_stream_without_a_descriptor_stays(stream: io.StringIO | None) -> None:
     assert lossy(stream) is stream  # type: ignore[arg-type]
+
+
+def test_a_process_without_standard_streams_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    with lossy_output():
+        print("x")

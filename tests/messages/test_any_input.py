@@ -223,11 +223,11 @@ def test_what_the_launcher_takes_never_ends_it(tmp_path_factory: Any, data: Any,
             taken = HostEvent("local", event)
         launcher._take(taken, Records())  # type: ignore[arg-type]
     state, now = launcher._state, time.time()
-    status = status_of(state, now)
+    status = status_of(state, now, state.wall_s)
     render(status)
     plain_line_of(status)
     [str(problem) for problem in state.problems]
-    summarise(plan, state, "done", 0, None, now)
+    summarise(plan, state, "done", 0, None, state.wall_s)
 
 
 _FOLDERS: list[Path] = []

@@ -12,9 +12,9 @@ from zmqrl.metrics.recorder import Recorder
 
 def test_both_hold_the_same_names_and_values(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, started_at=1000.0)
-    recorder.record(1001.5, 64, {"env_steps": 64, "loss": 0.25, "note": "no number", "none": None})
-    recorder.record(1002.5, 128, {"loss": 0.125})
-    recorder.record(1002.6, 128, {"none": None})
+    recorder.record(1.5, 64, {"env_steps": 64, "loss": 0.25, "note": "no number", "none": None})
+    recorder.record(2.5, 128, {"loss": 0.125})
+    recorder.record(2.6, 128, {"none": None})
     recorder.close()
     rows = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert rows == [

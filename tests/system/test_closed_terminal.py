@@ -1,7 +1,9 @@
-"""A terminal that is closed during a run ends it as Ctrl-C does."""
+"""A terminal that is closed during a run ends it as Ctrl-C does. A run may begin without standard streams, or on a
+terminal that cannot show every character."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -11,7 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cli.commands import ENDLESS
+import pytest
+
+from tests.cli.commands import ENDLESS, RUN
+from tests.waiting import until
 
 IN_THE_TERMINAL = """
 import fcntl, os, signal, sys, termios
@@ -37,6 +42,39 @@ def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
         process.wait()
     assert json.loads((run / "summary.json").read_text())["status"] == "interrupted"
     assert told.exists()
+
+
+@pytest.mark.parametrize("flags", [(), ("--plain",), ("--detach",)], ids=" ".join)
+def test_a_run_without_standard_streams(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    run, told = tmp_path / "run", tmp_path / "told"
+    words = (*RUN, "--set", f"on_end=touch {told}", "--run-dir", str(run), *flags)
+    words = tuple(word for word in words if word != "--plain" or flags == ("--plain",))
+    command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-m", "zmqrl", *words]
+    subprocess.run(command, timeout=60, check=True)
+    until(told.exists, "on_end", 60.0)
+    assert json.loads((run / "summary.json").read_text())["status"] == "done"
+
+
+def test_a_run_on_a_terminal_that_is_not_utf_8(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    run, told = tmp_path / "run", tmp_path / "told"
+    words = [word for word in RUN if word != "--plain"]
+    argv = [sys.executable, "-m", "zmqrl", *words, "--set", f"on_end=touch {told}", "--run-dir", str(run)]
+    environment = {**os.environ, "PYTHONIOENCODING": "iso8859-1", "TERM": "xterm"}
+    process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    shown = b""
+    try:
+        with contextlib.suppress(OSError):  # EIO: its end
+            while chunk := os.read(master, 1 << 16):
+                shown += chunk
+        assert process.wait(20) == 0, shown.decode("iso8859-1")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    assert json.loads((run / "summary.json").read_text())["status"] == "done" and told.exists()
+    assert b"?" * 10 in shown, "the bar"
 
 
 def _await_env_steps(terminal: int, status: Path) -> None:

@@ -14,6 +14,7 @@ from tests.launch.test_run_state import tell
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.views import live
+from zmqrl.views.base import LastingView, Status, View
 from zmqrl.views.plain import PlainView
 
 
@@ -25,11 +26,11 @@ def test_the_cursor_is_on_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.
     tell(state, "ready", role="worker", index=0)
     view = live.LiveView()
     for at in range(2):
-        view.update(lambda: status_of(state, time.time()), float(at))
+        view.update(lambda: status_of(state, time.time(), 2.0), float(at))
         assert screen.getvalue().rpartition("\n")[2].strip() == ""
         view.message("a message")
     tell(state, "worker", role="worker", index=0, env_steps=4321, env_steps_per_s=1.0, wait_fraction=0.0, episodes=2)
-    view.close(lambda: status_of(state, time.time()))
+    view.close(lambda: status_of(state, time.time(), 2.0))
     assert "4,321" in screen.getvalue().rpartition("a message")[2], "the last frame is that of the end"
 
 
@@ -41,7 +42,7 @@ def test_the_key_that_stops_a_run_is_shown_until_it_ends(
 ) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(live, "Console", lambda: Console(file=screen, force_terminal=True, width=120, height=24))
-    status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time()), "phase": phase}
+    status = {**status_of(RunState(stand_in_plan(tmp_path / "run")), time.time(), 2.0), "phase": phase}
     view = live.LiveView()
     view.update(lambda: status, 0.0)
     view.close(lambda: status)
@@ -52,7 +53,7 @@ def test_the_first_of_the_plain_lines_names_the_run_and_its_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    status = status_of(RunState(plan), time.time())
+    status = status_of(RunState(plan), time.time(), 2.0)
     view = PlainView()
     view.update(lambda: status, 1.0)
     assert capsys.readouterr().out == "", "before the first metrics"
@@ -61,6 +62,46 @@ def test_the_first_of_the_plain_lines_names_the_run_and_its_directory(
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == f"run {plan.run_id}: {plan.config.run.mode}, in {plan.run_dir}"
     assert len(lines) == 2 and all("10/s" in line for line in lines)
+
+
+class Broken(View):
+    """Shows nothing, and is closed."""
+
+    is_closed = False
+
+    def update(self, status: Status, now: float) -> None:
+        raise ValueError("a terminal that is not there")
+
+    def message(self, text: str) -> None:
+        raise ValueError("a terminal that is not there")
+
+    def close(self, status: Status) -> None:
+        self.is_closed = True
+        raise ValueError("a terminal that is not there")
+
+
+@pytest.mark.parametrize("first", ["update", "message", "close"])
+def test_a_view_that_fails_is_replaced_by_plain_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str
+) -> None:
+    current = {
+        **status_of(RunState(stand_in_plan(tmp_path / "run")), time.time(), 2.0),
+        "metrics": {"updates_per_s": 1.0},
+    }
+    broken = Broken()
+    view = LastingView(broken)
+    calls = {
+        "update": lambda: view.update(lambda: current, 1.0),
+        "message": lambda: view.message("a message"),
+        "close": lambda: view.close(lambda: current),
+    }
+    calls[first]()
+    assert broken.is_closed, "the terminal is as it was"
+    for call in calls.values():
+        call()
+    out, err = capsys.readouterr()
+    assert "/run" in out and err.count("a terminal that is not there") == 1
+    assert err.count("a message") == (2 if first == "message" else 1)
 
 
 def test_plain_lines_to_a_stream_that_is_closed_end_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

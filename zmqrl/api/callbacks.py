@@ -98,7 +98,7 @@ class RunObserver(Observer):
     def on_event(self, event: HostEvent, state: RunState) -> bool:
         match event.event:
             case agent.Metrics() as metrics:
-                wall_s = round(time.time() - state.plan.started_at, 3)
+                wall_s = round(state.wall_s, 3)
                 self.metrics = {"wall_s": wall_s, **metrics.values}
                 return self._call("on_metrics", self._callbacks.on_metrics, self.metrics)
             case agent.Score() as score:
@@ -106,7 +106,7 @@ class RunObserver(Observer):
         return True
 
     def on_status(self, state: RunState) -> bool:
-        status = status_of(state, time.time())
+        status = status_of(state, time.time(), state.wall_s)
         self.progress = Progress(
             phase=status["phase"],
             env_steps=status["env_steps"],

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -100,7 +99,7 @@ def execute(
 
 def _log(run_dir: Path) -> IO[bytes]:
     """The launcher's log; on a full disk the output is discarded."""
-    sys.stdout.flush()
+    print(end="", flush=True)  # `sys.stdout` is None in a process without it
     try:
         return (run_dir / "logs" / LAUNCHER_LOG).open("ab")
     except OSError:

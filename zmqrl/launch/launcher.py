@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,7 +37,7 @@ from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
-from zmqrl.views.base import View, make_view
+from zmqrl.views.base import QuietView, View, make_view
 from zmqrl.views.problem import Problem
 
 BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
@@ -178,9 +177,7 @@ class Launcher:
 
     def _notify_end(self, directory: RunDirectory, summary: Summary) -> None:
         """The directory is free by now: the command may resume the run."""
-        request = self._signals.request
-        interrupted = lambda: self._signals.request > request  # noqa: E731
-        for problem in notify_end(self._plan.config, directory.path, summary, interrupted):
+        for problem in notify_end(self._plan.config, directory.path, summary, self._signals.further()):
             self._print(problem, sys.stderr)
 
     def _print(self, text: object, stream: TextIO | None = None) -> None:
@@ -196,9 +193,10 @@ class Launcher:
         except ConfigError:
             directory.discard()
             raise
-        view = make_view(self._plain, self._quiet)
+        view: View = QuietView()
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
+            view = make_view(self._plain, self._quiet)
             self._warn(view)
             self._watch(directory, recorder, view)
         except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
@@ -211,7 +209,7 @@ class Launcher:
             for event in self._orchestrator.monitor(0.0):
                 self._take_last(event, recorder)
             self._files.attempt("metrics", recorder.close)
-            view.close(partial(status_of, self._state, time.time()))
+            view.close(self._status)
         code = self._sum_up(directory, teardown)
         if self._mirror is not None:
             self._finish_copies(self._mirror, code)
@@ -227,13 +225,14 @@ class Launcher:
         if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
             mirror.abandon()
             return
-        reported, request = len(self._state.problems), self._signals.request
+        reported, interrupted = len(self._state.problems), self._signals.further()
+        is_killed = self._signals.request is Request.KILL
         mirror.end()
-        is_complete = mirror.is_complete(COPY_S, lambda: self._signals.request > request)
-        if mirror.is_alive and request is not Request.KILL:
+        is_complete = mirror.is_complete(COPY_S, interrupted)
+        if mirror.is_alive and not is_killed:
             wait_s = self._plan.config.store.wait_s
             self._print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
-            is_complete = mirror.is_complete(wait_s, lambda: self._signals.request > request)
+            is_complete = mirror.is_complete(wait_s, interrupted)
         mirror.abandon()
         for problem in self._state.problems[reported:]:
             self._print(problem, sys.stderr)
@@ -277,8 +276,7 @@ class Launcher:
                     self.request_stop()
                 if self._state.has_begun and self._environment is not None and self._environment.is_due:
                     self._record_environment(directory)
-            now_unix = time.time()
-            view.update(partial(status_of, self._state, now_unix), now_unix)
+            view.update(self._status, now)
         lost = lost_agent(self._state)
         if lost is not None and self._signals.request is not Request.KILL:
             self._state.note(lost)
@@ -301,9 +299,11 @@ class Launcher:
         if self._environment is not None:
             self._files.attempt("environment", self._environment.write, directory.path)
 
+    def _status(self) -> dict[str, Any]:
+        return status_of(self._state, time.time(), self._state.wall_s)
+
     def _write_status(self, directory: RunDirectory) -> None:
-        status = status_of(self._state, time.time())
-        self._files.attempt("status.json", directory.write, "status.json", status)
+        self._files.attempt("status.json", directory.write, "status.json", self._status())
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
         self._state.handle(event)
@@ -331,14 +331,14 @@ class Launcher:
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
         match event.event:
             case agent.Metrics() as metrics:
-                recorder.record(time.time(), self._state.env_steps, metrics.values)
+                recorder.record(self._state.wall_s, self._state.env_steps, metrics.values)
             case agent.Score() as score:
                 scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
-                recorder.record(score.wall, score.env_steps, scores)
+                recorder.record(self._state.wall_s, score.env_steps, scores)
             case agent.WorkerRates() as worker:
                 rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
                 recorder.record(
-                    time.time(),
+                    self._state.wall_s,
                     self._state.env_steps,
                     {f"worker_{event.index}_{name}": rate for name, rate in rates.items()},
                 )
@@ -463,7 +463,7 @@ class Launcher:
             return exit_code
         if not self._taken_over:
             self._record_environment(directory)
-        self._summary = summarise(self._plan, self._state, status, exit_code, error, time.time())
+        self._summary = summarise(self._plan, self._state, status, exit_code, error, self._state.wall_s)
         self._write_summary(directory, to_json(self._summary))
         if not self._taken_over:
             self._files.attempt("run.json", directory.mark_ended, time.time())

@@ -41,6 +41,10 @@ def send(run_dir: Path, request: CopyRequest, out: BinaryIO) -> None:
     """Write the files of `run_dir` that the copy lacks to `out`, as they are now."""
     out.write(BEGINS)
     for path in _names(run_dir):
+        if not _is_text(path):
+            shown = os.fsencode(path).decode(errors="backslashreplace")
+            _frame(out, MISSING, msgspec.json.encode(NotCopied(shown, "its name is not UTF-8")))
+            continue
         try:
             _send_file(run_dir, path, request, out)
         except (OSError, StoreError) as error:
@@ -52,6 +56,15 @@ def send(run_dir: Path, request: CopyRequest, out: BinaryIO) -> None:
             _frame(out, RETIRED, msgspec.json.encode(RetiredFile(path)))
     _frame(out, DONE)
     out.flush()
+
+
+def _is_text(path: str) -> bool:
+    """Whether a message can have it: of other bytes than UTF-8, Python makes surrogates."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_checkpoint(path: PurePosixPath) -> bool:
@@ -133,12 +146,12 @@ def request_of(copy: Path) -> CopyRequest:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path, is_part = Path(folder, name), name.startswith(".") and name.endswith(".part")
-            if path.is_symlink() or (name.startswith(".") and not is_part):
+            relative = path.relative_to(copy)
+            if path.is_symlink() or (name.startswith(".") and not is_part) or not _is_text(str(relative)):
                 continue
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 found = HeldFile(size, _digest_of(file, size).hexdigest())
-            relative = path.relative_to(copy)
             if is_part:
                 parts[relative.with_name(name[1 : -len(".part")]).as_posix()] = found
             else:

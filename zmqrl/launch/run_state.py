@@ -1,7 +1,8 @@
-"""The launcher's state of a run. Pure: events in; views, `status.json` and the summary read it."""
+"""The launcher's state of a run: events in; views, `status.json` and the summary read it."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -108,8 +109,12 @@ class RunState:
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
 
+    _began: float = field(init=False)
+    """Monotonic time of the start of the command."""
+
     def __post_init__(self) -> None:
         self.hosts = HostTable(self.plan)
+        self._began = time.monotonic() - (time.time() - self.plan.started_at)
 
     def handle(self, event: HostEvent) -> None:
         """Take one event in."""
@@ -122,6 +127,11 @@ class RunState:
     @singledispatchmethod
     def _take(self, message: object, event: HostEvent) -> None:
         """By the type of `message`, which is `event.event`; the others change nothing here."""
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the start of the command. Steps of the clock do not count."""
+        return time.monotonic() - self._began
 
     @property
     def env_steps(self) -> int:

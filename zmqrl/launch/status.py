@@ -15,8 +15,8 @@ Phase: TypeAlias = Literal["starting", "running", "paused", "ending", "ended"]
 RETURNS_SHOWN = 30
 
 
-def status_of(state: RunState, now: float) -> dict[str, Any]:
-    """JSON data at unix time `now`."""
+def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
+    """JSON data at unix time `now`, `wall_s` seconds after the start of the command."""
     done, eta_s = _progress(state, now)
     run = state.plan.config.run
     return {
@@ -25,7 +25,7 @@ def status_of(state: RunState, now: float) -> dict[str, Any]:
         "name": run.name,
         "mode": run.mode,
         "written_at": now,
-        "wall_s": round(now - state.plan.started_at, 1),
+        "wall_s": round(wall_s, 1),
         "phase": _phase(state),
         "progress": round(done, 4),
         "eta_s": None if eta_s is None else round(eta_s, 1),

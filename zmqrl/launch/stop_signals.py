@@ -58,7 +58,8 @@ class StopSignals:
         self.same_presses = 0
         """Interrupts that counted as the first one."""
         self._clock = clock
-        self._first_at: float | None = None
+        self._presses = 0
+        self._pressed_at: float | None = None
 
     def note(self, number: int) -> None:
         """Take one signal in."""
@@ -66,13 +67,17 @@ class StopSignals:
             self.request = max(self.request, Request.STOP)
         elif number == signal.SIGHUP:
             self.request = max(self.request, Request.INTERRUPT)
-        elif self._first_at is None:
-            self._first_at = self._clock()
-            self.request = max(self.request, Request.INTERRUPT)
-        elif self._clock() - self._first_at > SAME_PRESS_S:
-            self.request = Request.KILL
-        else:
+        elif self._pressed_at is not None and self._clock() - self._pressed_at <= SAME_PRESS_S:
             self.same_presses += 1
+        else:
+            self._pressed_at = self._clock()
+            self._presses += 1
+            self.request = max(self.request, Request.INTERRUPT if self._presses == 1 else Request.KILL)
+
+    def further(self) -> Callable[[], bool]:
+        """Whether the user requests anything after this call: also an interrupt after the one that kills."""
+        before = self.request, self._presses
+        return lambda: (self.request, self._presses) != before
 
     @contextmanager
     def caught(self) -> Iterator[None]:

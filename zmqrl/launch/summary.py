@@ -103,8 +103,10 @@ class Summary:
     """The most frequent causes of `restarts`, the most frequent first."""
 
 
-def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, now: float) -> Summary:
-    """What is known at unix time `now`: the learner's `ended` where it came, else its last metrics."""
+def summarise(
+    plan: RunPlan, state: RunState, status: Status, exit_code: int, error: str | None, wall_s: float
+) -> Summary:
+    """What is known `wall_s` seconds after the start: the learner's `ended` where it came, else its last metrics."""
     known, ledger = state.figures, None if state.finished is None else state.finished.ledger
     return Summary(
         status=status,
@@ -119,7 +121,7 @@ def summarise(plan: RunPlan, state: RunState, status: Status, exit_code: int, er
         env_steps=_env_steps(plan, known, ledger, state),
         updates=_whole(known.get("updates")),
         episodes=_whole(known.get("episodes")),
-        wall_s=round(now - plan.started_at, 3),
+        wall_s=round(wall_s, 3),
         first_env_step_s=_since(state.first_step_at, plan.started_at),
         env_steps_per_s=known.get("env_steps_per_s"),
         updates_per_s=known.get("updates_per_s"),

@@ -70,7 +70,7 @@ def lossy_output() -> Iterator[None]:
         yield
     finally:
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            print(end="", file=stream, flush=True)  # None in a process without it
         sys.stdout, sys.stderr = before
 
 

@@ -74,13 +74,13 @@ class Recorder:
     """Writes both. Values that are not numbers are left out."""
 
     def __init__(self, run_dir: Path, started_at: float) -> None:
-        """`started_at`: unix time that `wall_s` counts from."""
+        """`started_at`: unix time of the start of the command."""
         self._started_at = started_at
         self._jsonl = MetricsLog(run_dir / "metrics.jsonl")
         self._tensorboard = TensorBoardLog(run_dir / "tensorboard")
 
-    def record(self, wall_time: float, env_steps: int, values: Mapping[str, object]) -> None:
-        """One set of values, measured at unix time `wall_time` when `env_steps` were stored.
+    def record(self, wall_s: float, env_steps: int, values: Mapping[str, object]) -> None:
+        """One set of values, measured `wall_s` seconds after the start of the command, when `env_steps` were stored.
 
         Raises:
             OSError: Not all of it is written; later calls write it as well.
@@ -89,9 +89,9 @@ class Recorder:
         if not numbers:
             return
         try:
-            self._jsonl.write(wall_time - self._started_at, env_steps, numbers)
+            self._jsonl.write(wall_s, env_steps, numbers)
         finally:
-            self._tensorboard.write(wall_time, env_steps, numbers)
+            self._tensorboard.write(self._started_at + wall_s, env_steps, numbers)
 
     def close(self) -> None:
         """Flush and close both. OSError: what still waited is lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 Status: TypeAlias = Callable[[], Mapping[str, Any]]
@@ -22,7 +23,7 @@ class View(ABC):
 
     @abstractmethod
     def update(self, status: Status, now: float) -> None:
-        """Show the run at unix time `now`. Called often; a view that is due calls `status` and draws it."""
+        """Show the run at monotonic time `now`. Called often; a view that is due calls `status` and draws it."""
 
     @abstractmethod
     def message(self, text: str) -> None:
@@ -46,6 +47,36 @@ class QuietView(View):
         return
 
 
+class LastingView(View):
+    """Another view, and plain lines from its first exception on: no terminal ends a run."""
+
+    def __init__(self, view: View) -> None:
+        self._view, self._has_failed = view, False
+
+    def update(self, status: Status, now: float) -> None:
+        self._show(lambda view: view.update(status, now))
+
+    def message(self, text: str) -> None:
+        self._show(lambda view: view.message(text))
+
+    def close(self, status: Status) -> None:
+        self._show(lambda view: view.close(status))
+
+    def _show(self, show: Callable[[View], None]) -> None:
+        try:
+            show(self._view)
+        except Exception as error:
+            if self._has_failed:
+                raise
+            from zmqrl.views.plain import PlainView
+
+            failed, self._view, self._has_failed = self._view, PlainView(), True
+            with suppress(Exception):
+                failed.close(dict)  # draws nothing
+            self._view.message(f"the live view failed ({type(error).__name__}: {error}); plain lines follow")
+            show(self._view)
+
+
 def make_view(plain: bool, quiet: bool = False) -> View:
     """The live view on a terminal, plain lines elsewhere and with `--plain`."""
     if quiet:
@@ -56,4 +87,4 @@ def make_view(plain: bool, quiet: bool = False) -> View:
         return PlainView()
     from zmqrl.views.live import LiveView
 
-    return LiveView()
+    return LastingView(LiveView())
