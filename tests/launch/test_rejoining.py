@@ -136,7 +136,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     run.tell("b", "exit", role="worker", index=81, **DIED)
     run.tell("b", "restart", role="worker", index=81, in_s=0.0)
     work(82)
-    status = status_of(run.state, run.now)
+    status = status_of(run.state, run.now, 0.0)
     assert [row["index"] for row in status["workers"]] == [81, 82]
     (b,) = (row for row in status["hosts"] if row["host"] == "b")
     assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)

@@ -109,12 +109,8 @@ class RunState:
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
 
-    _began: float = field(init=False)
-    """Monotonic time of the start of the command."""
-
     def __post_init__(self) -> None:
         self.hosts = HostTable(self.plan)
-        self._began = time.monotonic() - (time.time() - self.plan.started_at)
 
     def handle(self, event: HostEvent) -> None:
         """Take one event in."""
@@ -131,7 +127,7 @@ class RunState:
     @property
     def wall_s(self) -> float:
         """Seconds since the start of the command. Steps of the clock do not count."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self.plan.began
 
     @property
     def env_steps(self) -> int:
