@@ -115,7 +115,7 @@ def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
 
 
 def test_steps_of_the_clock_change_no_wall_s(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, now = RunState(replace(state.plan, started_at=time.time() - 4.0)), time.monotonic()
+    state, now = RunState(replace(state.plan, began=time.monotonic() - 4.0)), time.monotonic()
     monkeypatch.setattr("time.time", lambda: 0.0)
     monkeypatch.setattr("time.monotonic", lambda: now + 3.0)
     assert state.wall_s == pytest.approx(7.0, abs=0.5)

@@ -51,7 +51,7 @@ def test_the_wall_limit_waits_for_a_learner_that_is_writing(launcher: Launcher) 
     """As its host does: its grace begins again with each report."""
     limited = replace(launcher._plan.config.run, max_wall_s=5.0)
     config = replace(launcher._plan.config, run=limited)
-    launcher._plan = replace(launcher._plan, config=config, started_at=time.time() - 100.0)
+    launcher._plan = replace(launcher._plan, config=config, began=time.monotonic() - 100.0)
     _end_by(launcher)
     reported_at = time.monotonic()
     launcher._check_wall_limit(reported_at)
