@@ -393,7 +393,8 @@ def test_clean_removes_what_a_dead_run_left(
     (root / "dead").mkdir(parents=True)
     (root / "held").mkdir()
     (root / "dead" / "control").touch()
-    with socket.socket(socket.AF_UNIX) as bound:
+    with socket.socket(socket.AF_UNIX) as bound, socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(os.fsencode(tmp_path) + b"/\xd0")  # not UTF-8: any user may bind one
         bound.bind(str(root / "held" / "control"))
         bound.listen()
         here = json.loads((Path(shutil.copytree(finished, "runs")) / "seed-1" / "run.json").read_text())["run_id"]

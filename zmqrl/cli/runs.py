@@ -147,7 +147,8 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
 def _in_use(folder: Path) -> bool:
     """Whether any process still holds a socket that is bound in `folder`."""
     try:
-        return any(f"{folder}/" in line for line in Path("/proc/net/unix").read_text().splitlines())
+        sockets = Path("/proc/net/unix").read_text(errors="replace")  # names of sockets may contain any byte
+        return any(f"{folder}/" in line for line in sockets.splitlines())
     except OSError:
         return True
 
