@@ -50,8 +50,9 @@ class Host:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._output, self._unread = AgentOutput(self._write), b""
+        self.interpreter = sys.executable
         spawner = ProcessSpawner(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
-            sys.executable, START, f"zmqrl.{role}", run, str(i)
+            self.interpreter, START, f"zmqrl.{role}", run, str(i)
         ])  # fmt: skip
         boot = Boot("agent", 0, 0, "far", plan, workers=workers)
         self.processes = HostProcesses(boot, spawner, self.broker, ProcessEvents(self._output, None))
@@ -185,6 +186,31 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert [event["spawn"] for event in host.events_of("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"
     assert [event["cause"] for event in host.events_of("restart_limit_reached")] == ["exit code 7"]
+    assert not host.processes.failed
+
+
+def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:
+    host = host_of(0, restarts=3)
+    host.until(lambda: host.report.ready == [0])
+    host.interpreter = "/away/python"
+    host.processes.set_workers((0, 1))
+    host.until(lambda: len(host.events_of("restart")) == 2)
+    cause = "cannot be started: [Errno 2] No such file or directory: '/away/python'"
+    assert {(e["index"], e["pid"], e["expected"], e["cause"]) for e in host.events_of("exit")} == {(1, 0, False, cause)}
+    host.interpreter = sys.executable
+    host.until(lambda: host.report.ready == [0, 1])
+    assert host.report.alive == {0: 0, 1: 2}
+
+
+def test_one_that_can_never_be_started_is_given_up(host_of: MakeHost) -> None:
+    host = host_of(0, restarts=2)
+    host.until(lambda: host.report.ready == [0])
+    host.interpreter = "/away/python"
+    host.processes.set_workers((0, 1))
+    host.until(lambda: host.report.failed == [1])
+    assert len(host.events_of("restart")) == 2
+    (limit,) = host.events_of("restart_limit_reached")
+    assert limit["cause"].startswith("cannot be started: ")
     assert not host.processes.failed
 
 

@@ -27,6 +27,8 @@ from zmqrl.wire.sockets import own_addresses
 SHUTDOWN_TICK_S = 0.05
 DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
+NOT_STARTED = 126
+"""In place of an exit code, as a shell reports a command that it cannot execute."""
 EVALUATOR = ProcessSlot("evaluator", 0)
 
 
@@ -184,12 +186,24 @@ class HostProcesses:
     # one process
 
     def _start(self, place: ProcessSlot, spawn: int) -> None:
+        if self.ending:  # a start before this one has failed for the last time
+            return
         boot = self._data_plane.boot_of(place.role, self._boot)
-        child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        try:
+            child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        except OSError as error:
+            self._not_started(place, f"cannot be started: {error}")
+            return
         self._children[place] = child
         self._events.started(child)
         if place == EVALUATOR and self._data_plane.current is not None:
             child.write_line(agent.Evaluate(self._data_plane.current, final=False))
+        self.report()
+
+    def _not_started(self, place: ProcessSlot, cause: str) -> None:
+        """No memory, process or descriptor may be left at the moment: the restart limit decides, as after a death."""
+        self._events.not_started(place, NOT_STARTED, cause)
+        self._act(self._supervision.handle(Died(place, NOT_STARTED, cause), time.monotonic()))
         self.report()
 
     def _notify_evaluator(self, notice: Notice) -> None:
