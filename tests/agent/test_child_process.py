@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.descriptor_limit import descriptor_limit
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
@@ -19,16 +17,6 @@ from zmqrl.supervision.restarts import ProcessSlot
 SLEEP = ("sleep", "60")
 MOST_NEEDED = 20
 """Descriptors that one start takes at the same time."""
-
-
-@contextmanager
-def descriptor_limit(limit: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def started(folder: Path, *command: str) -> ChildProcess:
