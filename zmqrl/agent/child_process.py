@@ -23,7 +23,7 @@ from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.gpus import VISIBLE
-from zmqrl.supervision.host_mark import RUN_VARIABLE
+from zmqrl.supervision.host_mark import PROCESS_VARIABLE, RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import AT_START, NO_SEGMENT, ProcessSlot
 
@@ -70,6 +70,8 @@ class ChildProcess:
     """Lines that it wrote and that are not events, by reason."""
     start_line: str = ""
     """What its agent has written to its log."""
+    mark: str = ""
+    """Its `PROCESS_VARIABLE`, which all that it starts inherits."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -238,6 +240,7 @@ class ProcessSpawner:
             events_fd, events_write = _pipe(undo, inherited)
             wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
+            mark = f"{boot.plan.run_id}/{boot.host}/{place}/{spawn}"
             log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
@@ -247,7 +250,7 @@ class ProcessSpawner:
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env={**self._environment_of(place.role), RUN_VARIABLE: boot.plan.run_id},
+                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id, PROCESS_VARIABLE: mark},
                 )
                 undo.callback(_end, process)
                 line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
@@ -255,7 +258,7 @@ class ProcessSpawner:
                     os.write(output.fileno(), f"{line}\n".encode())
             self._write_boot(process, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
             child = self._child(place, spawn, process, events_fd, wake_fd, (log, log_start), undo)
-            child.start_line = line
+            child.start_line, child.mark = line, mark
             undo.pop_all()
             return child
 

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator
 
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
@@ -48,6 +49,7 @@ class HostProcesses:
         """Whether the agent stays when it has no processes."""
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._shutdown = Shutdown(boot, self._children)
+        self._orphans = Orphans(self._plan.config.limits.grace_s)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
@@ -90,6 +92,7 @@ class HostProcesses:
 
     def step(self, now: float) -> None:
         """What is due: restarts, the next step of an end, a kill that was put off."""
+        self._orphans.step(now)
         if self.ending:
             self._shutdown.step(self._data_plane.current, now)
         else:
@@ -175,6 +178,7 @@ class HostProcesses:
 
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and report how all of it ended."""
+        self._orphans.step(math.inf)
         ledger = self._data_plane.ledger()
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._shutdown.report())
 
@@ -304,6 +308,8 @@ class HostProcesses:
         elif not self.ending and not expected:
             died = Died(place, code, child.cause_of_end(), child.point_of_end())
             self._act(self._supervision.handle(died, time.monotonic()))
+        if not self.ending:  # at the end `Shutdown` kills and reports what is left
+            self._orphans.end(child.mark)
         self.report()
         self._end_when_drained()
 
