@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.descriptor_limit import descriptor_limit
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, threads_of
+from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault, threads_of
 from zmqrl.errors import EnvFault
 from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
@@ -60,6 +62,35 @@ def test_threads_are_set_before_numpy_loads(tmp_path: Path) -> None:
     body = "def main(boot):\n    return 0\n"
     process = start(tmp_path, "import sys\nassert 'torch' not in sys.modules\n" + body, boot_of())
     assert process.communicate(timeout=15) == ("", "")
+
+
+def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
+    body = "import resource\ndef main(boot):\n    print(*resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
+    with descriptor_limit(256):
+        process = start(tmp_path, body, boot_of())
+    soft, hard = map(int, process.communicate(timeout=15)[0].split())
+    assert soft == min(hard, MOST_DESCRIPTORS) > 256
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1024, 4096), (4096, 4096)),
+        ((1024, 1 << 30), (MOST_DESCRIPTORS, 1 << 30)),
+        ((1024, resource.RLIM_INFINITY), (MOST_DESCRIPTORS, resource.RLIM_INFINITY)),
+        ((1024, 1024), None),
+        ((1 << 20, 1 << 20), None),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
+    ],
+)
+def test_the_limit_of_descriptors_has_a_bound_and_is_never_lowered(
+    limits: tuple[int, int], raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: found.append(new))
+    raise_descriptor_limit()
+    assert found == ([] if raised is None else [raised])
 
 
 def test_only_the_learner_has_its_configured_threads() -> None:

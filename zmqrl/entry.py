@@ -10,6 +10,7 @@ import faulthandler
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -35,6 +36,8 @@ EXAMINER = "zmqrl.doctor.examiner"
 """What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
 STDIN, STDOUT = 0, 1
+MOST_DESCRIPTORS = 65_536
+"""Some programs close every descriptor up to the limit: one of 2^30, as in some containers, takes them minutes."""
 
 
 def die_with_parent() -> None:
@@ -44,6 +47,17 @@ def die_with_parent() -> None:
         from zmqrl.supervision.own_session import die_with
 
         die_with(int(named))
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open descriptors to the hard one, at most to `MOST_DESCRIPTORS`.
+
+    The usual soft limit of 1,024 is less than the connections of some hundred workers take.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def introduce_agent() -> Keys | None:
@@ -130,6 +144,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
+    raise_descriptor_limit()
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
     if role != WORKER:  # there can be many; it writes no lines of its own
         from zmqrl.logs.process_log import VARIABLE, log_to_stderr

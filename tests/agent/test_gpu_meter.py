@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.waiting import until
 from zmqrl.agent.gpu_meter import EVERY_S, GpuMeter
+from zmqrl.supervision import gpus
 from zmqrl.supervision.gpus import QUERY_S, has_nvidia_smi, query
 from zmqrl.types import Gpu
 
@@ -64,6 +69,78 @@ def test_one_that_fails_or_hangs_reports_nothing_and_ends(nvidia_smi: Path, scri
     assert meter.sample(1.0) is None
     until(lambda: meter.sample(QUERY_S) is None and not meter._queries, "it to be ended")
     assert time.monotonic() - begun < 5.0 and all(query.poll() is not None for query in started)
+
+
+class Held(subprocess.Popen[Any]):
+    """As a process that the driver holds in state D: SIGKILL does not end it."""
+
+    started: list[Held]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        Held.started.append(self)
+
+    def kill(self) -> None:
+        pass
+
+    def release(self) -> None:
+        """The driver answers."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+
+@pytest.fixture
+def held(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Held]]:
+    """What is started of an nvidia-smi that the driver holds."""
+    write(nvidia_smi, "exec sleep 20")
+    Held.started = []
+    monkeypatch.setattr(subprocess, "Popen", Held)
+    yield Held.started
+    for process in Held.started:
+        process.release()
+
+
+def test_while_the_driver_holds_a_query_no_other_is_started(held: list[Held]) -> None:
+    meter = GpuMeter()
+    for now in (0.0, QUERY_S, EVERY_S, 2 * EVERY_S, 3 * EVERY_S):
+        assert meter.sample(now) is None
+    assert len(held) == 2
+    for process in held:
+        process.release()
+    assert meter.sample(4 * EVERY_S) is None
+    assert meter.sample(5 * EVERY_S) is None
+    assert len(held) == 4, "it is asked again"
+    meter.close()
+
+
+@pytest.mark.timed
+def test_a_query_that_the_driver_holds_is_not_waited_for(held: list[Held], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "QUERY_S", 0.2)
+    begun = time.monotonic()
+    assert query() == []
+    assert time.monotonic() - begun < 5.0
+    assert len(held) == 1
+
+
+def test_a_second_query_that_cannot_be_started_ends_the_first(
+    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(nvidia_smi, ANSWERS)
+    meter, popen, started = GpuMeter(), subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError("no process is left")
+        started.append(popen(*args, **options))
+        return started[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", start)
+        assert meter.sample(0.0) is None
+    assert started[0].poll() is not None
+    assert len(sampled(meter, EVERY_S)) == 1, "the limit has passed"
+    meter.close()
 
 
 def test_without_nvidia_smi_nothing_is_started(nvidia_smi: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
+from tests.waiting import until
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
@@ -25,6 +26,7 @@ from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import HostReport
+from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
 pytestmark = pytest.mark.whole
 WAIT_S = 20.0
@@ -50,8 +52,9 @@ class Host:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         self._output, self._unread = AgentOutput(self._write), b""
+        self.interpreter = sys.executable
         spawner = ProcessSpawner(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
-            sys.executable, START, f"zmqrl.{role}", run, str(i)
+            self.interpreter, START, f"zmqrl.{role}", run, str(i)
         ])  # fmt: skip
         boot = Boot("agent", 0, 0, name, plan, workers=workers)
         self.processes = HostProcesses(boot, spawner, self.broker, ProcessEvents(self._output, None))
@@ -185,6 +188,78 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert [event["spawn"] for event in host.events_of("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"
     assert [event["cause"] for event in host.events_of("restart_limit_reached")] == ["exit code 7"]
+    assert not host.processes.failed
+
+
+def simulators(pid: int) -> list[ProcessId]:
+    """What the process has started, once it runs."""
+
+    def found() -> list[int]:
+        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x0060\x00"]
+
+    until(lambda: len(found()) == 2, "two simulators")
+    return [process for child in found() if (process := identify(child)) is not None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_what_an_env_of_a_killed_worker_has_started_ends_and_nothing_else(
+    host_of: MakeHost, number: signal.Signals
+) -> None:
+    host = host_of(0, 1, worker="simulates")
+    host.until(lambda: host.report.ready == [0, 1])
+    pids = [event["pid"] for event in sorted(host.events_of("started"), key=lambda event: event["index"])]
+    of_the_killed, of_the_other = map(simulators, pids)
+    os.kill(pids[0], number)
+    host.until(lambda: not await_gone(of_the_killed, 0.0))
+    host.until(lambda: sorted(host.report.ready) == [0, 1])
+    (successor,) = (event["pid"] for event in host.events_of("started") if event["spawn"] == 1)
+    of_the_successor = simulators(successor)
+    over = time.monotonic() + 1.5  # longer than the grace
+    host.until(lambda: time.monotonic() > over)
+    left = [*of_the_other, *of_the_successor]
+    assert await_gone(left, 0.0) == left
+    for process in left:
+        kill(process)
+
+
+def test_what_was_left_shortly_before_the_end_is_killed_at_the_end(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"0": "simulates"}, grace_s=60.0)
+    host.until(lambda: host.report.ready == [0, 1])
+    pid = next(event["pid"] for event in host.events_of("started") if event["index"] == 0)
+    left = simulators(pid)
+    host.processes.set_workers((1,))
+    os.kill(pid, signal.SIGKILL)
+    host.until(lambda: host.report.alive == {1: 0})
+    host.until(lambda: len(await_gone(left, 0.0)) == 1)
+    host.processes.end(ShutdownMode.KILL)
+    host.until(lambda: host.processes.is_over(time.monotonic()))
+    host.processes.finish()
+    assert not await_gone(left, 2.0)
+
+
+def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:
+    host = host_of(0, restarts=3)
+    host.until(lambda: host.report.ready == [0])
+    host.interpreter = "/away/python"
+    host.processes.set_workers((0, 1))
+    host.until(lambda: len(host.events_of("restart")) == 2)
+    cause = "cannot be started: [Errno 2] No such file or directory: '/away/python'"
+    assert {(e["index"], e["pid"], e["expected"], e["cause"]) for e in host.events_of("exit")} == {(1, 0, False, cause)}
+    host.interpreter = sys.executable
+    host.until(lambda: host.report.ready == [0, 1])
+    assert host.report.alive == {0: 0, 1: 2}
+
+
+def test_one_that_can_never_be_started_is_given_up(host_of: MakeHost) -> None:
+    host = host_of(0, restarts=2)
+    host.until(lambda: host.report.ready == [0])
+    host.interpreter = "/away/python"
+    host.processes.set_workers((0, 1))
+    host.until(lambda: host.report.failed == [1])
+    assert len(host.events_of("restart")) == 2
+    (limit,) = host.events_of("restart_limit_reached")
+    assert limit["cause"].startswith("cannot be started: ")
     assert not host.processes.failed
 
 

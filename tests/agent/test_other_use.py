@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cut_name import process_with_cut_name
 from tests.waiting import until
 from zmqrl.agent import other_use
 from zmqrl.agent.other_use import OtherUseMeter, input_idle_s
@@ -92,3 +93,8 @@ def test_input_on_a_terminal_is_seen_and_output_is_not() -> None:
 def test_without_terminals_there_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "dev" / "pts").mkdir(parents=True)
     assert input_idle_s(time.time(), tmp_path) is None
+
+
+def test_a_name_that_is_not_valid_utf_8(tmp_path: Path) -> None:
+    with process_with_cut_name(tmp_path) as pid:
+        assert other_use._busy_threads_of(pid) in (0, 1)

@@ -27,6 +27,7 @@ from tests.messages.samples import (
     REQUESTS,
     tag_of,
 )
+from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, doctor, files, lines
 from zmqrl.orchestrators.handshake import SENTINEL, handshake_line
@@ -105,6 +106,15 @@ def test_what_an_agent_sends_passes(event: Any) -> None:
     assert lines.agent_event(lines.line_of(event).decode()) == event
 
 
+def test_every_worker_index_that_a_run_may_use_passes() -> None:
+    last = MOST_WORKERS - 1
+    assigned, ready = agent.SetWorkers([0, last]), agent.ProcessReport("worker", last, agent.Ready())
+    judged = agent.WorkerState("worker", last, 0, "lost")
+    assert lines.command(lines.line_of(assigned)) == assigned
+    assert lines.agent_event(lines.line_of(ready)) == ready
+    assert lines.child_event(lines.line_of(judged)) == judged
+
+
 @pytest.mark.parametrize("message", COMMANDS, ids=tag_of)
 def test_what_the_launcher_sends_passes(message: Any) -> None:
     assert lines.command(lines.line_of(message)) == message
@@ -181,7 +191,7 @@ def report(**fields: Any) -> str:
     (report(event="score", env_steps=1, return_mean=1.0), "fields"),
     (report(event="ready").replace("learner", "boss"), "value"),
     (report(event="ready").replace('"learner"', '["worker"]'), "value"),
-    (report(event="ready").replace("0", "70000"), "value"),
+    (report(event="ready").replace("0", str(MOST_WORKERS)), "value"),
     (report(event="ready").replace('"index": 0', '"index": true'), "value"),
     ('{"event": "process", "role": "learner", "index": 0}', "fields"),
     ('{"event": "process", "role": "learner", "index": 0, "report": 7}', "value"),

@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.cut_name import process_with_cut_name
 from tests.held_process import held_process
 from zmqrl.supervision.process_table import (
     ProcessId,
@@ -68,6 +70,14 @@ def test_session_members_finds_grandchildren() -> None:
         members = session_members(shell.pid)
         assert len(members) == 2
         assert all(kill(member) for member in members)
+
+
+def test_a_name_that_is_not_valid_utf_8(tmp_path: Path) -> None:
+    with process_with_cut_name(tmp_path) as pid:
+        process = identify(pid)
+        assert process is not None and is_alive(process)
+        assert session_members(pid) == [process]
+        assert session_members(os.getsid(0)), "it looks at every process of the machine"
 
 
 def test_usage_of_this_process_and_of_none() -> None:

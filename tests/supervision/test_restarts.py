@@ -53,6 +53,16 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
     assert supervision.next_due() is None
 
 
+def test_the_backoff_has_its_limit_after_any_number_of_deaths() -> None:
+    restart = RestartSection(max=100_000, window_s=1e9, backoff_s=0.5, backoff_max_s=1.5)
+    supervision = Supervision(restart, workers=1)
+    for number in range(2000):
+        (action,) = supervision.handle(died(WORKER), float(number))
+        assert isinstance(action, RestartAfter)
+        supervision.handle(Tick(), number + action.delay_s)
+    assert action.delay_s == 1.5
+
+
 def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> None:
     supervision = alone(1)
     for update in (7, 9):

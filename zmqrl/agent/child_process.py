@@ -23,13 +23,14 @@ from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.gpus import VISIBLE
-from zmqrl.supervision.host_mark import RUN_VARIABLE
+from zmqrl.supervision.host_mark import PROCESS_VARIABLE, RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import AT_START, NO_SEGMENT, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
+KILL_S = 0.1
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
 """(role, run id, index) to argv."""
@@ -69,6 +70,8 @@ class ChildProcess:
     """Lines that it wrote and that are not events, by reason."""
     start_line: str = ""
     """What its agent has written to its log."""
+    mark: str = ""
+    """Its `PROCESS_VARIABLE`, which all that it starts inherits."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -187,6 +190,24 @@ def _opened(log: Path) -> BinaryIO:
         return Path(os.devnull).open("ab")
 
 
+def _pipe(of_read: contextlib.ExitStack, of_write: contextlib.ExitStack) -> tuple[int, int]:
+    """Read and write end of a pipe, each closed by its stack."""
+    read, write = os.pipe()
+    of_read.callback(os.close, read)
+    of_write.callback(os.close, write)
+    return read, write
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that was not started completely. One that the kernel holds is not waited for."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_S)
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
 INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
 
 
@@ -212,15 +233,15 @@ class ProcessSpawner:
         `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: It cannot be started; nothing of it is left.
         """
-        events_read, events_write = os.pipe()
-        fds = {**shared, "events": events_write}
-        wake_read, wake_write = os.pipe() if place.role == "worker" else (None, None)
-        if wake_read is not None:
-            fds["wake"] = wake_read
-        log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
-        try:
+        # what `start` has opened is closed if it fails; the child's ends of the pipes are closed in any case
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
+            events_fd, events_write = _pipe(undo, inherited)
+            wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
+            fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
+            mark = f"{boot.plan.run_id}/{boot.host}/{place}/{spawn}"
+            log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
                 process = subprocess.Popen(
@@ -229,20 +250,17 @@ class ProcessSpawner:
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env={**self._environment_of(place.role), RUN_VARIABLE: boot.plan.run_id},
+                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id, PROCESS_VARIABLE: mark},
                 )
+                undo.callback(_end, process)
                 line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
                 with contextlib.suppress(OSError):  # a full disk
                     os.write(output.fileno(), f"{line}\n".encode())
-        finally:
-            os.close(events_write)
-            if wake_read is not None:
-                os.close(wake_read)
-        own = replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds)
-        self._write_boot(process, own)
-        child = self._child(place, spawn, process, events_read, wake_write, (log, log_start))
-        child.start_line = line
-        return child
+            self._write_boot(process, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
+            child = self._child(place, spawn, process, events_fd, wake_fd, (log, log_start), undo)
+            child.start_line, child.mark = line, mark
+            undo.pop_all()
+            return child
 
     def _environment_of(self, role: str) -> dict[str, str]:
         gpus = self._visible_gpus.get(role, "")
@@ -264,9 +282,11 @@ class ProcessSpawner:
         events_fd: int,
         wake_fd: int | None,
         log: tuple[Path, int],
+        undo: contextlib.ExitStack,
     ) -> ChildProcess:
         assert process.stdin is not None
         stdin_fd = os.dup(process.stdin.fileno())
+        undo.callback(os.close, stdin_fd)
         try:
             process.stdin.close()
         except BrokenPipeError:
@@ -275,6 +295,7 @@ class ProcessSpawner:
             if fd is not None:
                 os.set_blocking(fd, False)
         identity = identify(process.pid)
-        assert identity is not None, "the process is not reaped"
+        if identity is None:  # it is not reaped
+            raise OSError(f"/proc/{process.pid}/stat cannot be read")
         pidfd = os.pidfd_open(process.pid)
         return ChildProcess(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

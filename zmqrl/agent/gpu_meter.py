@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 
-from zmqrl.supervision.gpus import GPU_COMMAND, PROCESS_COMMAND, QUERY_S, has_nvidia_smi, owner_of, parse
+from zmqrl.supervision.gpus import (
+    GPU_COMMAND,
+    PROCESS_COMMAND,
+    QUERY_S,
+    end_query,
+    has_nvidia_smi,
+    owner_of,
+    parse,
+    start_query,
+)
 from zmqrl.types import Gpu
 
 EVERY_S = 30.0
-KILL_S = 0.1
 
 
 class GpuMeter:
@@ -19,44 +26,38 @@ class GpuMeter:
         self._is_there = has_nvidia_smi()
         self._queries: list[subprocess.Popen[bytes]] = []
         """Of the GPUs, and of the processes on them. What they print fits into a pipe."""
-        self._begun_at: float | None = None
+        self._begun_at = -float("inf")
 
     def sample(self, now: float) -> list[Gpu] | None:
         """The GPUs, when a query has ended since the last call. `now` in monotonic seconds."""
         if self._queries:
             return self._read(now)
-        if self._is_there and (self._begun_at is None or now - self._begun_at >= EVERY_S):
+        if self._is_there and now - self._begun_at >= EVERY_S:
             self._begun_at = now
             try:
-                self._queries = [_started(GPU_COMMAND), _started(PROCESS_COMMAND)]
-            except OSError:
-                self._is_there = False
+                for command in (GPU_COMMAND, PROCESS_COMMAND):
+                    self._queries.append(start_query(command))
+            except OSError:  # no process or descriptor is left at the moment
+                self.close()
         return None
 
     def close(self) -> None:
         """End what still runs; a process that the driver holds is not waited for."""
         for query in self._queries:
-            if query.poll() is None:
-                query.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    query.wait(KILL_S)
-            if query.stdout is not None:
-                query.stdout.close()
+            end_query(query)
         self._queries = []
 
     def _read(self, now: float) -> list[Gpu] | None:
-        found = None
-        if all(query.poll() is not None for query in self._queries):
-            gpus, processes = map(_output, self._queries)
-            found = parse(gpus, processes, owner_of)
-        elif self._begun_at is not None and now - self._begun_at < QUERY_S:
+        """A query that the driver holds outlives its kill: no other is started until it is reaped."""
+        if any(query.poll() is None for query in self._queries):
+            if now - self._begun_at >= QUERY_S:
+                for query in self._queries:
+                    query.kill()
             return None
+        was_killed = any(query.returncode < 0 for query in self._queries)
+        gpus, processes = map(_output, self._queries)
         self.close()
-        return found or None
-
-
-def _started(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return None if was_killed else parse(gpus, processes, owner_of) or None
 
 
 def _output(query: subprocess.Popen[bytes]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterator
 
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
@@ -27,6 +28,8 @@ from zmqrl.wire.sockets import own_addresses
 SHUTDOWN_TICK_S = 0.05
 DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
+NOT_STARTED = 126
+"""In place of an exit code, as a shell reports a command that it cannot execute."""
 EVALUATOR = ProcessSlot("evaluator", 0)
 
 
@@ -46,6 +49,7 @@ class HostProcesses:
         """Whether the agent stays when it has no processes."""
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._shutdown = Shutdown(boot, self._children)
+        self._orphans = Orphans(self._plan.config.limits.grace_s)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
@@ -88,6 +92,7 @@ class HostProcesses:
 
     def step(self, now: float) -> None:
         """What is due: restarts, the next step of an end, a kill that was put off."""
+        self._orphans.step(now)
         if self.ending:
             self._shutdown.step(self._data_plane.current, now)
         else:
@@ -173,6 +178,7 @@ class HostProcesses:
 
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and report how all of it ended."""
+        self._orphans.step(math.inf)
         ledger = self._data_plane.ledger()
         self._events.finished(self._learner_ledger if ledger is None else ledger, self._shutdown.report())
 
@@ -184,12 +190,24 @@ class HostProcesses:
     # one process
 
     def _start(self, place: ProcessSlot, spawn: int) -> None:
+        if self.ending:  # a start before this one has failed for the last time
+            return
         boot = self._data_plane.boot_of(place.role, self._boot)
-        child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        try:
+            child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+        except OSError as error:
+            self._not_started(place, f"cannot be started: {error}")
+            return
         self._children[place] = child
         self._events.started(child)
         if place == EVALUATOR and self._data_plane.current is not None:
             child.write_line(agent.Evaluate(self._data_plane.current, final=False))
+        self.report()
+
+    def _not_started(self, place: ProcessSlot, cause: str) -> None:
+        """No memory, process or descriptor may be left at the moment: the restart limit decides, as after a death."""
+        self._events.not_started(place, NOT_STARTED, cause)
+        self._act(self._supervision.handle(Died(place, NOT_STARTED, cause), time.monotonic()))
         self.report()
 
     def _notify_evaluator(self, notice: Notice) -> None:
@@ -290,6 +308,8 @@ class HostProcesses:
         elif not self.ending and not expected:
             died = Died(place, code, child.cause_of_end(), child.point_of_end())
             self._act(self._supervision.handle(died, time.monotonic()))
+        if not self.ending:  # at the end `Shutdown` kills and reports what is left
+            self._orphans.end(child.mark)
         self.report()
         self._end_when_drained()
 

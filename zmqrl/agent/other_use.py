@@ -71,7 +71,7 @@ def _busy_threads_of(pid: int) -> int:
     found = 0
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
-            found += path.read_text().rpartition(") ")[2][:1] in BUSY
+            found += path.read_text(errors="replace").rpartition(") ")[2][:1] in BUSY
         except OSError:  # it has ended
             continue
     return found

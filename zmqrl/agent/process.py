@@ -11,6 +11,7 @@ from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
+from zmqrl.agent.descriptors import check_descriptors
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_lock import Registration, registered
@@ -50,6 +51,7 @@ def check_host(boot: Boot) -> None:
     missing = missing_runtime(boot.plan.config, versions())
     if missing is not None:
         raise ConfigError(f'{boot.host}: {missing}; run there: pip install "zmqrl[onnx]"')
+    check_descriptors(boot)
 
 
 def _with_devices(boot: Boot, registration: Registration, output: AgentOutput) -> Devices:

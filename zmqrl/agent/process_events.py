@@ -76,6 +76,11 @@ class ProcessEvents:
         )
         self._send(child.place, exited)
 
+    def not_started(self, place: ProcessSlot, code: int, cause: str) -> None:
+        """It could not be started; `code` is reported as its exit code."""
+        LOG.warning("%s %s", place, cause)
+        self._send(place, agent.Exited(0, code, expected=False, cause=cause, detail={}, log="", log_tail=[]))
+
     def decided(self, action: Action) -> None:
         """Report the action of supervision after an exit; a start is reported when it has happened."""
         if isinstance(action, RestartAfter):

@@ -9,13 +9,13 @@ made: they are found by the mark of their host, and the pids that they report of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.orchestrators.host_commands import NO_RUN
-from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
+from zmqrl.supervision.host_mark import HOST_VARIABLE, PROCESS_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive, session_members
 
 ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
@@ -66,6 +66,16 @@ def role_in(argv: list[str]) -> tuple[str, str] | None:
     if package != "zmqrl" or role not in ROLES or not argv[5].isdecimal():
         return None
     return f"{role}-{argv[5]}", argv[4]
+
+
+def marked_by(marks: Collection[str]) -> Iterator[tuple[ProcessId, str]]:
+    """Live processes of this user with one of `marks` as their `PROCESS_VARIABLE`, each with its mark."""
+    words = {f"{PROCESS_VARIABLE}={mark}": mark for mark in marks}
+    for pid in _own_pids():
+        process = identify(pid)
+        found = [words[word] for word in _words(pid, "environ") if word in words]
+        if process is not None and found and is_alive(process):  # it is the very process that was looked at
+            yield process, found[0]
 
 
 def _marked(run_id: str, host: str | None) -> Iterator[tuple[ProcessId, str]]:

@@ -125,7 +125,7 @@ class RunUnderTest:
             pid = todo.pop()
             try:
                 todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
             process = identify(pid)
@@ -266,7 +266,8 @@ def _await_gone(processes: Iterable[ProcessId], begun: float) -> list[ProcessId]
 def _what_it_does(process: ProcessId) -> str:
     """State and kernel function, as `/proc` shows them."""
     try:
-        state = re.search(r"^State:\s*(.*)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
+        state = re.search(r"^State:\s*(.*)$", status, re.MULTILINE)
         waits = Path(f"/proc/{process.pid}/wchan").read_text()
     except OSError:
         return "it ended meanwhile"

@@ -316,14 +316,15 @@ class Started(_Event, frozen=True, tag="started"):
 
 
 class Exited(_Event, frozen=True, tag="exit"):
-    """A process was reaped.
+    """A process was reaped, or could not be started.
 
-    Agent to launcher: at each end.
+    Agent to launcher: at each end, and at each start that fails.
 
     One that is wrongly expected is not shown as a problem; restarts are decided by the agent, not by this event.
     """
 
     pid: Count
+    """0: it could not be started."""
     code: Whole | None
     """None: by a signal."""
     expected: bool

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
 from zmqrl.types import Finite, Whole
 
@@ -47,7 +48,7 @@ def refusal_of(given: Set[Any], kind: type[msgspec.Struct], name: str, error: Ex
     return WireError("value", f"{name}: {error}")
 
 
-Index: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 """Of a process among those of its role."""
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
 Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import pwd
@@ -19,6 +20,7 @@ _FORMAT = "--format=csv,noheader,nounits"
 GPU_COMMAND = (NVIDIA_SMI, "--query-gpu=index,uuid,name,memory.used,memory.total,mig.mode.current", _FORMAT)
 PROCESS_COMMAND = (NVIDIA_SMI, "--query-compute-apps=gpu_uuid,pid,used_memory", _FORMAT)
 QUERY_S = 10.0
+KILL_S = 0.1
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARE = "learner.share_gpu: true"
 Owner = tuple[str, bool]
@@ -173,12 +175,31 @@ def _mib(text: str) -> int:
 
 def _output(command: tuple[str, ...]) -> str | None:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        process = start_query(command)
+    except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    try:
+        output = process.communicate(timeout=QUERY_S)[0]
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end_query(process)
+    return output.decode(errors="replace") if process.returncode == 0 else None
+
+
+def start_query(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """A query, which `end_query` ends. OSError: it cannot be started."""
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def end_query(query: subprocess.Popen[bytes]) -> None:
+    """Kill it if it still runs. One that the driver holds is not waited for: it has ended once the driver answers."""
+    if query.poll() is None:
+        query.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            query.wait(KILL_S)
+    if query.stdout is not None:
+        query.stdout.close()
 
 
 def has_nvidia_smi() -> bool:

@@ -17,6 +17,8 @@ from zmqrl.supervision.process_table import identify
 
 RUN_VARIABLE = "ZMQRL_RUN"
 """The run that a process belongs to."""
+PROCESS_VARIABLE = "ZMQRL_PROCESS"
+"""`RUN/HOST/ROLE-INDEX/SPAWN`: the process of the run that a process is, or that has started it."""
 HOST_VARIABLE = "ZMQRL_HOST"
 """`HOST@NAMESPACE`: the host's name in the run, and the pid namespace outside of `wrap`."""
 PID_NAMESPACE = "/proc/self/ns/pid"
@@ -73,7 +75,7 @@ def pid_outside(pid: int, start_time: int, uid: int) -> int | None:
         if not name.isdecimal():
             continue
         with contextlib.suppress(OSError):
-            pids = _pids(Path(f"/proc/{name}/status").read_text())
+            pids = _pids(Path(f"/proc/{name}/status").read_text(errors="replace"))
             if len(pids) < 2 or pids[-1] != pid or os.stat(f"/proc/{name}").st_uid != uid:
                 continue
             process = identify(int(name))

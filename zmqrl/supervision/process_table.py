@@ -30,10 +30,11 @@ class _Stat(NamedTuple):
 
 def _stat(pid: int) -> _Stat | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        content = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()
+    # the name, in parentheses, may contain any byte: the kernel cuts it after 15
+    fields = content.rpartition(b")")[2].decode("ascii").split()
     return _Stat(fields[0], int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]))
 
 

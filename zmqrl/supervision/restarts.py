@@ -16,6 +16,8 @@ BAD_CONFIGURATION = 2
 """The exit code that no restart can fix."""
 AT_START = "before its first step"
 NO_SEGMENT = "before its first segment"
+MOST_DOUBLINGS = 64
+"""Of the backoff: with thousands of restarts in the window its value would not be a float."""
 
 
 class ProcessSlot(Struct, frozen=True, order=True):
@@ -144,7 +146,8 @@ class Supervision:
                 return self._give_up(event)
         if event.code == BAD_CONFIGURATION or len(deaths) > self._restart.max:
             return self._stop_restarting(event)
-        backoff_s = min(self._restart.backoff_s * 2 ** (len(deaths) - 2), self._restart.backoff_max_s)
+        doublings = min(len(deaths) - 2, MOST_DOUBLINGS)
+        backoff_s = min(self._restart.backoff_s * 2**doublings, self._restart.backoff_max_s)
         delay_s = backoff_s if len(deaths) > 1 else 0.0
         self._due[event.slot] = now + delay_s
         return [RestartAfter(event.slot, delay_s)]

@@ -1,5 +1,5 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
-`litter` (leaves a child), `silent` (never ready).
+`litter` (leaves a child), `simulates` (leaves two, one of them deaf in a session of its own), `silent` (never ready).
 
 `algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
 `judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
@@ -24,6 +24,9 @@ def main(boot: Boot) -> int:
     events = EventPipe(boot.fds["events"])
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if manner == "simulates":  # before the mask, which they would inherit
+        subprocess.Popen(["sleep", "60"])
+        subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 60"], start_new_session=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
