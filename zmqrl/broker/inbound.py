@@ -219,7 +219,7 @@ class InboundDispatcher:
                 self._events.send(agent.HostHere(report.host, report.workers))
         elif self._hosts.leave(report.host):
             self._events.send(agent.HostHere(report.host, []))
-        self._outbound.welcome(peer)
+        self._outbound.welcome(peer, self._liveness.hanging(report.host, report.alive, self._clock()))
         return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)
 
     def _handover_part(self, peer: bytes, answer: bus.Answer) -> ev.HandoverAnswered | None:
@@ -234,7 +234,7 @@ class InboundDispatcher:
         return self._state.notice is not None and self._state.notice.version == version
 
     def judge(self, now: float) -> list[ev.Event]:
-        """Members that became silent or returned. The agent is notified and decides on the action."""
+        """Members that became silent or returned. The launcher is notified; each agent is, when it reports next."""
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._state.has_work, now):
             self._events.send(agent.WorkerState(judged.role, judged.index, judged.spawn, judged.state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zmqrl.broker.workers import Liveliness, Pulse, Workers
@@ -15,6 +15,9 @@ SLOW_HEARTBEATS = 20
 
 JOIN_S = 10.0
 """What a host may take, beyond its lease, from its place on the allow-list to its first report."""
+
+GAP = 0.5
+"""Share of `lost_after_s`: an agent without a report for so long was cut off, as its workers may have been."""
 
 UNREPORTED = -1
 """The progress of a process that was expected and has sent no heartbeat."""
@@ -40,6 +43,8 @@ class Liveness:
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
         self._workers = workers
         self._learners: dict[int, Pulse] = {}
+        self._reports: dict[str, tuple[float, float]] = {}
+        """By host: since when the reports of its agent have come without a gap, and when the last one came."""
 
     def receive(self, heartbeat: bus.Heartbeat, now: float) -> None:
         """Take a heartbeat in; one of an earlier spawn is stale."""
@@ -82,6 +87,23 @@ class Liveness:
             if self._changes(pulse, can_work, now)
         ]
 
+    def hanging(self, host: str, alive: Mapping[int, int], now: float) -> list[bus.Hanging]:
+        """The agent of `host` has reported these workers (index to spawn): those of them that it is to kill.
+
+        A silent one is not among them before its agent has reported for `lost_after_s` without a gap. Behind a
+        connection that was cut, all were silent, and their connections return one after the other.
+        """
+        since, last = self._reports.get(host, (now, now))
+        since = now if now - last >= GAP * self._lost_after_s else since
+        self._reports[host] = since, now
+        states: set[Liveliness] = {"stalled", "lost"} if now - since >= self._lost_after_s else {"stalled"}
+        pulses = [(w.index, w.pulse) for w in self._workers if w.pulse is not None and w.pulse.state in states]
+        return [
+            bus.Hanging("worker", index, pulse.spawn, "lost" if pulse.state == "lost" else "stalled")
+            for index, pulse in pulses
+            if alive.get(index) == pulse.spawn
+        ]
+
     def _changes(self, pulse: Pulse, has_work: bool, now: float) -> bool:
         if not has_work:
             pulse.moved_at = max(pulse.moved_at, pulse.at)
@@ -101,7 +123,7 @@ def _after(pulse: Pulse | None, heartbeat: bus.Heartbeat, now: float) -> Pulse:
         return Pulse(heartbeat.spawn, heartbeat.progress, now, now)
     if pulse.spawn == heartbeat.spawn:
         pulse.at = now
-        if pulse.progress != heartbeat.progress:
+        if pulse.progress != heartbeat.progress or pulse.state == "lost":  # nothing is known of a time of silence
             pulse.progress, pulse.moved_at = heartbeat.progress, now
     return pulse
 

@@ -1,8 +1,7 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
 `litter` (leaves a child), `silent` (never ready).
 
-`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
-`judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def main(boot: Boot) -> int:
     events = EventPipe(boot.fds["events"])
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
         return 0
@@ -46,9 +45,5 @@ def main(boot: Boot) -> int:
     if manner == "leaves":
         events.send(agent.Left())
         return 0
-    if manner == "judges":
-        signal.sigwait({signal.SIGUSR1})
-        for index, spawn, state in says["judged"]:
-            events.send(agent.WorkerState("worker", index, spawn, state))
     signal.sigwait({signal.SIGTERM})
     return 0
