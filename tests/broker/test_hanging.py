@@ -14,7 +14,7 @@ def named(
     heard: range | list[int], reports: range | list[int], until: int = 60, spawn: int = 2, has_work: bool = True
 ) -> dict[int, list[Hanging]]:
     """By second, whom the agent of worker 0 is told to kill; heartbeats come in the seconds `heard`."""
-    liveness, found = Liveness(LIMITS, Workers(2)), {}
+    liveness, found = Liveness(LIMITS, Workers(2), "local"), {}
     for second in range(until):
         if second in heard:
             liveness.receive(Heartbeat("worker", 0, spawn, progress=7), second)
@@ -38,6 +38,19 @@ def test_one_behind_a_cut_connection_has_as_long_as_anyone_to_return() -> None:
     assert not named([*range(3), *range(back + 4, 32)], [*range(3), *range(back, 32)], until=32)
     assert min(named([*range(3), *range(back + 4, 60)], [*range(3), *range(back, 60)])) == back + 4 + 8, "no progress"
     assert min(named(range(3), [*range(3), *range(back, 60)])) == back + 5, "it does not return"
+
+
+def test_a_silent_learner_is_named_after_longer_and_to_its_own_agent_alone() -> None:
+    """What it computes may keep its heartbeats back, and its death costs more than a worker's."""
+    liveness, found = Liveness(LIMITS, Workers(1), "local"), {}
+    for second in range(20):
+        if second < 4:
+            liveness.receive(Heartbeat("learner", 0, 1, progress=7), second)
+        liveness.judge(lambda index: True, second)
+        found[second] = liveness.hanging("local", {}, second)
+        assert not liveness.hanging("far", {}, second)
+    assert {second for second, hanging in found.items() if hanging} == set(range(11, 20))
+    assert found[11] == [Hanging("learner", 0, 1, "lost")]
 
 
 def test_one_that_its_agent_does_not_list_is_not_named() -> None:

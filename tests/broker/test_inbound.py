@@ -349,7 +349,7 @@ def test_a_worker_of_another_host_that_hangs_is_named_to_its_agent(tmp_path: Pat
             assert isinstance(welcome, bus.Welcome)
             named[second] = welcome.hanging
             assert found == ([ev.WorkerSilent(1, 3)] if second == 29 else [])
-        assert [second for second, hanging in named.items() if hanging] == list(range(30, 45))
+        assert [second for second, hanging in named.items() if hanging] == list(range(29, 45))
         assert named[44] == [bus.Hanging("worker", 1, 3, "lost")]
     finally:
         peers.close()

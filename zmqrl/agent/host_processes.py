@@ -144,10 +144,10 @@ class HostProcesses:
         child, kill_at = self._children.get(place), time.monotonic() + DUMP_S
         if child is None or child.spawn != hanging.spawn or self._is_condemned(child, kill_at):
             return
-        why = {
-            "stalled": f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)",
-            "lost": f"hangs: no heartbeat for limits.lost_after_s ({limits.lost_after_s:g} s)",
-        }[hanging.state]
+        stalled_after = f"limits.stalled_after_s ({limits.stalled_after_s:g} s)"
+        lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if place.role == "worker" else stalled_after
+        stalled = hanging.state == "stalled"
+        why = f"stalled: no progress for {stalled_after}" if stalled else f"hangs: no heartbeat for {lost_after}"
         child.last_fault = agent.Fault(f"{why}, killed", {}, [])
         child.process.send_signal(signal.SIGUSR2)
         self._kill_at[place] = (child.spawn, kill_at)

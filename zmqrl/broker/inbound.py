@@ -56,7 +56,7 @@ class InboundDispatcher:
         self._senders = Senders(plan)
         self._state, self._outbound, self._weights, self._events = state, outbound, weights, events
         limits = plan.config.limits
-        self._liveness = Liveness(limits, state.workers)
+        self._liveness = Liveness(limits, state.workers, plan.config.learner.host)
         self._hosts = Hosts(plan.config.learner.host, limits.host_lease_s)
         for key in sockets.admission.hosts:
             self._hosts.expect(key.host, clock())

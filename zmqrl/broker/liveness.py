@@ -36,12 +36,12 @@ class Judgement:
 class Liveness:
     """lost: silent for `lost_after_s`; stalled: received, has work, no progress for `stalled_after_s`. Pure."""
 
-    def __init__(self, limits: LimitsSection, workers: Workers) -> None:
+    def __init__(self, limits: LimitsSection, workers: Workers, learner_host: str) -> None:
         """`workers`: where it keeps the pulse of each worker."""
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
         self._start_s = max(0.0, limits.start_s - limits.lost_after_s)
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
-        self._workers = workers
+        self._workers, self._learner_host = workers, learner_host
         self._learners: dict[int, Pulse] = {}
         self._reports: dict[str, tuple[float, float]] = {}
         """By host: since when the reports of its agent have come without a gap, and when the last one came."""
@@ -88,21 +88,31 @@ class Liveness:
         ]
 
     def hanging(self, host: str, alive: Mapping[int, int], now: float) -> list[bus.Hanging]:
-        """The agent of `host` has reported these workers (index to spawn): those of them that it is to kill.
+        """The agent of `host` has reported these workers (index to spawn): the processes that it is to kill.
 
-        A silent one is not among them before its agent has reported for `lost_after_s` without a gap. Behind a
-        connection that was cut, all were silent, and their connections return one after the other.
+        A silent worker is among them once its agent has reported for `lost_after_s` without a gap. Behind a
+        connection that was cut, all were silent, and their connections return one after the other. A silent learner
+        is after `stalled_after_s`: its work may delay its heartbeats, and its death costs more than a worker's.
         """
         since, last = self._reports.get(host, (now, now))
         since = now if now - last >= GAP * self._lost_after_s else since
         self._reports[host] = since, now
-        states: set[Liveliness] = {"stalled", "lost"} if now - since >= self._lost_after_s else {"stalled"}
-        pulses = [(w.index, w.pulse) for w in self._workers if w.pulse is not None and w.pulse.state in states]
-        return [
-            bus.Hanging("worker", index, pulse.spawn, "lost" if pulse.state == "lost" else "stalled")
-            for index, pulse in pulses
+        workers = [(w.index, w.pulse) for w in self._workers if w.pulse is not None]
+        named = [
+            self._hanging("worker", index, pulse, self._lost_after_s, since, now)
+            for index, pulse in workers
             if alive.get(index) == pulse.spawn
         ]
+        learners = self._learners.items() if host == self._learner_host else ()
+        named += [self._hanging("learner", *learner, self._stalled_after_s, since, now) for learner in learners]
+        return [hanging for hanging in named if hanging is not None]
+
+    def _hanging(
+        self, role: JudgedRole, index: int, pulse: Pulse, silent_s: float, since: float, now: float
+    ) -> bus.Hanging | None:
+        if now - max(pulse.at, since) >= silent_s:
+            return bus.Hanging(role, index, pulse.spawn, "lost")
+        return bus.Hanging(role, index, pulse.spawn, "stalled") if pulse.state == "stalled" else None
 
     def _changes(self, pulse: Pulse, has_work: bool, now: float) -> bool:
         if not has_work:

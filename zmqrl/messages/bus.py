@@ -272,7 +272,8 @@ class Welcome(_BusMessage, frozen=True, tag="welcome"):
 
     broker: Count
     hanging: list[Hanging]
-    """Processes of this host that are to be killed: no heartbeat, or no progress although work is available."""
+    """Processes of this host that are to be killed: no heartbeat, or a worker without progress although work is
+    available."""
 
 
 class Fetch(_BusMessage, frozen=True, tag="fetch"):
