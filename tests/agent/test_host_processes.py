@@ -25,7 +25,7 @@ from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
-from zmqrl.messages.bus import HostReport
+from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
 pytestmark = pytest.mark.whole
@@ -85,10 +85,11 @@ class Host:
         *lines, self._unread = self._unread.split(b"\n")
         self.events += map(json.loads, lines)
 
-    def judge(self) -> None:
-        """Have worker 0 speak for the broker, once both workers are there to be judged."""
+    def judge(self, *hanging: Hanging) -> None:
+        """Have the broker name these, once both workers are there to be judged."""
         self.until(lambda: self.report.ready == [0, 1])
-        os.kill(next(event["pid"] for event in self.events_of("started") if event["index"] == 0), signal.SIGUSR1)
+        for each in hanging:
+            self.processes.end_hanging(each)
 
     def events_of(self, name: str) -> list[dict[str, Any]]:
         """Fields of the events of this name, with role and index of those about a process."""
@@ -143,8 +144,8 @@ def test_memory_is_measured_once_a_process_is_ready(host_of: MakeHost) -> None:
 
 
 def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: MakeHost) -> None:
-    host = host_of(0, 1, says={"0": "judges", "judged": [(1, 0, "stalled"), (1, 0, "lost")]})
-    host.judge()
+    host = host_of(0, 1)
+    host.judge(Hanging("worker", 1, 0, "stalled"), Hanging("worker", 1, 0, "lost"))
     host.until(lambda: host.report.alive == {0: 0, 1: 1})
     (exit_,) = host.events_of("exit")
     assert (exit_["index"], exit_["code"], exit_["expected"]) == (1, None, False)
@@ -156,10 +157,9 @@ def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: Make
     assert len(host.events_of("exit")) == 1
 
 
-def test_a_judgement_of_another_spawn_or_state_or_host_kills_nobody(host_of: MakeHost) -> None:
-    host = host_of(0, 1, says={"0": "judges", "judged": [(1, 1, "stalled"), (1, 0, "slow"), (2, 0, "stalled")]})
-    host.judge()
-    host.until(lambda: len(host.events_of("worker_state")) == 3)
+def test_a_judgement_of_another_spawn_or_role_or_host_kills_nobody(host_of: MakeHost) -> None:
+    host = host_of(0, 1)
+    host.judge(*(Hanging(*who, "lost") for who in (("worker", 1, 1), ("learner", 1, 0), ("worker", 2, 0))))
     over = time.monotonic() + 1.0  # longer than what faulthandler may take
     host.until(lambda: time.monotonic() > over)
     assert host.report.alive == {0: 0, 1: 0}
@@ -313,9 +313,8 @@ def test_an_end_waits_for_no_restart(host_of: MakeHost) -> None:
 
 
 def test_a_kill_is_not_put_off_by_a_drain(host_of: MakeHost) -> None:
-    host = host_of(0, 1, says={"0": "judges", "1": "deaf", "judged": [(1, 0, "stalled")]}, grace_s=60.0)
-    host.judge()
-    host.until(lambda: bool(host.events_of("worker_state")))
+    host = host_of(0, 1, says={"1": "deaf"}, grace_s=60.0)
+    host.judge(Hanging("worker", 1, 0, "stalled"))
     host.processes.set_workers((0,))
     host.until(lambda: host.report.alive == {0: 0})
 

@@ -60,7 +60,7 @@ class Broker:
             elif isinstance(message, bus.Echo):
                 self.control.send_multipart([self.peer, said])
             else:
-                self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1))])
+                self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1, hanging=[]))])
 
     def announce(self, notice: Notice) -> None:
         self.control.send_multipart([self.peer, pack(bus.CurrentNotice(notice))])
@@ -201,10 +201,20 @@ def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, join
     notice = broker.save(3)
     broker.announce(notice)
     taken(plane, broker, lambda: broker.fetches)
-    broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=2))])
+    broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=2, hanging=[]))])
     received = plane.received or 0
     taken(plane, broker, lambda: (plane.received or 0) > received)
     broker.turn()
     assert broker.fetches == [[0, 3]]
     broker.announce(notice)
     taken(plane, broker, lambda: len(broker.fetches) == 2)
+
+
+def test_who_hangs_is_whom_the_last_answer_names(broker: Broker, joined: Joined, tmp_path: Path) -> None:
+    plane = joined(tmp_path / "own", None)
+    assert list(plane.hanging) == []
+    hanging = bus.Hanging("worker", 1, 0, "lost")
+    broker.control.send_multipart([broker.peer, pack(bus.Welcome(broker=1, hanging=[hanging]))])
+    taken(plane, broker, lambda: list(plane.hanging) == [hanging])
+    plane.report(HostReport("b", {1: 1}, [], [], [1], ""))
+    taken(plane, broker, lambda: not plane.hanging)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,13 @@ NOTICE = Notice(Version(0, 4), "key", 3, "sha", 5)
 class BrokerWithPeers:
     """Everything of a broker but its loop, and peers that send to it."""
 
-    def __init__(self, folder: Path, arena: Arena | None = None, curve: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arena: Arena | None = None,
+        curve: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.plan = replace(bus_plan(), workers={"local": 1, "far": 1})
         self.arena = arena or Arena.private(self.plan)
         self.state = BrokerState(self.plan, self.arena, other_hosts=True)
@@ -56,7 +62,7 @@ class BrokerWithPeers:
         self.events = EventPipe()
         self.writer = EventWriter(self.events.write_fd)
         parts = (self.state, self.outbound, weights, self.writer)
-        self.inbound = InboundDispatcher(self.plan, self.sockets, *parts)
+        self.inbound = InboundDispatcher(self.plan, self.sockets, *parts, clock)
         self._ids: dict[zmq.Socket[Any], bytes] = {}
         self._context: zmq.Context[Any] = zmq.Context()
         self.near = connect(self._context, zmq.DEALER, ends["control"])
@@ -84,15 +90,19 @@ class BrokerWithPeers:
 
     def replies_to(self, peer: zmq.Socket[Any]) -> list[str]:
         """Kinds of what it is answered by the end of a round."""
+        return [bus.kind_of(message) for message in self.messages_to(peer)]
+
+    def messages_to(self, peer: zmq.Socket[Any]) -> list[bus.Message]:
+        """What it is answered by the end of a round."""
         self.outbound.send_pending()
         self.sockets.control.send_multipart((self._ids[peer], LAST))
-        kinds = []
+        messages: list[bus.Message] = []
         while peer.poll(WAIT_S * 1000):
             frame = peer.recv()
             if frame == LAST:
-                return kinds
-            kinds.append(bus.kind_of(unpack(frame)))
-        raise AssertionError(f"the last word did not come in {WAIT_S} s, after {kinds}")
+                return messages
+            messages.append(unpack(frame))
+        raise AssertionError(f"the last word did not come in {WAIT_S} s, after {messages}")
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -255,7 +265,7 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerW
 
 @pytest.mark.parametrize(("frames", "reason"), [
     ((pack(bus.WorkerExit(index=0, spawn=0)), b"more"), "frames"),
-    ((pack(bus.Welcome(broker=1)),), "kind"),
+    ((pack(bus.Welcome(broker=1, hanging=[])),), "kind"),
     ((pack(bus.Heartbeat(role="agent", index=0, spawn=0, progress=0)),), "value"),
     ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "process"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
@@ -320,6 +330,29 @@ def test_silence_becomes_events_once(peers: BrokerWithPeers) -> None:
     later = time.monotonic() + 1000.0
     assert peers.inbound.judge(later) == [ev.WorkerSilent(0, 5), ev.HostRemoved("far", [1])]
     assert peers.inbound.judge(later) == []
+
+
+def test_a_worker_of_another_host_that_hangs_is_named_to_its_agent(tmp_path: Path) -> None:
+    """No other message tells that agent: its connections are in order, and it sees a process that lives."""
+    now = [100.0]
+    peers = BrokerWithPeers(tmp_path, clock=lambda: now[0])
+    try:
+        report = pack(HostReport("far", {1: 3}, [1], [], [1], ""))
+        named = {}
+        for second in range(45):
+            now[0] = 100.0 + second
+            peers.receive(peers.far, report)
+            if second < 10:
+                peers.receive(peers.far, pack(bus.Heartbeat("worker", 1, 3, second)))
+            found = peers.inbound.judge(now[0])
+            (welcome,) = peers.messages_to(peers.far)
+            assert isinstance(welcome, bus.Welcome)
+            named[second] = welcome.hanging
+            assert found == ([ev.WorkerSilent(1, 3)] if second == 29 else [])
+        assert [second for second, hanging in named.items() if hanging] == list(range(29, 45))
+        assert named[44] == [bus.Hanging("worker", 1, 3, "lost")]
+    finally:
+        peers.close()
 
 
 def test_a_host_of_the_list_that_never_reports_is_lost_once(peers: BrokerWithPeers) -> None:

@@ -26,7 +26,7 @@ def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
     broker.handle(ev.HostReported({0: 0, 1: 0}, (), host, (0, 1)))
     broker.handle(ev.WorkerReported(1, 0, (), {}, broker=broker.incarnation))
     assert not broker.snapshot(1).leases  # type: ignore[union-attr]
-    liveness = Liveness(LimitsSection(heartbeat_s=0.5, stalled_after_s=5.0), Workers(2))
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, stalled_after_s=5.0), Workers(2), "local")
     judged = []
     for second in range(8):
         liveness.receive(Heartbeat("worker", WORKER, 0, progress=17), second)
@@ -39,7 +39,7 @@ def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
 @pytest.mark.parametrize(("ready", "lost_at"), [(True, 5), (False, 20)])
 def test_a_worker_that_never_says_a_word_to_this_broker_is_lost(ready: bool, lost_at: int) -> None:
     """It was stopped before the broker died: the next one hears of it from its agent alone."""
-    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1))
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1), "local")
     judged = {}
     for second in range(30):
         liveness.expect(WORKER, 3, ready, second)
@@ -49,7 +49,7 @@ def test_a_worker_that_never_says_a_word_to_this_broker_is_lost(ready: bool, los
 
 
 def test_its_silence_counts_from_when_it_was_ready() -> None:
-    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1))
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1), "local")
     lost = []
     for second in range(12):
         liveness.expect(WORKER, 3, second >= 4, second)
@@ -58,7 +58,7 @@ def test_its_silence_counts_from_when_it_was_ready() -> None:
 
 
 def test_one_that_is_expected_and_comes_is_judged_by_its_heartbeats() -> None:
-    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1))
+    liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1), "local")
     liveness.expect(WORKER, 3, False, 0)
     liveness.receive(Heartbeat("worker", WORKER, 3, progress=0), 1)
     liveness.expect(WORKER, 3, False, 2)

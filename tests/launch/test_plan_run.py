@@ -126,6 +126,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
         ("cartpole-ppo", "sync", {"min_workers": 3}, "--set: min_workers: 3: all hosts together have 2 workers"),
         ("cartpole-ppo", "sync", {"limits__heartbeat_s": 30.0}, "limits.lost_after_s (default): 20: must be at least 60, which is 2 x"),
+        ("cartpole-ppo", "sync", {"limits__stalled_after_s": 0.5}, "limits.stalled_after_s: 0.5: must be at least 1, which is 2 x"),
         ("cartpole-ppo", "sync", {"limits__host_lease_s": 0.9}, "--set: limits.host_lease_s: 0.9: must be at least 1, which is 2 x"),
         ("cartpole-ppo", "sync", {"algorithm__minibatch_size": 512}, "--set: algorithm.minibatch_size: 512 is larger than the batch of 256 rows"),
         ("cartpole-dqn", "async", {"algorithm__batch_size": 20000}, "--set: algorithm.batch_size: 20000 is larger than replay.capacity"),

@@ -9,7 +9,9 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.run_state import RunState
-from zmqrl.types import ArenaUsage
+from zmqrl.messages.agent import State, WorkerState
+from zmqrl.orchestrators.base import HostEvent
+from zmqrl.types import ArenaUsage, JudgedRole
 
 
 @pytest.fixture
@@ -64,9 +66,53 @@ def test_who_is_away_is_named(state: RunState) -> None:
     assert "local/worker-1 is starting" in text and "worker-0" not in text
 
 
+@pytest.fixture
+def ready(state: RunState) -> RunState:
+    """A run of two workers in which all have started."""
+    state.hosts["local"].state = "ready"
+    stored(state, 1_500)
+    for role, index in (("learner", 0), ("worker", 0), ("worker", 1)):
+        state.handle(host_event("local", "started", role=role, index=index, spawn=1))
+        state.handle(host_event("local", "ready", role=role, index=index))
+    return state
+
+
+def judged(state: RunState, role: JudgedRole, index: int, spawn: int, judgement: State) -> None:
+    state.handle(HostEvent("local", WorkerState(role, index, spawn, judgement), "broker", 0))
+
+
+def stall(state: RunState) -> str:
+    """The report of a run that stores nothing for a minute."""
+    detector = StallDetector(60.0)
+    assert detector.check(state, 0.0) is None
+    return str(detector.check(state, 60.0))
+
+
+def test_who_sends_no_heartbeats_or_makes_no_progress_is_named(ready: RunState) -> None:
+    judged(ready, "learner", 0, 1, "lost")
+    judged(ready, "worker", 0, 1, "slow")
+    judged(ready, "worker", 1, 0, "lost")  # of the process before
+    text = stall(ready)
+    assert "local/learner-0 sends no heartbeats" in text and "local/worker-0 makes no progress" in text
+    assert "worker-1" not in text and "responsive" not in text
+    judged(ready, "worker", 0, 1, "well")
+    ready.handle(host_event("local", "exit", role="learner", index=0, code=None, expected=False))
+    ready.handle(host_event("local", "started", role="learner", index=0, spawn=2))
+    assert "learner-0 is not ready" in stall(ready) and "worker" not in stall(ready)
+    ready.handle(host_event("local", "ready", role="learner", index=0))
+    assert "all processes are running and responsive" in stall(ready)
+
+
+def test_a_new_broker_has_judged_nobody(ready: RunState) -> None:
+    judged(ready, "learner", 0, 1, "lost")
+    ready.handle(host_event("local", "started", role="broker", index=0, spawn=1))
+    assert "all processes are running and responsive" in stall(ready)
+
+
 def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
     detector = StallDetector(60.0)
     stored(state, 1_500)
+    state.handle(host_event("local", "ready", role="learner", index=0))
     worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "cause": "exit code 0"}
     state.handle(host_event("local", "exit", **worker, expected=True))
     state.hosts["local"].state = "drained"

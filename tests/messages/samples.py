@@ -32,7 +32,7 @@ BUS: list[bus.Message] = [
     bus.Record(0, [bus.RecordPart(0, 1, 8, b"12345678")]),
     bus.WorkerExit(1, 0),
     bus.HostReport("local", {0: 1}, [], [2], [0, 1], "5d"),
-    bus.Welcome(1),
+    bus.Welcome(1, [bus.Hanging("worker", 1, 0, "lost")]),
     bus.Fetch(Version(0, 4)),
     bus.Weights(NOTICE, 1),
     bus.ShutdownNotice("c"),

@@ -55,7 +55,7 @@ def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and
 
 def test_the_backoff_has_its_limit_after_any_number_of_deaths() -> None:
     restart = RestartSection(max=100_000, window_s=1e9, backoff_s=0.5, backoff_max_s=1.5)
-    supervision = Supervision(restart, workers=1)
+    supervision = Supervision(restart, range(1), alone=True)
     for number in range(2000):
         (action,) = supervision.handle(died(WORKER), float(number))
         assert isinstance(action, RestartAfter)

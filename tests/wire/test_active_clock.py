@@ -39,7 +39,7 @@ def test_a_freeze_counts_as_one_turn() -> None:
 
 
 def test_nobody_is_lost_by_a_freeze_of_the_judge_and_silence_after_it_counts() -> None:
-    time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0), Workers(1))
+    time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0), Workers(1), "local")
     liveness.receive(Heartbeat("worker", 0, 0, 1), time.clock.now())
     time.s += FROZEN_S
     assert not liveness.judge(lambda index: True, time.clock.now())

@@ -59,7 +59,7 @@ def port(tmp_path: Path) -> Iterator[int]:
                     sockets.control.send_multipart([peer, said])
                     continue
                 assert message == bus.HostReport("b", {}, [], [], [], "")
-                sockets.control.send_multipart([peer, pack(bus.Welcome(broker=1))])
+                sockets.control.send_multipart([peer, pack(bus.Welcome(broker=1, hanging=[]))])
         sockets.close()
 
     thread = threading.Thread(target=serve)

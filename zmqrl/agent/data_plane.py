@@ -12,7 +12,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import is_shared, make_store
 from zmqrl.messages.agent import Join
-from zmqrl.messages.bus import HostReport
+from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import AllowList, ArenaUsage, Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
@@ -36,6 +36,11 @@ class DataPlane(ABC):
     def shutdown_cause(self) -> str | None:
         """Why this host's part ends, once the broker has reported that it does."""
         return None
+
+    @property
+    def hanging(self) -> Sequence[Hanging]:
+        """Processes of this host that hang, as the broker reported last; `take_notice` reads its reports."""
+        return ()
 
     @property
     def received(self) -> int | None:
@@ -145,6 +150,10 @@ class SharedDataPlane(DataPlane):
     @property
     def sockets(self) -> Sequence[Any]:
         return self._link.sockets
+
+    @property
+    def hanging(self) -> Sequence[Hanging]:
+        return self._link.hanging
 
     @property
     def refused(self) -> Counter[str]:

@@ -242,14 +242,16 @@ class HostAgent:
             self._processes.end(ShutdownMode.HURRIED)
 
     def _take_notices(self) -> None:
-        """Weights on their way back."""
+        """Weights on their way back, and what the broker reports of this host."""
+        notice = None
         try:
             notice = self._data_plane.take_notice()
         except StoreError as error:
             if str(error) != self._not_fetched:
                 LOG.warning("weights not fetched, retrying at the next notice: %s", error)
             self._not_fetched = str(error)
-            return
+        for hanging in self._data_plane.hanging:
+            self._processes.end_hanging(hanging)
         cause = self._data_plane.shutdown_cause
         if cause is not None:
             if not self._processes.ending:

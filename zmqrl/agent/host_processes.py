@@ -20,7 +20,7 @@ from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.messages import agent
-from zmqrl.messages.bus import HostReport
+from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.restarts import Action, Died, FailRun, ProcessSlot, Start, Supervision, Tick
 from zmqrl.types import Ledger, Notice
 from zmqrl.wire.sockets import own_addresses
@@ -140,6 +140,23 @@ class HostProcesses:
             child.wake()
         self._notify_evaluator(notice)
 
+    def end_hanging(self, hanging: Hanging) -> None:
+        """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
+
+        A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
+        """
+        place, limits = ProcessSlot(hanging.role, hanging.index), self._plan.config.limits
+        child, kill_at = self._children.get(place), time.monotonic() + DUMP_S
+        if child is None or child.spawn != hanging.spawn or self._is_condemned(child, kill_at):
+            return
+        stalled_after = f"limits.stalled_after_s ({limits.stalled_after_s:g} s)"
+        lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if place.role == "worker" else stalled_after
+        stalled = hanging.state == "stalled"
+        why = f"stalled: no progress for {stalled_after}" if stalled else f"hangs: no heartbeat for {lost_after}"
+        child.last_fault = agent.Fault(f"{why}, killed", {}, [])
+        child.process.send_signal(signal.SIGUSR2)
+        self._kill_at[place] = (child.spawn, kill_at)
+
     def report(self) -> None:
         """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
         children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
@@ -239,8 +256,6 @@ class HostProcesses:
 
     def _note(self, child: ChildProcess, event: agent.Report) -> None:
         match event:
-            case agent.WorkerState():
-                self._judged(ProcessSlot(event.role, event.index), event.spawn, event.state)
             case agent.Ready():
                 child.ready = True
                 self._events.sample([child])
@@ -259,25 +274,6 @@ class HostProcesses:
                 child.has_worked = True
                 self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
-
-    def _judged(self, place: ProcessSlot, spawn: int, state: str) -> None:
-        """A child that hangs is killed, its stacks in its log if it can still write them; supervision replaces it.
-
-        A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
-        """
-        child, limits = self._children.get(place), self._plan.config.limits
-        kill_at = time.monotonic() + DUMP_S
-        if child is None or child.spawn != spawn or self._is_condemned(child, kill_at):
-            return
-        if state == "stalled":
-            why = f"stalled: no progress for limits.stalled_after_s ({limits.stalled_after_s:g} s)"
-        elif state == "lost" and place.role == "worker":
-            why = f"hangs: no heartbeat for limits.lost_after_s ({limits.lost_after_s:g} s)"
-        else:
-            return
-        child.last_fault = agent.Fault(f"{why}, killed", {}, [])
-        child.process.send_signal(signal.SIGUSR2)
-        self._kill_at[place] = (spawn, kill_at)
 
     def _is_condemned(self, child: ChildProcess, by: float) -> bool:
         spawn, at = self._kill_at.get(child.place, (child.spawn, math.inf))

@@ -15,7 +15,7 @@ from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.messages.agent import Join
-from zmqrl.messages.bus import HostReport
+from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.types import ArenaUsage, Ledger, Notice, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached, first_answering
@@ -93,6 +93,10 @@ class RemoteDataPlane(DataPlane):
     @property
     def shutdown_cause(self) -> str | None:
         return None if self._link is None else self._link.shutdown_cause
+
+    @property
+    def hanging(self) -> Sequence[Hanging]:
+        return () if self._link is None else self._link.hanging
 
     @property
     def received(self) -> int | None:

@@ -56,7 +56,7 @@ class InboundDispatcher:
         self._senders = Senders(plan)
         self._state, self._outbound, self._weights, self._events = state, outbound, weights, events
         limits = plan.config.limits
-        self._liveness = Liveness(limits, state.workers)
+        self._liveness = Liveness(limits, state.workers, plan.config.learner.host)
         self._hosts = Hosts(plan.config.learner.host, limits.host_lease_s)
         for key in sockets.admission.hosts:
             self._hosts.expect(key.host, clock())
@@ -219,7 +219,7 @@ class InboundDispatcher:
                 self._events.send(agent.HostHere(report.host, report.workers))
         elif self._hosts.leave(report.host):
             self._events.send(agent.HostHere(report.host, []))
-        self._outbound.welcome(peer)
+        self._outbound.welcome(peer, self._liveness.hanging(report.host, report.alive, self._clock()))
         return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)
 
     def _handover_part(self, peer: bytes, answer: bus.Answer) -> ev.HandoverAnswered | None:
@@ -234,7 +234,7 @@ class InboundDispatcher:
         return self._state.notice is not None and self._state.notice.version == version
 
     def judge(self, now: float) -> list[ev.Event]:
-        """Members that became silent or returned. The agent is notified and decides on the action."""
+        """Members that became silent or returned. The launcher is notified; each agent is, when it reports next."""
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._state.has_work, now):
             self._events.send(agent.WorkerState(judged.role, judged.index, judged.spawn, judged.state))

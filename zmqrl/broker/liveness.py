@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zmqrl.broker.workers import Liveliness, Pulse, Workers
@@ -15,6 +15,9 @@ SLOW_HEARTBEATS = 20
 
 JOIN_S = 10.0
 """What a host may take, beyond its lease, from its place on the allow-list to its first report."""
+
+GAP = 0.5
+"""Share of `lost_after_s`: an agent without a report for so long was cut off, as its workers may have been."""
 
 UNREPORTED = -1
 """The progress of a process that was expected and has sent no heartbeat."""
@@ -33,13 +36,15 @@ class Judgement:
 class Liveness:
     """lost: silent for `lost_after_s`; stalled: received, has work, no progress for `stalled_after_s`. Pure."""
 
-    def __init__(self, limits: LimitsSection, workers: Workers) -> None:
+    def __init__(self, limits: LimitsSection, workers: Workers, learner_host: str) -> None:
         """`workers`: where it keeps the pulse of each worker."""
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
         self._start_s = max(0.0, limits.start_s - limits.lost_after_s)
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
-        self._workers = workers
+        self._workers, self._learner_host = workers, learner_host
         self._learners: dict[int, Pulse] = {}
+        self._reports: dict[str, tuple[float, float]] = {}
+        """By host: since when the reports of its agent have come without a gap, and when the last one came."""
 
     def receive(self, heartbeat: bus.Heartbeat, now: float) -> None:
         """Take a heartbeat in; one of an earlier spawn is stale."""
@@ -82,6 +87,33 @@ class Liveness:
             if self._changes(pulse, can_work, now)
         ]
 
+    def hanging(self, host: str, alive: Mapping[int, int], now: float) -> list[bus.Hanging]:
+        """The agent of `host` has reported these workers (index to spawn): the processes that it is to kill.
+
+        A silent worker is among them once its agent has reported for `lost_after_s` without a gap. Behind a
+        connection that was cut, all were silent, and their connections return one after the other. A silent learner
+        is after `stalled_after_s`: its work may delay its heartbeats, and its death costs more than a worker's.
+        """
+        since, last = self._reports.get(host, (now, now))
+        since = now if now - last >= GAP * self._lost_after_s else since
+        self._reports[host] = since, now
+        workers = [(w.index, w.pulse) for w in self._workers if w.pulse is not None]
+        named = [
+            self._hanging("worker", index, pulse, self._lost_after_s, since, now)
+            for index, pulse in workers
+            if alive.get(index) == pulse.spawn
+        ]
+        learners = self._learners.items() if host == self._learner_host else ()
+        named += [self._hanging("learner", *learner, self._stalled_after_s, since, now) for learner in learners]
+        return [hanging for hanging in named if hanging is not None]
+
+    def _hanging(
+        self, role: JudgedRole, index: int, pulse: Pulse, silent_s: float, since: float, now: float
+    ) -> bus.Hanging | None:
+        if now - max(pulse.at, since) >= silent_s:
+            return bus.Hanging(role, index, pulse.spawn, "lost")
+        return bus.Hanging(role, index, pulse.spawn, "stalled") if pulse.state == "stalled" else None
+
     def _changes(self, pulse: Pulse, has_work: bool, now: float) -> bool:
         if not has_work:
             pulse.moved_at = max(pulse.moved_at, pulse.at)
@@ -101,7 +133,7 @@ def _after(pulse: Pulse | None, heartbeat: bus.Heartbeat, now: float) -> Pulse:
         return Pulse(heartbeat.spawn, heartbeat.progress, now, now)
     if pulse.spawn == heartbeat.spawn:
         pulse.at = now
-        if pulse.progress != heartbeat.progress:
+        if pulse.progress != heartbeat.progress or pulse.state == "lost":  # nothing is known of a time of silence
             pulse.progress, pulse.moved_at = heartbeat.progress, now
     return pulse
 

@@ -60,9 +60,9 @@ class OutboundReplies:
         """A worker lacks these parts of its assignments' records."""
         self._requested_records[index] = (spawn, records)
 
-    def welcome(self, peer: bytes) -> None:
-        """To an agent, at once: this broker is there, and so is this version."""
-        self._to(peer, frames.pack(bus.Welcome(self._state.incarnation)))
+    def welcome(self, peer: bytes, hanging: Sequence[bus.Hanging] = ()) -> None:
+        """To an agent, at once: this broker is there, these processes of its host hang, and this version is there."""
+        self._to(peer, frames.pack(bus.Welcome(self._state.incarnation, list(hanging))))
         if self._state.notice is not None:
             self._to(peer, frames.pack(bus.CurrentNotice(self._state.notice)))
 

@@ -390,9 +390,10 @@ class LimitsSection(Section, frozen=True):
     """A host that receives nothing from the launcher for this long, or nothing from the broker, ends its processes. At
     least two heartbeats."""
     lost_after_s: Seconds = 20.0
-    """A process without a heartbeat for this long is replaced. At least two heartbeats."""
+    """A worker without a heartbeat for this long is replaced. At least two heartbeats."""
     stalled_after_s: Seconds = 300.0
-    """A process without progress for this long is replaced; a run that stores nothing for this long reports it."""
+    """A worker without progress for this long is replaced, and a learner without a heartbeat; a run that stores nothing
+    for this long reports it. At least two heartbeats."""
     grace_s: Seconds = 15.0
     """Time for a process to end before it is killed."""
     leases_per_worker: Positive = 2

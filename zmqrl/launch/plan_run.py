@@ -209,7 +209,7 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
 def _check_limits(limits: LimitsSection) -> None:
     """A silence that ends a process or a host has to be longer than that between two heartbeats."""
     least = HEARTBEATS * limits.heartbeat_s
-    for key in ("lost_after_s", "host_lease_s"):
+    for key in ("lost_after_s", "stalled_after_s", "host_lease_s"):
         value = getattr(limits, key)
         if value < least:
             raise ConfigError(

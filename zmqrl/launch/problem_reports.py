@@ -127,9 +127,21 @@ class SlowWorkerReport:
         return Problem(late.host, cause, f"the run continues at the speed of this worker; check the load there{fix}")
 
 
+HANGING = {"slow": "makes no progress", "stalled": "makes no progress", "lost": "sends no heartbeats"}
+"""Of a process that has started, by the state in which it is judged to be."""
+
+
 def _who(state: RunState) -> str:
-    workers = [row for row in state.workers.values() if row.state not in ("ready", "ended")]
-    away = [f"{row.host}/worker-{row.index} is {row.state}" for row in workers]
+    """The processes and hosts that a run without progress may be waiting for."""
+    learner = "ready" if ("learner", 0) in state.ready else "not ready"
+    processes = [("worker", row.index, row.host, row.state) for row in state.workers.values() if row.state != "ended"]
+    away = []
+    for role, index, host, is_now in [*processes, ("learner", 0, state.plan.config.learner.host, learner)]:
+        judged = state.hanging.get((role, index))
+        if is_now != "ready":
+            away.append(f"{host}/{role}-{index} is {is_now}")
+        elif judged is not None:
+            away.append(f"{host}/{role}-{index} {HANGING[judged]}")
     away += [
         f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained") or row.away
     ]

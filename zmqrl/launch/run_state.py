@@ -105,6 +105,8 @@ class RunState:
     _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
     _faults: set[str] = field(default_factory=set)
     """Causes whose traceback was reported, of any process."""
+    _judged: dict[tuple[str, int], tuple[int, agent.State]] = field(default_factory=dict)
+    """By role and index: the running spawn, and how the broker judges it."""
     _restart_causes: dict[tuple[str, str], RestartCause] = field(default_factory=dict)
     _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     """Unix times within the window, by host, role and index."""
@@ -191,6 +193,11 @@ class RunState:
         return [relieved for relieved in self._relieved.values() if self._is_there(relieved.worker)]
 
     @property
+    def hanging(self) -> Mapping[tuple[str, int], agent.State]:
+        """Processes that the broker judges to be silent or without progress, by role and index."""
+        return {process: state for process, (_, state) in self._judged.items() if state != "well"}
+
+    @property
     def restart_causes(self) -> list[RestartCause]:
         """The most frequent causes of restarts, the most frequent first."""
         return sorted(self._restart_causes.values(), key=lambda cause: -cause.count)[:CAUSES_KEPT]
@@ -212,7 +219,16 @@ class RunState:
         return self.workers.setdefault(event.index, WorkerRow(event.host, event.index))
 
     @_take.register
+    def _on_worker_state(self, message: agent.WorkerState, event: HostEvent) -> None:
+        process = (message.role, message.index)
+        if message.spawn >= self._judged.get(process, (0, "well"))[0]:
+            self._judged[process] = (message.spawn, message.state)
+
+    @_take.register
     def _on_started(self, message: agent.Started, event: HostEvent) -> None:
+        self._judged[event.process] = (message.spawn, "well")
+        if event.role == "broker":  # it begins to judge
+            self._judged = {process: (spawn, "well") for process, (spawn, _) in self._judged.items()}
         row = self._row(event)
         if row is not None:
             row.state = "starting"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import zmq
@@ -34,11 +34,13 @@ from zmqrl.memory_backends.base import (
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import SlotRef
+from zmqrl.types import SegmentId, SlotRef
 from zmqrl.wire.heartbeat import HeartbeatThread
 from zmqrl.wire.sockets import connect, drain, send
 
 RESEND_HEARTBEATS = 2
+MOST_RESEND_S = 120.0
+"""Of whole segments, which may take long behind a thin wire."""
 CLOSE_HEARTBEATS = 4
 
 
@@ -96,6 +98,52 @@ class ZmqSource(ArenaSource):
         self._offer(unpack_descriptors(frame)[2])
 
 
+class Resending:
+    """When segments that are not accepted are sent again. Pure.
+
+    Whatever is sent waits behind what is in transit. A copy helps where the first one was lost, and otherwise delays
+    all that follows it: behind a thin wire copies of whole segments would take its whole throughput. So the interval
+    is twice the time that the last acceptance took, and doubles with each repetition.
+    """
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        """The shortest and the longest interval."""
+        self._first_s, self._most_s = first_s, most_s
+        self._again_s = first_s
+        self._due_at = 0.0
+        self._sent_at: dict[SegmentId, float] = {}
+        """When each segment that is not accepted was sent for the first time."""
+
+    def is_due(self, now: float) -> bool:
+        """Whether everything that is not accepted is to be sent again. `now`, here and below: monotonic seconds."""
+        return now >= self._due_at
+
+    def repeat(self) -> None:
+        """Everything is going to be sent again; `sent` follows."""
+        self._again_s = min(2 * self._again_s, self._most_s)
+
+    def sent(self, ids: Iterable[SegmentId], now: float) -> None:
+        """These were sent."""
+        for id in ids:
+            self._sent_at.setdefault(id, now)
+        self._due_at = now + self._again_s
+
+    def not_taken(self, now: float) -> None:
+        """Some could not be sent: no copy of them is in transit."""
+        self._again_s, self._due_at = self._first_s, now + self._first_s
+
+    def accepted(self, ids: Iterable[SegmentId], now: float) -> None:
+        """These were accepted, at least one."""
+        took_s = max(now - self._sent_at.pop(id, now) for id in ids)
+        self._again_s = min(max(self._first_s, 2 * took_s), self._most_s)
+        self._due_at = now + self._again_s
+
+    def restart(self, now: float) -> None:
+        """What is in transit is of no use any more: it is for another broker, or under leases that are gone."""
+        self._sent_at.clear()
+        self._again_s, self._due_at = self._first_s, now
+
+
 class ZmqSink(LeasedSink):
     """A worker's end: into the arena where there is one, else whole over the wire."""
 
@@ -121,10 +169,11 @@ class ZmqSink(LeasedSink):
             self._poller.register(self._wake, zmq.POLLIN)
         self._broker = 0
         self._reported_at = 0.0
-        self._resend_at = 0.0
+        resend_s = RESEND_HEARTBEATS * self._heartbeat_s
+        self._resending = Resending(resend_s, resend_s if self._remote is None else max(resend_s, MOST_RESEND_S))
         self._slots, self._vector_envs = boot.plan.slots, boot.plan.streams
         self._refusals = Refusals(EventPipe(boot.fds.get("events")))
-        self._records = RecordFetching(RESEND_HEARTBEATS * self._heartbeat_s, self._refusals.add)
+        self._records = RecordFetching(resend_s, self._refusals.add)
         self._heartbeat = HeartbeatThread(
             self._context,
             boot.endpoints.control,
@@ -167,13 +216,19 @@ class ZmqSink(LeasedSink):
         self._report(time.monotonic())
 
     def _push(self, refs: Sequence[SlotRef]) -> None:
+        taken = True
         if self._remote is None:
             send(self._descriptors, pack_descriptors(self._index, self._spawn, refs))
         else:
             for ref in refs:
-                if not self._sender.send(self._remote.frames(self._index, self._spawn, ref)):
+                taken = bool(self._sender.send(self._remote.frames(self._index, self._spawn, ref)))
+                if not taken:
                     break  # a carrier that is away may report it seconds later; all that is sealed is sent again
-        self._resend_at = time.monotonic() + RESEND_HEARTBEATS * self._heartbeat_s
+        now = time.monotonic()
+        if taken:
+            self._resending.sent((self._sealed[ref] for ref in refs), now)
+        else:
+            self._resending.not_taken(now)
 
     def _is_new_broker(self) -> bool:
         return self._arena is not None and self._arena.broker_incarnation != self._broker
@@ -198,7 +253,8 @@ class ZmqSink(LeasedSink):
             busy_us=int(self._busy_s * 1e6),
         )
         send(self._control, pack(report))
-        if self._sealed and now >= self._resend_at:
+        if self._sealed and self._resending.is_due(now):
+            self._resending.repeat()
             self._push(sorted(self._sealed, key=lambda ref: self._sealed[ref]))
 
     def _receive_pending(self, wait_s: float) -> bool:
@@ -236,14 +292,22 @@ class ZmqSink(LeasedSink):
             raise WireError("value", "assignments: no such vector env")
         if self._arena is not None and message.broker != self._broker:
             return
+        now = time.monotonic()
         if message.broker != self._broker:
             self._broker, self._serial = message.broker, -1
+            self._resending.restart(now)
         known_serial = self._serial
         acked = {row.vector_env: (row.incarnation, row.next_index) for row in message.acked}
         assignments = (
             None if message.streams is None or message.serial == known_serial else self._ready(message.streams)
         )
+        before = set(self._sealed.values())
         self._apply(AssignmentSnapshot(message.spawn, message.leases, acked, assignments, message.serial))
+        accepted = before.difference(self._sealed.values())
+        if accepted:
+            self._resending.accepted(accepted, now)
+        if self._unpushed:  # under other leases than before
+            self._resending.restart(now)
         self._stop = message.stop
         if self._serial != known_serial:
             self._reported_at = 0.0  # so that the assignments are not repeated in each reply

@@ -134,8 +134,8 @@ class WorkerState(_Event, frozen=True, tag="worker_state"):
 
     Broker to its agent, and on to the launcher: when it changes.
 
-    One of another spawn than the running one is ignored; a wrong `stalled` or `lost` kills a process, which is
-    started again.
+    It is shown when a run stores nothing, unless it is of another spawn than the running one. The answer to the message
+    `agent` of the bus names the processes that are to be killed.
     """
 
     role: JudgedRole

@@ -7,7 +7,7 @@ sender and a doubled one changes nothing. The three paragraphs of a docstring ar
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import Meta, Struct
 
@@ -98,6 +98,15 @@ class AnswerPart(NamedTuple):
     record_bytes: Count
     offset: Count
     content: bytes
+
+
+class Hanging(NamedTuple):
+    """A process that its agent is to kill."""
+
+    role: JudgedRole
+    index: Count  # type: ignore[assignment]
+    spawn: Count
+    state: Literal["stalled", "lost"]
 
 
 class SegmentHeader(NamedTuple):
@@ -257,10 +266,14 @@ class Welcome(_BusMessage, frozen=True, tag="welcome"):
 
     Broker to host agent: in answer to `agent`, before the notice.
 
-    A wrong incarnation causes one more `fetch`.
+    A wrong incarnation causes one more `fetch`. Of `hanging` the newest message counts, and another spawn than the
+    running one is ignored; a wrong one kills a process, which is started again.
     """
 
     broker: Count
+    hanging: list[Hanging]
+    """Processes of this host that are to be killed: no heartbeat, or a worker without progress although work is
+    available."""
 
 
 class Fetch(_BusMessage, frozen=True, tag="fetch"):

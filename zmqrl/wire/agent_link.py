@@ -38,6 +38,8 @@ class AgentLink:
         """Messages that are none of a broker's, by reason."""
         self.shutdown_cause: str | None = None
         """Why this host's part of the run is over, once it is."""
+        self.hanging: Sequence[bus.Hanging] = ()
+        """Processes of this host that are to be killed, as of the last answer."""
         self._welcomed_by: int | None = None
         self.broker: int | None = None
         """Incarnation of the broker that answered last and knows of a version."""
@@ -61,7 +63,7 @@ class AgentLink:
             self.received += 1
             match message:
                 case bus.Welcome():
-                    self._welcomed_by = message.broker
+                    self._welcomed_by, self.hanging = message.broker, message.hanging
                 case bus.CurrentNotice():
                     self.broker = self._welcomed_by
                     found.append(message.notice)

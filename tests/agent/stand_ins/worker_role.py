@@ -1,8 +1,7 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
 `litter` (leaves a child), `simulates` (leaves two, one of them deaf in a session of its own), `silent` (never ready).
 
-`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step, and
-`judges`, which speaks for the broker on SIGUSR1: `judged` lists whom (index, spawn) and what of it.
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def main(boot: Boot) -> int:
     if manner == "simulates":  # before the mask, which they would inherit
         subprocess.Popen(["sleep", "60"])
         subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 60"], start_new_session=True)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
         return 0
@@ -49,9 +48,5 @@ def main(boot: Boot) -> int:
     if manner == "leaves":
         events.send(agent.Left())
         return 0
-    if manner == "judges":
-        signal.sigwait({signal.SIGUSR1})
-        for index, spawn, state in says["judged"]:
-            events.send(agent.WorkerState("worker", index, spawn, state))
     signal.sigwait({signal.SIGTERM})
     return 0
