@@ -48,7 +48,7 @@ class Run(Links):
     def pass_time(self, seconds: float = 1.0, to: str | None = None) -> None:
         self.now += seconds
         self.wall = self.wall + timedelta(seconds=seconds) if to is None else datetime.fromisoformat(f"2026-01-05 {to}")
-        self.links.renew(self.now)
+        self.links.step(self.now)
 
     def leave(self) -> None:
         self.tell("b", "agent_exit", code=0, introduced=True)

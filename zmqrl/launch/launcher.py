@@ -23,6 +23,7 @@ from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.environment_record import EnvironmentWriter
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
+from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, StallDetector, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
@@ -130,6 +131,7 @@ class Launcher:
         self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
+        self._leases = LeaseRenewal(orchestrator, plan.config.store.wait_s)
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
         self._stop_file = StopFile(Path(plan.run_dir))
@@ -196,6 +198,7 @@ class Launcher:
         view: View = QuietView()
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
+            self._leases.start()
             view = make_view(self._plain, self._quiet)
             self._warn(view)
             self._watch(directory, recorder, view)
@@ -203,6 +206,7 @@ class Launcher:
             traceback.print_exc()
             self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
         finally:
+            self._leases.end()
             teardown = self._orchestrator.undeploy(self._grace_s())
             if not teardown.left:
                 remove_left_folder(self._plan.run_id)
@@ -244,6 +248,8 @@ class Launcher:
         while self._state.agent_exit is None:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
+                self._confirm()
+            self._confirm()
             now = time.monotonic()
             for problem in (
                 self._too_few.check(self._state, now),
@@ -253,7 +259,7 @@ class Launcher:
                 if problem is not None:
                     self._state.note(problem)
             self._report_problems(view)
-            self._files.attempt("an answer to a request", self._links.renew, now)
+            self._files.attempt("an answer to a request", self._links.step, now)
             self._pass_requests(view, now)
             self._check_other_hosts(now)
             self._check_start(now)
@@ -282,6 +288,12 @@ class Launcher:
             self._state.note(lost)
         self._report_problems(view)
         self._write_status(directory)
+
+    def _confirm(self) -> None:
+        """After each event too: each may wait for a file server that is away, and report an error at last."""
+        blocked = self._leases.confirm(time.monotonic())
+        if blocked is not None:
+            self._state.note(blocked)
 
     def _is_taken_over(self, directory: RunDirectory) -> bool:
         """Another launcher owns the directory: nothing more is written there, no checkpoint either."""

@@ -70,7 +70,10 @@ INSTALL_RUNTIME = (
 
 
 class Agent(ABC):
-    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
+    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread.
+
+    `send` is also called by the thread that renews the leases.
+    """
 
     section = HostSection()
     """Of its host, where its command line was composed from one."""
@@ -148,7 +151,7 @@ class Agent(ABC):
                 return
             boot = replace(self.boot, age_s=time.monotonic() - self.boot.plan.began)
             self.write(json.dumps(to_json(boot)).encode() + b"\n")
-            self._is_booted = True  # after: the main thread has leases to send at any moment
+            self._is_booted = True  # after: a lease may be sent at any moment
         if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
             self.write(line_of(messages.Stop()))
 
@@ -165,7 +168,8 @@ class Agent(ABC):
 
     def send(self, command: messages.Command) -> None:
         """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot."""
-        self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
+        if isinstance(command, messages.Stop):  # leases come from another thread, and set nothing
+            self._is_stopped = True
         if self._is_booted:
             self.write(line_of(command))
 
