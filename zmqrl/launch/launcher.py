@@ -18,7 +18,7 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, name_of
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.environment_record import EnvironmentWriter
 from zmqrl.launch.host_links import HostLinks
@@ -207,7 +207,7 @@ class Launcher:
             self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
         finally:
             self._leases.end()
-            teardown = self._orchestrator.undeploy(self._grace_s())
+            teardown = self._undeploy(view)
             if not teardown.left:
                 remove_left_folder(self._plan.run_id)
             for event in self._orchestrator.monitor(0.0):
@@ -218,6 +218,18 @@ class Launcher:
         if self._mirror is not None:
             self._finish_copies(self._mirror, code)
         return code
+
+    def _undeploy(self, view: View) -> Teardown:
+        """The run is summed up, whatever the orchestrator raises."""
+        try:
+            return self._orchestrator.undeploy(self._grace_s())
+        except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
+            traceback.print_exc()
+            cause = f"could not be verified: {name_of(error)}: {error}"
+            fix = f"to end and verify what is left: zmqrl down {self._plan.run_id}"
+            self._state.note(Problem("the end of the processes", cause, fix))
+            self._report_problems(view)
+            return Teardown(ended=0, left=(f"? ({cause})",))
 
     def _start_copies(self) -> None:
         """Once no host can refuse the attempt: until then the copy belongs to the attempt before."""
