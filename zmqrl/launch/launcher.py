@@ -418,7 +418,7 @@ class Launcher:
         return now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
 
     def _check_start(self, now: float) -> None:
-        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None
+        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_s is not None
         if self._state.required_workers < self._plan.config.min_workers:  # hosts that are away are not waited for
             self._deadlines.start_by = now + self._plan.config.limits.start_s
         if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
