@@ -378,6 +378,20 @@ def test_a_clock_that_steps_back_changes_no_wall_s(run_dir: Path, monkeypatch: p
     assert abs(files[0]["written_at"] - time.time()) < 60.0, "commands compare it with the clock"
 
 
+def test_an_end_that_fails_is_summed_up_as_not_verified(run_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    events = [host_event("local", "ended"), host_event("local", "finished"), HostEvent("local", AgentExited(0, True))]
+    orchestrator.monitor.side_effect = chain([events], repeat([]))
+    orchestrator.undeploy.side_effect = ValueError("not enough values to unpack")
+    assert Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run() == 3
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"]) == ("failed", 3)
+    assert "could not be verified: ValueError: not enough values" in summary["error"]
+    err = capfd.readouterr().err
+    assert "Traceback" in err and "zmqrl down" in err
+    assert json.loads((run_dir / "run.json").read_text())["ended_at"] is not None
+
+
 def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:
     orchestrator = create_autospec(Orchestrator, instance=True, job=None)
     orchestrator.deploy.side_effect = ConfigError("no such partition")

@@ -22,7 +22,7 @@ from zmqrl.launch.host_table import LEAVE_S
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import Allow, Command, Join, Lease, SetWorkers
+from zmqrl.messages.agent import Allow, Command, Join, SetWorkers
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.admission import digest_of
@@ -92,7 +92,7 @@ class Links:
         folder = run_dir / FOLDER
         folder.mkdir(exist_ok=True)
         (folder / "1.json").write_text(text)
-        self.links.renew(now)
+        self.links.step(now)
         return (folder / "1.answer").read_text()
 
 
@@ -207,12 +207,12 @@ def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path
     links.tell("b", "agent")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
-    links.links.renew(100.0)
-    links.links.renew(100.0 + LEAVE_S - 0.1)
+    links.links.step(100.0)
+    links.links.step(100.0 + LEAVE_S - 0.1)
     left, problems = links.state.hosts["b"].state, list(links.state.problems)
     assert (left, problems, links.links.no_hosts_reason()) == ("leaving", [], None)
     links.state.hosts.ending = ending
-    links.links.renew(100.0 + LEAVE_S + 1.0)
+    links.links.step(100.0 + LEAVE_S + 1.0)
     found = (
         links.state.hosts["b"].state,
         [problem.cause for problem in links.state.problems],
@@ -424,12 +424,6 @@ def test_other_hosts_are_unusable_when_none_of_those_of_the_start_was_reached(tm
     assert not alone.state.hosts.unusable_others
 
 
-def test_leases_are_renewed_about_every_second(links: Links) -> None:
-    for now in (10.0, 10.1, 10.9, 11.0, 11.5):
-        links.links.renew(now)
-    assert links.orchestrator.commands(Lease) == [(None, Lease())] * 2
-
-
 def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     links.tell("b", "agent", public="key")
     assert "local: 2 workers" in links.serve(tmp_path, '{"scale": {"local": 2}}', 1.0)
@@ -479,15 +473,15 @@ def test_a_host_joins_the_live_run(links: Links, tmp_path: Path, host: str, requ
     assert [to for to, _ in links.orchestrator.commands(Join)] == [host]
     links.tell(host, "joined", address="10.0.0.1", milliseconds=1.5, store=False)
     links.tell(host, "agent_exit", code=None, introduced=True)
-    links.links.renew(10.0)
-    links.links.renew(20.0)
+    links.links.step(10.0)
+    links.links.step(20.0)
     assert len(links.orchestrator.deployed) == 3, "it is taken back as a host of the start"
 
 
 def test_a_host_that_never_joined_is_not_connected_to_again(links: Links, tmp_path: Path) -> None:
     links.serve(tmp_path, '{"scale": {"x": 2}, "hosts": {"x": {}}}', 1.0)
     links.tell("x", "host_failed", cause="no route", fix="plug it in")
-    links.links.renew(100.0)
+    links.links.step(100.0)
     assert (len(links.orchestrator.deployed), links.state.hosts["x"].cause) == (2, "no route")
     again = '{"scale": {"x": 1}, "hosts": {"x": {"ssh": "10.0.0.9"}}}'
     assert "x: connecting, 1 worker" in links.serve(tmp_path, again, 102.0)

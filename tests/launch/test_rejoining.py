@@ -42,7 +42,7 @@ class Run(Links):
         found, end = [], self.now + seconds
         while self.now < end:
             before = len(self.orchestrator.deployed)
-            self.links.renew(self.now)
+            self.links.step(self.now)
             if len(self.orchestrator.deployed) > before:
                 found.append(self.now)
                 self.refuse()
@@ -73,16 +73,16 @@ def test_a_host_that_is_back_has_other_workers_and_is_reported(run: Run) -> None
     run.lose()
     run.attempts(10.0)
     while run.state.hosts["b"].state != "connecting":
-        run.links.renew(run.now)
+        run.links.step(run.now)
         run.now += 1.0
     run.come("other")
     (boot,) = run.orchestrator.deployed[-1].values()
     assert boot.workers == (3, 4), "those of before were removed"
     deployed = len(run.orchestrator.deployed)
-    run.links.renew(run.now)
+    run.links.step(run.now)
     assert run.problems("back with 2 workers") == 1
     run.now += SETTLED_S
-    run.links.renew(run.now)
+    run.links.step(run.now)
     assert len(run.orchestrator.deployed) == deployed
     assert run.state.hosts["b"].cause == ""
 
@@ -92,12 +92,12 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
     for number in range(6):
         run.lose()
         while run.state.hosts["b"].state != "connecting":
-            run.links.renew(run.now)
+            run.links.step(run.now)
             run.now += 0.25
         at.append(run.now)
         run.come(f"key{number}")
         run.now += 1.0
-        run.links.renew(run.now)
+        run.links.step(run.now)
     waits = [b - a for a, b in itertools.pairwise(at)]
     assert waits[-1] > 2 * waits[0]
 

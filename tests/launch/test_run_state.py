@@ -108,10 +108,21 @@ def test_a_learner_without_workers_waits_for_workers(state: RunState) -> None:
     assert state.bottleneck == "workers"
 
 
-def test_the_first_env_step_is_the_earliest(state: RunState) -> None:
-    for wall in (3.0, 2.0, 5.0):
-        tell(state, "first_step", role="worker", index=0, wall=wall)
-    assert state.first_step_at == 2.0
+def test_the_first_env_step_is_the_earliest_by_the_clock_of_the_run(
+    state: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of the wall clock do not count, nor does the clock of the worker's host."""
+    state, now = RunState(replace(state.plan, began=time.monotonic() - 4.0)), time.monotonic()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for index in (0, 1):
+        tell(state, "first_step", role="worker", index=index)
+        monkeypatch.setattr("time.monotonic", lambda: now + 3.0)
+    assert state.first_step_s == pytest.approx(4.0, abs=0.5)
+    tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})
+    assert status_of(state, 0.0, state.wall_s)["eta_s"] == 3.0
+    summary = summarise(state.plan, state, "done", 0, None, state.wall_s)
+    assert summary.first_env_step_s == round(state.first_step_s, 3)
 
 
 def test_steps_of_the_clock_change_no_wall_s(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +138,15 @@ def test_the_time_to_go_is_that_of_the_speed_since_the_start_or_the_resume(state
     total = state.plan.config.run.total_env_steps
     if before:
         tell(state, "resumed", version="0-7", env_steps=before, written_at=None)
-    tell(state, "first_step", role="worker", index=0, wall=100.0)
-    assert (status_of(state, 110.0, 11.0)["progress"], status_of(state, 110.0, 11.0)["eta_s"]) == (
+    tell(state, "first_step", role="worker", index=0)
+    assert state.first_step_s is not None
+    wall_s = state.first_step_s + 10.0
+    assert (status_of(state, 0.0, wall_s)["progress"], status_of(state, 0.0, wall_s)["eta_s"]) == (
         round(before / total, 4),
         None,
     )
     tell(state, "metrics", role="learner", index=0, values={"env_steps": before + 20})
-    assert status_of(state, 110.0, 11.0)["eta_s"] == round((total - before - 20) / 2.0, 1)
+    assert status_of(state, 0.0, wall_s)["eta_s"] == round((total - before - 20) / 2.0, 1)
 
 
 def test_ready_is_lost_with_the_process(state: RunState) -> None:
@@ -186,7 +199,7 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
 
 def test_workers_that_are_added_start_while_the_run_trains(state: RunState) -> None:
     assert status_of(state, 0.0, 0.0)["phase"] == "starting"
-    tell(state, "first_step", role="worker", index=0, wall=3.0)
+    tell(state, "first_step", role="worker", index=0)
     assert not state.all_ready and status_of(state, 0.0, 0.0)["phase"] == "running"
 
 
@@ -204,7 +217,8 @@ def test_views_and_status_of_an_empty_and_a_full_state(state: RunState) -> None:
         console = Console(record=True, width=150)
         console.print(render(status_of(state, state.plan.started_at + 10, 10.0)))
         tell(state, "started", role="worker", index=0, pid=1, start_time=1, spawn=0)
-        tell(state, "first_step", role="worker", index=0, wall=state.plan.started_at + 1)
+        tell(state, "first_step", role="worker", index=0)
+        state.first_step_s = 1.0
         tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.2, env_steps_per_s=5.0, episodes=1)
         values = {"env_steps": 64, "wait_fraction": 0.9, "train_return_mean_100": 12.0, "env_steps_per_s": 1234.0}
         tell(state, "metrics", role="learner", index=0, values=values)

@@ -48,7 +48,7 @@ class Run(Links):
     def pass_time(self, seconds: float = 1.0, to: str | None = None) -> None:
         self.now += seconds
         self.wall = self.wall + timedelta(seconds=seconds) if to is None else datetime.fromisoformat(f"2026-01-05 {to}")
-        self.links.renew(self.now)
+        self.links.step(self.now)
 
     def leave(self) -> None:
         self.tell("b", "agent_exit", code=0, introduced=True)
@@ -217,3 +217,37 @@ def test_a_window_that_closes_ends_the_agent_of_a_host_in_use(tmp_path: Path) ->
     use(run, 9.0)
     assert run.workers() == [(0, True), (0, False)]
     assert "until 20:00" in run.b["cause"]
+
+
+@pytest.mark.parametrize("rejoin", ["auto", "manual"])
+def test_a_host_that_is_lost_while_in_use_returns_once_its_next_agent_has_measured(tmp_path: Path, rejoin: str) -> None:
+    run = Run(tmp_path, "12:00", yield_when=YIELDS, rejoin=rejoin)
+    run.come()
+    use(run, 9.0)
+    run.tell("b", "agent_exit", code=None, introduced=True)  # its user has switched it off
+    for _ in range(400):
+        run.pass_time()
+        if run.state.hosts["b"].state == "connecting":
+            run.tell("b", "host_failed", cause="no route", fix="wait")
+    agents = run.deployed()[1:]
+    assert set(agents) <= {()} and bool(agents) == (rejoin == "auto"), "without workers"
+    assert run.b["state"] == "away" and run.b["cause"].startswith("not measured since its use by others: load 9")
+    assert (run.state.required_workers, run.problems("not in use by others")) == (1, 0)
+    run.come()
+    run.pass_time()
+    assert run.workers() == [(0, True)]
+    use(run)
+    assert run.workers() == [(0, True), (2, False)]
+    assert (run.b["state"], run.problems("back with 2 workers")) == ("ready", 1)
+
+
+def test_a_host_that_is_drained_while_in_use_stays_drained(tmp_path: Path) -> None:
+    """Nobody measures there."""
+    run = Run(tmp_path, "12:00", yield_when=YIELDS)
+    run.come()
+    use(run, 9.0)
+    run.request(0)
+    run.leave()
+    run.pass_time(400.0)
+    run.pass_time()
+    assert (run.b["state"], len(run.deployed())) == ("drained", 1)

@@ -53,11 +53,11 @@ def test_the_broker_is_notified_with_the_list(tmp_path: Path) -> None:
     links = links_of(tmp_path)
     assert not links.allowed().paused
     serial, links.state.paused = links.allowed().serial, True
-    links.links.renew(1.0)
-    links.links.renew(2.5)
+    links.links.step(1.0)
+    links.links.step(2.5)
     assert (links.allowed().paused, links.allowed().serial) == (True, serial + 1)
     links.state.paused = False
-    links.links.renew(4.0)
+    links.links.step(4.0)
     assert not links.allowed().paused
     assert len({command.allowed.serial for _, command in links.orchestrator.commands(Allow)}) == serial + 2  # type: ignore[attr-defined]
 

@@ -62,7 +62,7 @@ CHILD: list[agent.ChildEvent] = [
     agent.HostHere("local", [0]),
     agent.HostLost("local"),
     agent.WorkerState("worker", 0, 1, "lost"),
-    agent.FirstStep(1.5),
+    agent.FirstStep(),
     agent.WorkerRates(5, 2.0, 0.5, 1),
     agent.Metrics({"env_steps": 5, "train_return_mean_100": 1.5}),
     agent.ProblemReport("c", "d"),

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from zmqrl.config.codec import replace
+from zmqrl.config.kinds import NO_KEYS
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.launch.host_links import boots
+from zmqrl.messages.agent import HostUnusable
+from zmqrl.orchestrators.agent_pool import Ended, PipedAgent
 from zmqrl.orchestrators.piped import PipedProcess
+from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 
 END_S = 10.0
 MISSES_SIGTERM = """
@@ -25,3 +40,56 @@ def test_a_command_that_misses_sigterm_ends_with_its_stdin(tmp_path: Path) -> No
         process.terminate()
     finally:
         process.close()
+
+
+class Here(PipedOrchestrator):
+    """Hosts whose agents end at once; a fails to start, b cannot be verified."""
+
+    @classmethod
+    def prefix(cls, config: Any, run: Config, host: str) -> Sequence[str]:
+        if host == "a":
+            raise OSError(28, "No space left on device")
+        return ["true"]
+
+    def agent(self, boot: Boot) -> PipedAgent:
+        agent = super().agent(boot)
+        assert isinstance(agent, PipedAgent)
+        if boot.host == "b":
+            agent.end = lambda: _unverified(agent)  # type: ignore[method-assign]
+        return agent
+
+
+def _unverified(agent: PipedAgent) -> Ended:
+    PipedAgent.end(agent)
+    raise ValueError("not enough values to unpack")
+
+
+def test_any_error_of_one_host_is_the_failure_of_that_host(tmp_path: Path) -> None:
+    plan = stand_in_plan(tmp_path / "run")
+    hosts = {host: HostSection(workers=1) for host in ("a", "b", "c")}
+    plan = replace(plan, config=replace(plan.config, hosts=hosts), workers=dict.fromkeys(hosts, 1))
+    orchestrator = Here(NO_KEYS, plan)
+    orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host in hosts})
+    ((failed,),) = [[event.event for event in orchestrator.monitor(0.0) if event.host == "a"]]
+    assert isinstance(failed, HostUnusable) and "No space left on device" in failed.cause
+    assert set(orchestrator.agents) == {"b", "c"}
+    teardown = orchestrator.undeploy(1.0)
+    assert teardown.left == ("b/? (could not be verified: unexpected error: ValueError: not enough values to unpack)",)
+
+
+def test_a_process_without_a_thread_for_its_stdin_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        PipedProcess("guest1", ["sleep", "60"], tmp_path / "log")
+    assert [process.returncode for process in started] == [-9]

@@ -104,6 +104,22 @@ def test_a_job_in_its_epilog_has_ended_and_one_with_a_step_has_not(squeue: Any) 
     }  # fmt: skip
 
 
+def test_jobs_with_other_names_are_listed(squeue: Any) -> None:
+    squeue("1 RUNNING \n2 PENDING\n3 RUNNING caf\ufffd\n4 RUNNING a\n", "1.0 \n4.0 a\n")
+    listing = Listing()
+    assert [list(listing.ids("n1", name)) for name in ("a", "")] == [["4"], ["1", "2"]]
+    assert slurm_commands.state_of("2") == "PENDING"
+
+
+def test_output_in_another_encoding_is_read() -> None:
+    assert slurm_commands.slurm("n1", "printf", "1 RUNNING caf\\351\\n") == "1 RUNNING caf\ufffd\n"
+
+
+def test_a_command_that_cannot_be_executed_fails_the_host(tmp_path: Path) -> None:
+    with pytest.raises(HostFailed, match=r"n1: .*PermissionError"):
+        slurm_commands.slurm("n1", str(tmp_path))
+
+
 def test_a_controller_that_does_not_answer_is_waited_for_once(squeue: Any) -> None:
     requested, listing = squeue(None), Listing()
     for host in ("n1", "n2"):

@@ -311,7 +311,8 @@ class StoreSection(Section, frozen=True):
     async_replay: bool = False
     """async, off-policy: full checkpoints contain replay. Writing in the background needs a second copy of replay."""
     wait_s: Seconds = 300.0
-    """Time that a run waits for an unwritable store before it fails."""
+    """Time that a run waits for an unwritable store before it fails, and hosts for a launcher whose run directory does
+    not respond."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The keys of the kind; in files they are next to `kind`."""
 
@@ -388,7 +389,8 @@ class LimitsSection(Section, frozen=True):
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
     """A host that receives nothing from the launcher for this long, or nothing from the broker, ends its processes. At
-    least two heartbeats."""
+    least two heartbeats. A launcher that waits for its run directory, terminal or callback keeps its hosts for
+    `store.wait_s` longer."""
     lost_after_s: Seconds = 20.0
     """A worker without a heartbeat for this long is replaced. At least two heartbeats."""
     stalled_after_s: Seconds = 300.0

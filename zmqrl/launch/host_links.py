@@ -1,4 +1,4 @@
-"""The launcher's side of many hosts: what each agent is started with, broker address, lease renewal, logs."""
+"""The launcher's side of many hosts: what each agent is started with, broker address, requests, logs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _ports(learner: LearnerSection) -> tuple[int, int, int]:
     return (learner.port, learner.port + 1, learner.port + 2)
 
 
-LEASE_EVERY_S = 1.0
+STEP_EVERY_S = 1.0
 LOG_LIMIT_BYTES = 20_000_000
 WITHOUT_VECTOR_ENVS = (
     "with env.recovery: restart_episode an added worker has no vector envs until another worker leaves; "
@@ -112,7 +112,7 @@ class HostLinks:
         self._invitations = Invitations()
         self._allowed = AllowList()
         """As the learner's host has it."""
-        self._lease_at = 0.0
+        self._step_at = 0.0
         self._refused: Counter[str] = Counter()
         """Request files, by reason."""
 
@@ -135,16 +135,15 @@ class HostLinks:
             }
         )
 
-    def renew(self, now: float) -> None:
-        """Renew the leases of agents and handle requests; `now` in monotonic seconds. OSError: requests are retried."""
-        if now >= self._lease_at:
-            self._lease_at = now + LEASE_EVERY_S
+    def step(self, now: float) -> None:
+        """Staff and rejoin hosts, handle requests; `now` in monotonic seconds. OSError: requests are retried."""
+        if now >= self._step_at:
+            self._step_at = now + STEP_EVERY_S
             self._state.judge_leaving(now)
             if not self._state.hosts.ending and self._state.ended is None:
                 self._staff(now)
                 self._rejoin(now)
                 self._allow()
-            self._orchestrator.command(None, agent.Lease())
             for path, request in self._requests.waiting():
                 if isinstance(request, WireError):
                     self._refused[request.reason] += 1

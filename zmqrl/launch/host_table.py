@@ -207,7 +207,7 @@ class HostTable:
 
     def _introduce(self, row: HostRow, state: str, public: str) -> None:
         row.state, row.public, row.incarnation = state, public, row.incarnation + 1
-        row.cause = ""
+        row.cause, row.other_use = "", None
         self._faults.pop(row.host, None)
 
     @_take.register

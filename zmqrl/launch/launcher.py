@@ -18,11 +18,12 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, name_of
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.environment_record import EnvironmentWriter
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
+from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, StallDetector, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
@@ -130,6 +131,7 @@ class Launcher:
         self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
         self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
+        self._leases = LeaseRenewal(orchestrator, plan.config.store.wait_s)
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
         self._signals = StopSignals()
         self._stop_file = StopFile(Path(plan.run_dir))
@@ -196,6 +198,7 @@ class Launcher:
         view: View = QuietView()
         recorder = Recorder(directory.path, self._plan.started_at)
         try:
+            self._leases.start()
             view = make_view(self._plain, self._quiet)
             self._warn(view)
             self._watch(directory, recorder, view)
@@ -203,7 +206,8 @@ class Launcher:
             traceback.print_exc()
             self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
         finally:
-            teardown = self._orchestrator.undeploy(self._grace_s())
+            self._leases.end()
+            teardown = self._undeploy(view)
             if not teardown.left:
                 remove_left_folder(self._plan.run_id)
             for event in self._orchestrator.monitor(0.0):
@@ -214,6 +218,18 @@ class Launcher:
         if self._mirror is not None:
             self._finish_copies(self._mirror, code)
         return code
+
+    def _undeploy(self, view: View) -> Teardown:
+        """The run is summed up, whatever the orchestrator raises."""
+        try:
+            return self._orchestrator.undeploy(self._grace_s())
+        except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
+            traceback.print_exc()
+            cause = f"could not be verified: {name_of(error)}: {error}"
+            fix = f"to end and verify what is left: zmqrl down {self._plan.run_id}"
+            self._state.note(Problem("the end of the processes", cause, fix))
+            self._report_problems(view)
+            return Teardown(ended=0, left=(f"? ({cause})",))
 
     def _start_copies(self) -> None:
         """Once no host can refuse the attempt: until then the copy belongs to the attempt before."""
@@ -244,6 +260,8 @@ class Launcher:
         while self._state.agent_exit is None:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, recorder)
+                self._confirm()
+            self._confirm()
             now = time.monotonic()
             for problem in (
                 self._too_few.check(self._state, now),
@@ -253,7 +271,7 @@ class Launcher:
                 if problem is not None:
                     self._state.note(problem)
             self._report_problems(view)
-            self._files.attempt("an answer to a request", self._links.renew, now)
+            self._files.attempt("an answer to a request", self._links.step, now)
             self._pass_requests(view, now)
             self._check_other_hosts(now)
             self._check_start(now)
@@ -282,6 +300,12 @@ class Launcher:
             self._state.note(lost)
         self._report_problems(view)
         self._write_status(directory)
+
+    def _confirm(self) -> None:
+        """After each event too: each may wait for a file server that is away, and report an error at last."""
+        blocked = self._leases.confirm(time.monotonic())
+        if blocked is not None:
+            self._state.note(blocked)
 
     def _is_taken_over(self, directory: RunDirectory) -> bool:
         """Another launcher owns the directory: nothing more is written there, no checkpoint either."""
@@ -394,7 +418,7 @@ class Launcher:
         return now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
 
     def _check_start(self, now: float) -> None:
-        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_at is not None
+        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_s is not None
         if self._state.required_workers < self._plan.config.min_workers:  # hosts that are away are not waited for
             self._deadlines.start_by = now + self._plan.config.limits.start_s
         if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:

@@ -77,7 +77,8 @@ class RunState:
     ended: agent.Ended | None = None
     finished: agent.Finished | None = None
     """Of the learner's host."""
-    first_step_at: float | None = None
+    first_step_s: float | None = None
+    """`wall_s` at the first env step of the attempt."""
     restarts: int = 0
     peak_pss_mb: dict[str, float] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -242,7 +243,8 @@ class RunState:
 
     @_take.register
     def _on_first_step(self, message: agent.FirstStep, event: HostEvent) -> None:
-        self.first_step_at = message.wall if self.first_step_at is None else min(message.wall, self.first_step_at)
+        if self.first_step_s is None:
+            self.first_step_s = self.wall_s
 
     @_take.register
     def _on_worker(self, message: agent.WorkerRates, event: HostEvent) -> None:

@@ -41,6 +41,8 @@ class _Rule:
         self._windows = None if host.only is None else Windows.of(host.only)
         self._used_at: float | None = None
         self._use = ""
+        self._measured_by = 0
+        """The incarnation of the agent that has measured last."""
 
     def due(self, row: HostRow, wall: datetime, now: float) -> tuple[Presence, str]:
         """What the host is to be, and why."""
@@ -51,6 +53,8 @@ class _Rule:
         if self._yields is not None and self._used_at is not None and now - self._used_at < self._yields.quiet_s:
             return "kept", f"in use by others: {self._use}"
         if self.presence == "kept" and self._yields is not None:
+            if row.is_gone or row.incarnation != self._measured_by:
+                return "kept", f"not measured since its use by others: {self._use}"
             return "here", f"not in use by others for {self._yields.quiet_s:g} s"
         return "here", "" if self._windows is None else f"its window is open until {self._edge(self._windows, wall)}"
 
@@ -63,6 +67,7 @@ class _Rule:
     def _measure(self, yields: YieldSection, row: HostRow, now: float) -> None:
         found, row.other_use = row.other_use, None  # each counts once
         assert found is not None
+        self._measured_by = row.incarnation
         if yields.load is not None and found.load > yields.load:
             self._used_at, self._use = now, f"load {found.load:g} (yield_when.load: {yields.load:g})"
         if yields.user_active and found.input_idle_s is not None and found.input_idle_s < yields.quiet_s:

@@ -17,7 +17,7 @@ RETURNS_SHOWN = 30
 
 def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
     """JSON data at unix time `now`, `wall_s` seconds after the start of the command."""
-    done, eta_s = _progress(state, now)
+    done, eta_s = _progress(state, wall_s)
     run = state.plan.config.run
     return {
         "run_id": state.plan.run_id,
@@ -79,15 +79,15 @@ def _phase(state: RunState) -> Phase:
         return "ending"
     if state.paused:
         return "paused"
-    trains = state.all_ready or state.first_step_at is not None  # workers that are added later start while it trains
+    trains = state.all_ready or state.first_step_s is not None  # workers that are added later start while it trains
     return "running" if trains else "starting"
 
 
-def _progress(state: RunState, now: float) -> tuple[float, float | None]:
+def _progress(state: RunState, wall_s: float) -> tuple[float, float | None]:
     """Fraction of the total that is done, and seconds to go at the mean speed since the start or the resume."""
     total = state.plan.config.run.total_env_steps
     before = 0 if state.resumed_from is None else state.resumed_from.env_steps
     done, stored = min(1.0, state.env_steps / total), state.env_steps - before
-    if state.first_step_at is None or stored <= 0:
+    if state.first_step_s is None or stored <= 0:
         return done, None
-    return done, (now - state.first_step_at) * max(0, total - state.env_steps) / stored
+    return done, (wall_s - state.first_step_s) * max(0, total - state.env_steps) / stored

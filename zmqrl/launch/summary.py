@@ -122,7 +122,7 @@ def summarise(
         updates=_whole(known.get("updates")),
         episodes=_whole(known.get("episodes")),
         wall_s=round(wall_s, 3),
-        first_env_step_s=_since(state.first_step_at, plan.started_at),
+        first_env_step_s=None if state.first_step_s is None else round(state.first_step_s, 3),
         env_steps_per_s=known.get("env_steps_per_s"),
         updates_per_s=known.get("updates_per_s"),
         updates_lost=_whole(known.get("updates_lost")),
@@ -180,10 +180,6 @@ def _trained(known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -
 
 def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
-
-
-def _since(wall: float | None, started_at: float) -> float | None:
-    return None if wall is None else round(wall - started_at, 3)
 
 
 def line_of_seeds(summaries: Sequence[Mapping[str, Any]]) -> str | None:

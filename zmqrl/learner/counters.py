@@ -100,11 +100,7 @@ class RunProgress:
         counted: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`counted`: segments before these (incarnation, index) of each vector env are in `counters.env_steps`."""
-        self._run, self._reward_threshold, self._started_at = (
-            plan.config.run,
-            plan.env.reward_threshold,
-            plan.started_at,
-        )
+        self._run, self._reward_threshold, self._began = plan.config.run, plan.env.reward_threshold, plan.began
         self.counters, self.episodes = counters, episodes
         self.oldest_incarnation = oldest_incarnation
         """Segments of earlier ones are abandoned: the learner rolled back."""
@@ -149,4 +145,4 @@ class RunProgress:
         c, mean, threshold = self.counters, self.episodes.mean_of_full_window, self._reward_threshold
         c.n += 1
         if c.solved_at_env_steps is None and mean is not None and threshold is not None and mean >= threshold:
-            c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.time() - self._started_at
+            c.solved_at_env_steps, c.solved_at_wall_s = c.env_steps, time.monotonic() - self._began

@@ -145,14 +145,12 @@ class WorkerState(_Event, frozen=True, tag="worker_state"):
 
 
 class FirstStep(_Event, frozen=True, tag="first_step"):
-    """The first env step of a worker was done at this Unix time.
+    """A worker has done its first env step.
 
     Worker to its agent, and on to the launcher: once per process.
 
-    The earliest counts: an early one shortens `first_env_step_s` of the summary.
+    The first one counts, by the launcher's clock: an early one shortens `first_env_step_s` of the summary.
     """
-
-    wall: Finite
 
 
 class WorkerRates(_Event, frozen=True, tag="worker"):

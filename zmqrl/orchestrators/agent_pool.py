@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed, WireError
+from zmqrl.errors import HostFailed, WireError, as_host_failed
 from zmqrl.messages import agent as messages
 from zmqrl.messages.lines import agent_event, handshake, line_of
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
@@ -70,7 +70,10 @@ INSTALL_RUNTIME = (
 
 
 class Agent(ABC):
-    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread."""
+    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread.
+
+    `send` is also called by the thread that renews the leases.
+    """
 
     section = HostSection()
     """Of its host, where its command line was composed from one."""
@@ -148,7 +151,7 @@ class Agent(ABC):
                 return
             boot = replace(self.boot, age_s=time.monotonic() - self.boot.plan.began)
             self.write(json.dumps(to_json(boot)).encode() + b"\n")
-            self._is_booted = True  # after: the main thread has leases to send at any moment
+            self._is_booted = True  # after: a lease may be sent at any moment
         if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
             self.write(line_of(messages.Stop()))
 
@@ -165,7 +168,8 @@ class Agent(ABC):
 
     def send(self, command: messages.Command) -> None:
         """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot."""
-        self._is_stopped = self._is_stopped or isinstance(command, messages.Stop)
+        if isinstance(command, messages.Stop):  # leases come from another thread, and set nothing
+            self._is_stopped = True
         if self._is_booted:
             self.write(line_of(command))
 
@@ -310,8 +314,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
 
     def _start(self, name: str, call: Callable[[], None]) -> None:
         thread = threading.Thread(target=call, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # after: only one that was started can be joined
 
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
         self._give_up_on_silent()
@@ -357,7 +361,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
             thread.join(KILL_WAIT_S)
         for agent in agents:
             self.read_to_the_end(agent)
-        ended = in_parallel([agent.end for agent in agents])
+        ended = in_parallel([partial(_end, agent) for agent in agents])
         self.agents = {}
         finished = [agent.progress.finished for agent in agents if agent.progress.finished is not None]
         killed_by_agents = [who for done in finished for who in done.killed]
@@ -427,6 +431,15 @@ class AgentsOrchestrator(Orchestrator, ABC):
             who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
             agent.progress.started[report.pid, report.start_time] = who
         self._events.put(HostEvent(agent.host, report, event.role, event.index))
+
+
+def _end(agent: Agent) -> Ended:
+    """An error of one host leaves the others verified."""
+    try:
+        with as_host_failed(agent.host):
+            return agent.end()
+    except HostFailed as error:
+        return Ended(left=(f"{agent.host}/? (could not be verified: {error.cause})",))
 
 
 def _handshake(host: str, line: str) -> messages.Handshake:

@@ -57,7 +57,7 @@ class Teardown:
 
 
 class Orchestrator(ABC):
-    """Starts one host agent per host. Called by the launcher's main thread.
+    """Starts one host agent per host. Called by the launcher's main thread, `command` by any thread.
 
     The suite `ORCHESTRATOR` of `zmqrl.testing` checks every kind.
     """
@@ -104,7 +104,7 @@ class Orchestrator(ABC):
 
     @abstractmethod
     def command(self, host: str | None, command: Command) -> None:
-        """Send one line to one host's agent, or to all; never blocks."""
+        """Any thread: send one line to one host's agent, or to all; never blocks."""
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         """Addresses and ports at which `host` reaches the listeners of `addresses` and `ports`, or a tunnel to them."""

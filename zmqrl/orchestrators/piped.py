@@ -44,7 +44,12 @@ class PipedProcess(Pipe):
         self._has_reader = False
         self._unsent: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send, name=f"stdin of {host}", daemon=True)
-        self._sender.start()
+        try:
+            self._sender.start()
+        except RuntimeError:  # no further thread: nothing else would end the command
+            with self._process:
+                self._process.kill()
+            raise
 
     @property
     def pid(self) -> int:

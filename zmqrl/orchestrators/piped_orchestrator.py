@@ -11,7 +11,7 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.errors import ConfigError, HostFailed, as_host_failed
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.agent_pool import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.host_commands import agent_command
@@ -63,7 +63,8 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         for host, boot in boots.items():
             try:
-                self.adopt(LocalAgent(boot, self.warn) if host == LOCAL else self.agent(boot))
+                with as_host_failed(host):
+                    self.adopt(LocalAgent(boot, self.warn) if host == LOCAL else self.agent(boot))
             except HostFailed as error:
                 self.put(host, HostUnusable(error.cause, error.fix))
 

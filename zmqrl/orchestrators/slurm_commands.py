@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.errors import ConfigError, HostFailed, unusable
 
 ANSWER_S = 15.0
 """How long slurmctld may take to answer a command."""
@@ -29,14 +29,19 @@ NOISE = ("srun: ", "sbatch: ", "error: ", "fatal: ", "allocation failure: ")
 
 
 def slurm(host: str, *command: str) -> str:
-    """Output of a command of Slurm. HostFailed with Slurm's own message, under the name of `host`."""
+    """Output of a command of Slurm. HostFailed with Slurm's own message, under the name of `host`.
+
+    Names of other jobs may have any encoding: what cannot be decoded is replaced.
+    """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
+            command, capture_output=True, errors="replace", timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
         )
     except FileNotFoundError as error:
         fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"
         raise HostFailed(host, f"{command[0]} was not found", fix) from error
+    except OSError as error:
+        raise unusable(host, error) from error
     except subprocess.TimeoutExpired as error:
         fix = "check the controller: scontrol ping"
         raise HostFailed(host, f"{command[0]} did not answer within {ANSWER_S:g} s", fix) from error
@@ -133,10 +138,11 @@ def _jobs_and_steps(host: str) -> tuple[list[tuple[str, str, str]], list[tuple[s
     A job that is COMPLETING without a step is left out: its processes have ended, and the site's epilog runs.
     """
     user = str(os.getuid())
-    rows = [line.strip().split(" ", 2) for line in slurm(host, *SQUEUE, user, "-o", "%i %T %j").splitlines()]
+    rows = [line.strip().partition(" ") for line in slurm(host, *SQUEUE, user, "-o", "%i %T %j").splitlines()]
     steps = [line.strip().partition(" ") for line in slurm(host, *SQUEUE, user, "-s", "-o", "%i %j").splitlines()]
     with_steps = {step.partition(".")[0] for step, _, _ in steps}
-    jobs = [(job, state, name) for job, state, name in rows if state != COMPLETING or job in with_steps]
+    named = [(job, *rest.partition(" ")[::2]) for job, _, rest in rows]  # a name may be empty
+    jobs = [(job, state, name) for job, state, name in named if state != COMPLETING or job in with_steps]
     return jobs, [(step, name) for step, _, name in steps]
 
 

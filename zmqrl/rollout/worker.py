@@ -191,7 +191,7 @@ class RolloutWorker:
     def _first_step(self, vector_env: int, rows: int) -> None:
         if not self._stepped:
             self._stepped = True
-            self._events.send(agent.FirstStep(time.time()))
+            self._events.send(agent.FirstStep())
         self._sink.progress(vector_env, rows)
 
 

@@ -19,6 +19,7 @@ from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.configure import load
 from zmqrl.launch.host_links import HostLinks, boots
+from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_state import RunState
@@ -111,6 +112,7 @@ class Deployed:
         """Those that participate, the learner's first."""
         self._state, self.machines = RunState(self.plan), hosts.machines
         self._links = HostLinks(self.plan, self._state, self.orchestrator, private_folder(self.plan.run_id))
+        self._leases = LeaseRenewal(self.orchestrator, START_S)
 
     @property
     def process_count(self) -> int:
@@ -120,6 +122,7 @@ class Deployed:
     def deploy(self) -> None:
         """As the launcher does it, once."""
         self._links.deploy()
+        self._leases.start()
 
     def take(self, timeout_s: float = 0.1) -> None:
         """One turn of the launcher."""
@@ -127,7 +130,8 @@ class Deployed:
             self.events.append(event)
             self._state.handle(event)
             self._links.take(event)
-        self._links.renew(time.monotonic())
+        self._leases.confirm(time.monotonic())
+        self._links.step(time.monotonic())
 
     def of(self, kind: type[E]) -> list[E]:
         """The events of a type, so far."""
@@ -154,6 +158,7 @@ class Deployed:
 
     def undeploy(self, grace_s: float = GRACE_S) -> Teardown:
         """End it; the events of the end are taken too."""
+        self._leases.end()
         teardown = self.orchestrator.undeploy(grace_s)
         self.events += self.orchestrator.monitor(0.0)
         return teardown
@@ -164,6 +169,7 @@ class Deployed:
 
     def close(self) -> None:
         """Whatever became of the check."""
+        self._leases.end()
         self.orchestrator.undeploy(0.1)
         self._directory.release()
         remove_left_folder(self.plan.run_id)
@@ -199,7 +205,7 @@ def construction_starts_nothing(make: HostsMaker) -> None:
 
 
 def no_call_waits_for_a_host(make: HostsMaker) -> None:
-    """`deploy` and `command` return at once, `monitor` after its time-out: the launcher has one thread."""
+    """`deploy` and `command` return at once, `monitor` after its time-out: one thread of the launcher does all this."""
     with deployed(make) as run:
         begun = time.monotonic()
         run.deploy()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 
 from zmqrl.config.plan import Boot
 from zmqrl.errors import EnvFault
@@ -33,7 +32,7 @@ def main(boot: Boot) -> int:
     events.send(agent.Ready())
     if manner == "fails":
         raise KeyError("robot offline")
-    events.send(agent.FirstStep(time.time()))
+    events.send(agent.FirstStep())
     events.send(agent.WorkerRates(0 if manner == "barren" else 64, 1000.0, 0.1, 3))
     if manner in ("raise", "barren"):
         error = EnvFault("step returned NaN")

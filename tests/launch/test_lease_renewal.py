@@ -1,0 +1,89 @@
+"""The leases of hosts while the launcher waits for a file or a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.plans import START, stand_in_plan
+from tests.launch.test_host_links import Notebook
+from tests.waiting import until
+from zmqrl.config.codec import replace
+from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.lease_renewal import BLOCKED_S, LeaseRenewal
+from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.messages.agent import Lease
+from zmqrl.orchestrators.local import LocalOrchestrator
+
+LEASE_S = 2.0
+
+
+def test_leases_are_renewed_every_second_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.launch.lease_renewal.LEASE_EVERY_S", 0.01)
+    orchestrator = Notebook()
+    leases = LeaseRenewal(orchestrator, 60.0)
+    leases.end()
+    leases = LeaseRenewal(orchestrator, 60.0)
+    leases.start()
+    until(lambda: len(orchestrator.sent) > 2, "leases", 10.0)
+    leases.end()
+    sent = list(orchestrator.sent)
+    assert set(sent) == {(None, Lease())}
+    time.sleep(0.05)
+    leases.end()
+    assert orchestrator.sent == sent
+
+
+def test_a_launcher_that_does_not_continue_is_reported_once_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = LeaseRenewal(Notebook(), 60.0)
+    leases.start()
+    begun = time.monotonic()
+    assert leases.confirm(begun + BLOCKED_S / 2) is None
+    problem = leases.confirm(begun + BLOCKED_S / 2 + 90.0)
+    assert problem is not None and "for 90 s" in problem.cause
+    assert leases.confirm(begun + BLOCKED_S / 2 + 90.1) is None
+    leases.end()
+
+
+def ended(folder: Path, monkeypatch: pytest.MonkeyPatch, blocked_s: float, wait_s: float) -> tuple[int, dict[str, Any]]:
+    """Exit code and summary of a run whose file server is away for `blocked_s` once it trains."""
+    plan = stand_in_plan(folder / "run", train_s="6")
+    limits = replace(plan.config.limits, heartbeat_s=0.2, host_lease_s=LEASE_S)
+    store = replace(plan.config.store, wait_s=wait_s)
+    plan = replace(plan, config=replace(plan.config, limits=limits, store=store))
+    real, is_away = RunDirectory.write, True
+
+    def write(directory: RunDirectory, name: str, data: Mapping[str, Any], durable: bool = False) -> None:
+        nonlocal is_away
+        if is_away and name == "status.json" and data["phase"] == "running":
+            is_away = False
+            time.sleep(blocked_s)  # not interrupted, as a hard mount
+        real(directory, name, data, durable)
+
+    monkeypatch.setattr(RunDirectory, "write", write)
+    launcher = Launcher(plan, LocalOrchestrator(agent_command=(sys.executable, START)), plain=True)
+    code = launcher.run()
+    assert not is_away
+    return code, json.loads((folder / "run" / "summary.json").read_text())
+
+
+@pytest.mark.whole
+def test_a_file_server_that_is_away_for_longer_than_the_lease_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.launch.lease_renewal.BLOCKED_S", 2.0)
+    code, summary = ended(tmp_path, monkeypatch, 2 * LEASE_S, wait_s=60.0)
+    assert (code, summary["status"], summary["error"]) == (0, "done", None)
+    assert "it did not continue for 4 s" in str(json.loads((tmp_path / "run" / "status.json").read_text())["problems"])
+
+
+@pytest.mark.whole
+def test_a_launcher_that_hangs_loses_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, summary = ended(tmp_path, monkeypatch, 3 * LEASE_S, wait_s=1.0)
+    assert code == 1 and "no launcher heartbeat for limits.host_lease_s (2 s)" in summary["error"]
