@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -536,7 +539,20 @@ def test_a_manual_host_joins_by_a_new_connection_file(links: Links, tmp_path: Pa
     assert len(links.orchestrator.deployed) == 1
 
 
-def test_a_far_log_is_kept_and_no_path_is_taken_from_its_name(links: Links, tmp_path: Path) -> None:
-    links.tell("b", "log", name="b-worker-1", text="one\n")
-    links.tell("b", "log", name="../../b-worker-1", text="two\n")
-    assert (tmp_path / "logs" / "b-worker-1.log").read_text() == "one\ntwo\n"
+FAR_LOG = """
+import locale, sys
+from pathlib import Path
+from tests.launch.test_host_links import Links, plan_of
+
+assert locale.getpreferredencoding(False) != "UTF-8"
+links = Links(plan_of(Path(sys.argv[1])))
+links.tell("b", "log", name="b-worker-1", text="one\\n")
+links.tell("b", "log", name="b-worker-1", text="tw\\xf6 \\U0001f642\\n")
+"""
+
+
+def test_a_far_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
+    """The characters come from another host; an error of their encoding is no OSError, and ended the run."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", FAR_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)
+    assert (tmp_path / "logs" / "b-worker-1.log").read_text(encoding="utf-8") == "one\ntw\xf6 \U0001f642\n"

@@ -105,6 +105,12 @@ def test_what_an_agent_sends_passes(event: Any) -> None:
     assert lines.agent_event(lines.line_of(event).decode()) == event
 
 
+@pytest.mark.parametrize("name", ["../b", "/etc/b", "", "b\0", "b\n", ".b", "-b", "\xf6"])
+def test_a_log_has_the_name_of_a_file(name: str) -> None:
+    with pytest.raises(WireError, match="value: log:"):
+        lines.agent_event(lines.line_of(agent.LogText(name, "text")))
+
+
 @pytest.mark.parametrize("message", COMMANDS, ids=tag_of)
 def test_what_the_launcher_sends_passes(message: Any) -> None:
     assert lines.command(lines.line_of(message)) == message

@@ -122,7 +122,9 @@ class HostLink:
         """What an agent without handshake waits for, with its output: the prologue, or the login shell."""
         if self._has_handshake:
             return ""
-        prologue = unended_prologue(self._host, self._section, self._stderr.read_text(errors="replace"))
+        prologue = unended_prologue(
+            self._host, self._section, self._stderr.read_text(encoding="utf-8", errors="replace")
+        )
         return prologue or (f"its login shell printed: {self.printed}" if self.printed else "")
 
     def reaper_failure(self) -> Failure | None:
@@ -142,7 +144,7 @@ class HostLink:
         """Why it ended, if it was before its time. After `replies` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
-        stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
+        stderr = self._stderr.read_text(encoding="utf-8", errors="replace")[-STDERR_TAIL:]
         fault = start_fault(self._host, self._section, stderr)
         if fault is not None:
             return Failure(*fault)

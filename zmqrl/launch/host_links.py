@@ -399,9 +399,9 @@ class HostLinks:
         return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {counted(workers, 'worker')}"
 
     def _keep(self, part: agent.LogText) -> None:
-        """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""
-        path = self._logs / f"{Path(part.name).name}.log"
-        with path.open("a") as log:
+        """Append to a remote host's log."""
+        path = self._logs / f"{part.name}.log"
+        with path.open("a", encoding="utf-8", errors="replace") as log:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log.write(part.text)

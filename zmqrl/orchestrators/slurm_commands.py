@@ -32,7 +32,13 @@ def slurm(host: str, *command: str) -> str:
     """Output of a command of Slurm. HostFailed with Slurm's own message, under the name of `host`."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
         fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"

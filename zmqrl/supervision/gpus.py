@@ -174,7 +174,13 @@ def _mib(text: str) -> int:
 def _output(command: tuple[str, ...]) -> str | None:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=QUERY_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
