@@ -99,6 +99,16 @@ class Links:
         return (folder / "1.answer").read_text()
 
 
+def test_a_request_to_an_earlier_attempt_is_not_carried_out(tmp_path: Path) -> None:
+    """Its command was killed, or the launcher was, before it was read."""
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1.json").write_text('{"scale": {"b": 0}}')
+    links = Links(plan_of(tmp_path))
+    links.links.renew(1.0)
+    assert links.orchestrator.commands(SetWorkers) == []
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
 @pytest.fixture
 def links(tmp_path: Path) -> Links:
     return Links(plan_of(tmp_path))

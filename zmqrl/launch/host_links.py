@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -117,7 +118,9 @@ class HostLinks:
         """Request files, by reason."""
 
     def deploy(self) -> None:
-        """Begin to start every host's agent."""
+        """Begin to start every host's agent. Requests of an earlier attempt are not carried out."""
+        with suppress(OSError):  # a request that cannot be removed is not served either
+            self._requests.clear()
         self._boots, sections = boots(self._plan), self._plan.config.hosts
         self._manual = {host for host in self._boots if host in sections and sections[host].manual}
         self._uninvited = set(self._manual)
