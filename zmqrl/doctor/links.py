@@ -66,14 +66,14 @@ class HostLink:
         self._host, self._shell, self._section, self._learner_is_here = host, shell, section, learner_is_here
         self._is_examining = self._has_handshake = self._cannot_start = False
         self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
-        descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
-        os.close(descriptor)
-        self._stderr = Path(name)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(shell.close)
+            descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
+            os.close(descriptor)
+            self._stderr = Path(name)
+            undo.callback(self._stderr.unlink)
             self._pipe = shell.start(examiner_command(section, host), self._stderr)
-        except BaseException:
-            self._stderr.unlink()
-            raise
+            undo.pop_all()
 
     def send(self, request: Request) -> None:
         """Never blocks; no error when the agent is gone: `replies` ends then. HostFailed when it reads nothing."""
