@@ -143,7 +143,7 @@ def _modules(package: str, base: str) -> tuple[str, ...]:
         for info in pkgutil.iter_modules([module_folder])
     )
     kinds = ((name, path) for name, path in found if path.is_file() and not name.startswith("_"))
-    return tuple(sorted(name for name, path in kinds if subclass.search(path.read_text())))
+    return tuple(sorted(name for name, path in kinds if subclass.search(path.read_text(encoding="utf-8"))))
 
 
 def concrete(module: str, base: type[T]) -> Iterator[type[T]]:

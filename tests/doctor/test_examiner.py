@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from msgspec import structs
@@ -46,6 +48,7 @@ from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.code_sync import make_archive
+from zmqrl.ssh.shell import HostShell
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole
@@ -162,6 +165,30 @@ def test_an_error_while_hosts_are_reached_ends_the_command() -> None:
     examination = Examination({"local": HostRequests(ASKED, None, False)}, "local")
     with pytest.raises(ConfigError, match="too small"):
         Runner(examination, print).run(opening())
+
+
+def test_a_full_disk_of_this_machine_is_the_failure_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**options: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("zmqrl.doctor.links.tempfile.mkstemp", full)
+    shells = {name: create_autospec(HostShell, instance=True, accepted=()) for name in "ab"}
+    opening = {name: partial(HostLink, name, shell, HostSection()) for name, shell in shells.items()}
+    examination = Examination(dict.fromkeys("ab", HostRequests(ASKED, None, False)), "a")
+    for name, found in Runner(examination, print).run(opening.items()).items():
+        assert found.failure is not None and "No space left on device" in found.failure.cause
+        assert "df -h" in found.failure.fix
+        assert shells[name].close.called
+
+
+def test_an_error_of_a_reader_is_the_failure_of_its_host() -> None:
+    link = create_autospec(HostLink, instance=True, accepted=(), has_prologue=False, has_handshake=False, waits_for="")
+    link.reaper_failure.return_value = None
+    link.replies.side_effect = RuntimeError("can't start new thread")
+    examination = Examination({"far": HostRequests(ASKED, None, False)}, "far")
+    found = Runner(examination, print).run([("far", lambda: link)])["far"]
+    assert found.failure is not None and "can't start new thread" in found.failure.cause
+    assert link.release.called
 
 
 @pytest.fixture

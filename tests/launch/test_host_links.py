@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +97,16 @@ class Links:
         (folder / "1.json").write_text(text)
         self.links.step(now)
         return (folder / "1.answer").read_text()
+
+
+def test_a_request_to_an_earlier_attempt_is_not_carried_out(tmp_path: Path) -> None:
+    """Its command was killed, or the launcher was, before it was read."""
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1.json").write_text('{"scale": {"b": 0}}')
+    links = Links(plan_of(tmp_path))
+    links.links.renew(1.0)
+    assert links.orchestrator.commands(SetWorkers) == []
+    assert list((tmp_path / FOLDER).iterdir()) == []
 
 
 @pytest.fixture
@@ -530,7 +543,20 @@ def test_a_manual_host_joins_by_a_new_connection_file(links: Links, tmp_path: Pa
     assert len(links.orchestrator.deployed) == 1
 
 
-def test_a_far_log_is_kept_and_no_path_is_taken_from_its_name(links: Links, tmp_path: Path) -> None:
-    links.tell("b", "log", name="b-worker-1", text="one\n")
-    links.tell("b", "log", name="../../b-worker-1", text="two\n")
-    assert (tmp_path / "logs" / "b-worker-1.log").read_text() == "one\ntwo\n"
+FAR_LOG = """
+import locale, sys
+from pathlib import Path
+from tests.launch.test_host_links import Links, plan_of
+
+assert locale.getpreferredencoding(False) != "UTF-8"
+links = Links(plan_of(Path(sys.argv[1])))
+links.tell("b", "log", name="b-worker-1", text="one\\n")
+links.tell("b", "log", name="b-worker-1", text="tw\\xf6 \\U0001f642\\n")
+"""
+
+
+def test_a_far_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
+    """The characters come from another host; an error of their encoding is no OSError, and ended the run."""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", FAR_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)
+    assert (tmp_path / "logs" / "b-worker-1.log").read_text(encoding="utf-8") == "one\ntw\xf6 \U0001f642\n"

@@ -77,6 +77,31 @@ def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Pa
         send_request(tmp_path, ScaleRequest({}), 0.1)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_command_that_is_interrupted_withdraws_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    def interrupt(_: float) -> None:
+        if taken:
+            list(Requests(tmp_path).waiting())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zmqrl.launch.requests.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        send_request(tmp_path, ScaleRequest({}), WAIT_S)
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_what_an_earlier_attempt_left_is_removed(tmp_path: Path) -> None:
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    requests.clear()
+    folder.mkdir()
+    for name in ("1.json", "1.answer", ".2.json.77"):
+        (folder / name).write_text('{"scale": {"a": 1}}')
+    requests.clear()
+    assert list(folder.iterdir()) == []
+
+
 def test_a_request_that_is_withdrawn_meanwhile_is_left_out(tmp_path: Path) -> None:
     """It is counted as nothing, and no answer is left for a command that is gone."""
     requests, folder = Requests(tmp_path), tmp_path / FOLDER

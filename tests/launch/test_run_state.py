@@ -16,7 +16,7 @@ from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import Summary, final_lines, summarise
@@ -166,6 +166,15 @@ def test_ready_is_lost_with_the_process(state: RunState) -> None:
         f"  log: {state.plan.run_dir}/logs/local-worker-0.log",
         "  restarting in 0.5 s (restart 1 of at most 1 within 600 s)",
     ]
+
+
+def test_problems_are_reported_once_and_the_last_ones_are_kept(state: RunState) -> None:
+    for count in range(PROBLEMS_KEPT):
+        tell(state, "warning", text=str(count))
+    tell(state, "warning", text="again")
+    assert (len(state.problems), state.noted) == (PROBLEMS_KEPT, PROBLEMS_KEPT + 1)
+    assert [problem.cause for problem in state.noted_since(state.noted - 2)] == [str(PROBLEMS_KEPT - 1), "again"]
+    assert (len(state.noted_since(0)), state.noted_since(state.noted)) == (PROBLEMS_KEPT, [])
 
 
 def test_a_run_that_ended_before_its_first_update_counts_what_the_ledger_has(state: RunState) -> None:

@@ -115,6 +115,12 @@ def test_every_worker_index_that_a_run_may_use_passes() -> None:
     assert lines.child_event(lines.line_of(judged)) == judged
 
 
+@pytest.mark.parametrize("name", ["../b", "/etc/b", "", "b\0", "b\n", ".b", "-b", "\xf6"])
+def test_a_log_has_the_name_of_a_file(name: str) -> None:
+    with pytest.raises(WireError, match="value: log:"):
+        lines.agent_event(lines.line_of(agent.LogText(name, "text")))
+
+
 @pytest.mark.parametrize("message", COMMANDS, ids=tag_of)
 def test_what_the_launcher_sends_passes(message: Any) -> None:
     assert lines.command(lines.line_of(message)) == message

@@ -235,6 +235,17 @@ def test_a_scope_of_systemd_run_holds_the_agent_itself(section: HostSection) -> 
     assert json.loads(out.removeprefix(SENTINEL))["pid"] == process.pid
 
 
+@pytest.mark.parametrize(("workdir", "below"), [("~", ""), ("~/", ""), ("~/it's here", "it's here")])
+def test_a_work_directory_may_be_the_home(tmp_path: Path, workdir: str, below: str) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\npwd\n")
+    (tmp_path / "python").chmod(0o755)
+    command = agent_command(HostSection(python="~/python", workdir=workdir), NO_RUN, "h0")
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=20)
+    assert Path(done.stdout.strip()) == tmp_path / below, done.stderr
+    assert not (tmp_path / "~").exists()
+
+
 def test_the_home_is_expanded_in_a_wrap_and_nothing_else(section: HostSection) -> None:
     there = replace(section, wrap='echo ~/image.sif $HOME "a b"')
     done = subprocess.run(["sh", "-c", handshake_command(there, "h0")], capture_output=True, text=True, timeout=20)

@@ -31,10 +31,14 @@ class Far:
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
+        self.code: int | None = None
         self._writes = False
 
     def start(self, command: str, log: Path) -> Far:
         return self
+
+    def exit_status(self, timeout_s: float) -> int | None:
+        return self.code
 
     def write(self, line: bytes) -> None:
         if not self._writes:
@@ -77,6 +81,18 @@ def test_the_boot_is_the_first_line_also_when_a_lease_is_due_meanwhile(tmp_path:
     far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     far.agent.send(Lease())
     assert [line.get("command", line.get("role")) for line in far.lines] == ["agent", "lease", "lease"]
+
+
+def test_nothing_is_sent_to_an_agent_that_has_ended(tmp_path: Path) -> None:
+    """Its channel sends no more: leases, one in a second, would wait there as long as the run lasts."""
+    far = Far()
+    place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
+    boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
+    far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
+    far.agent.on_handshake(Handshake(versions(), 1, time.time()))
+    sent, far.code = len(far.lines), -1
+    far.agent.send(Lease())
+    assert len(far.lines) == sent
 
 
 def test_the_boot_has_the_age_of_the_run_when_it_is_sent(tmp_path: Path) -> None:

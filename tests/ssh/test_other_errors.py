@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import create_autospec
 
 import paramiko
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch.host_links import boots
@@ -84,6 +86,44 @@ def test_the_orchestrator_reports_every_host(tmp_path: Path, monkeypatch: pytest
     causes = {event.host: event.event.cause for event in events if isinstance(event.event, HostUnusable)}
     assert "can't start new thread" in causes["a"] if deployed == 1 else "Too many open files" in causes["b"]
     assert orchestrator.undeploy(0.1).left == ()
+
+
+class Slow:
+    """Host "a" is connected to, takes its files only after `go`, and starts no agent; "b" takes no files."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        self.connections = {host: create_autospec(Connection, instance=True, accepted=()) for host in HOSTS}
+        self.connections["a"].start.side_effect = HostFailed("a", "no session", "try again")
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.connect_all", lambda *_: iter(self.connections.items()))
+        monkeypatch.setattr(SshOrchestrator, "_send_files", self._send_files)
+        plan = plan_of(tmp_path)
+        self.orchestrator = SshOrchestrator(NO_KEYS, plan)
+        self.orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
+
+    def _send_files(self, boot: Boot, connection: Connection) -> None:
+        if boot.host == "b":
+            raise HostFailed("b", "No space left on device", "df")
+        assert self.go.wait(WAIT_S)
+
+
+def test_a_slow_host_holds_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(tmp_path, monkeypatch)
+    (event,) = slow.orchestrator.monitor(WAIT_S)
+    assert event.host == "b" and isinstance(event.event, HostUnusable)
+    assert not slow.connections["a"].start.called
+    slow.go.set()
+    until(lambda: slow.connections["a"].start.called)
+    assert slow.orchestrator.undeploy(0.1).left == ()
+
+
+def test_no_agent_is_started_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.ssh.KILL_WAIT_S", 0.1)
+    slow = Slow(tmp_path, monkeypatch)
+    slow.orchestrator.undeploy(0.1)
+    slow.go.set()
+    until(lambda: slow.connections["a"].close.called)
+    assert not slow.connections["a"].start.called
 
 
 def plan_of(tmp_path: Path) -> RunPlan:

@@ -30,6 +30,14 @@ def test_a_process_is_its_pid_and_its_start_time() -> None:
     assert not is_alive(ProcessId(me.pid, me.start_time + 1)), "another process with that pid"
 
 
+def test_the_name_of_a_process_is_any_bytes() -> None:
+    name = "printf '\\377) \\344' >/proc/$$/comm; echo; read -r line"
+    with subprocess.Popen(["sh", "-c", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        found = identify(process.pid)
+        assert found is not None and is_alive(found)
+
+
 def test_kill_hits_only_the_one_it_names() -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         process = identify(sleeper.pid)

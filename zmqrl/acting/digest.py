@@ -110,7 +110,7 @@ def _torch() -> str:
 def _processor(cpuinfo: Path) -> str:
     """Model and features of the processor, by which torch chooses its kernels."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     return "\n".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))

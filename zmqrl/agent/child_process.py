@@ -178,7 +178,7 @@ class ChildProcess:
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > LOG_LIMIT_BYTES:
                 os.truncate(self.log, 0)
-                with self.log.open("a") as log:
+                with self.log.open("a", encoding="utf-8") as log:
                     log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
 
 

@@ -52,7 +52,7 @@ def input_idle_s(now: float, folder: Path = Path("/")) -> float | None:
 def _busy_threads() -> int:
     """Of the whole machine."""
     found = 0
-    for line in Path("/proc/stat").read_text().splitlines():
+    for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
         name, *values = line.split()
         if name in ("procs_running", "procs_blocked"):
             found += int(values[0])
@@ -71,7 +71,7 @@ def _busy_threads_of(pid: int) -> int:
     found = 0
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         try:
-            found += path.read_text(errors="replace").rpartition(") ")[2][:1] in BUSY
+            found += path.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2][:1] in BUSY
         except OSError:  # it has ended
             continue
     return found

@@ -65,7 +65,7 @@ def _apply_niceness_to_session() -> None:
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     if niceness:
         with contextlib.suppress(OSError):  # a kernel without autogroup
-            Path("/proc/self/autogroup").write_text(str(niceness))
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="utf-8")
 
 
 def _run_part(devices: Devices, output: AgentOutput, command: CommandLine) -> int:

@@ -154,6 +154,6 @@ def _planned(loaded: Loaded, directory: Path, started_at: float, resume: bool) -
 def stored_summary(run_dir: Path) -> Summary:
     """`summary.json` of a run. ConfigError: it cannot be read."""
     try:
-        return from_json(Summary, json.loads((run_dir / SUMMARY).read_text()))
+        return from_json(Summary, json.loads((run_dir / SUMMARY).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{run_dir / SUMMARY} cannot be read: {error}") from error

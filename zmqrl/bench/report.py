@@ -73,7 +73,7 @@ def machine() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
@@ -113,5 +113,5 @@ def run_preset(
         command_s = time.monotonic() - begun
         if done.returncode != 0:
             raise TrainingFailed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-        summary: dict[str, Any] = json.loads(Path(folder, "run", "summary.json").read_text())
+        summary: dict[str, Any] = json.loads(Path(folder, "run", "summary.json").read_text(encoding="utf-8"))
         return {**summary, "command_s": command_s}

@@ -48,7 +48,7 @@ def apply_command(
     check_running(directory, info)
     loaded = load(hosts_file=hosts, overrides=overrides, stored=directory, limit=limit)
     try:
-        now = hosts_now(json.loads((directory / "status.json").read_text()))
+        now = hosts_now(json.loads((directory / "status.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"the state of the run in {directory} cannot be read: {error}; try again") from error
     changes = changes_to(loaded, read_config(directory), now)

@@ -91,9 +91,9 @@ def _copy_of(target: Path, identity: str) -> Path:
         raise ConfigError(f"{target} exists and is not a copy of a run; choose another DIR")
     files.make_directory(str(part.absolute()))
     marker = part / MARKER
-    if marker.exists() and marker.read_text() != identity:
+    if marker.exists() and marker.read_text(encoding="utf-8") != identity:
         raise ConfigError(f"{part} is the partial copy of another run; remove it, or choose another DIR")
-    marker.write_text(identity)
+    marker.write_text(identity, encoding="utf-8")
     return part
 
 

@@ -56,4 +56,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PATH.write_text(text())
+    PATH.write_text(text(), encoding="utf-8")

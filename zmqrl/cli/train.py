@@ -518,7 +518,7 @@ def _run_one(request: TrainRequest, directory: Path, seed: int | None) -> int:
 
 def _result(directory: Path, is_detached: bool) -> str:
     """The line of `--json`: the summary of the run; of one that continues in the background, its id and process."""
-    info = json.loads((directory / "run.json").read_text())
+    info = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     place = {"run_dir": str(directory.absolute()), "run_id": info["run_id"]}
     if is_detached:
         return json.dumps({**place, "pid": info["pid"]})

@@ -74,7 +74,13 @@ def _listed(path: Path, source: Source) -> tuple[Mapping[str, Any], str]:
     command = [program, "--inventory", str(path), "--list"]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LIMIT_S,
+            check=False,
         )
         if done.returncode == 0:
             listed: Mapping[str, Any] = json.loads(done.stdout)

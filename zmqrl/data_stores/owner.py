@@ -52,7 +52,7 @@ def read_owner(path: str) -> Lineage | None:
     """The record in the directory; None when there is none. StoreError when it cannot be read."""
     try:
         os.listdir(path)  # NFS remembers that a name was absent
-        return from_json(Lineage, json.loads(Path(path, OWNER).read_text()))
+        return from_json(Lineage, json.loads(Path(path, OWNER).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

@@ -12,7 +12,7 @@ def write_token(store: Path, run_id: str) -> str:
     store.mkdir(parents=True, exist_ok=True)
     token = secrets.token_hex(16)
     temporary = store / f".token-{run_id}.{os.getpid()}.tmp"
-    temporary.write_text(token)
+    temporary.write_text(token, encoding="utf-8")
     temporary.rename(_path(store, run_id))
     return token
 
@@ -20,7 +20,9 @@ def write_token(store: Path, run_id: str) -> str:
 def sees_token(store: Path, run_id: str, token: str) -> bool:
     """Whether the token is there. The directory is listed first: NFS remembers that a name was absent."""
     try:
-        return _path(store, run_id).name in os.listdir(store) and _path(store, run_id).read_text() == token
+        return (
+            _path(store, run_id).name in os.listdir(store) and _path(store, run_id).read_text(encoding="utf-8") == token
+        )
     except OSError:
         return False
 

@@ -66,14 +66,14 @@ class HostLink:
         self._host, self._shell, self._section, self._learner_is_here = host, shell, section, learner_is_here
         self._is_examining = self._has_handshake = self._cannot_start = False
         self._output: deque[str] = deque(maxlen=OUTPUT_LINES)
-        descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
-        os.close(descriptor)
-        self._stderr = Path(name)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(shell.close)
+            descriptor, name = tempfile.mkstemp(prefix="zmqrl-doctor-", suffix=".log")
+            os.close(descriptor)
+            self._stderr = Path(name)
+            undo.callback(self._stderr.unlink)
             self._pipe = shell.start(examiner_command(section, host), self._stderr)
-        except BaseException:
-            self._stderr.unlink()
-            raise
+            undo.pop_all()
 
     def send(self, request: Request) -> None:
         """Never blocks; no error when the agent is gone: `replies` ends then. HostFailed when it reads nothing."""
@@ -122,7 +122,9 @@ class HostLink:
         """What an agent without handshake waits for, with its output: the prologue, or the login shell."""
         if self._has_handshake:
             return ""
-        prologue = unended_prologue(self._host, self._section, self._stderr.read_text(errors="replace"))
+        prologue = unended_prologue(
+            self._host, self._section, self._stderr.read_text(encoding="utf-8", errors="replace")
+        )
         return prologue or (f"its login shell printed: {self.printed}" if self.printed else "")
 
     def reaper_failure(self) -> Failure | None:
@@ -142,7 +144,7 @@ class HostLink:
         """Why it ended, if it was before its time. After `replies` has ended."""
         code = self._pipe.exit_status(END_S)
         self.hang_up()  # then its stderr is whole
-        stderr = self._stderr.read_text(errors="replace")[-STDERR_TAIL:]
+        stderr = self._stderr.read_text(encoding="utf-8", errors="replace")[-STDERR_TAIL:]
         fault = start_fault(self._host, self._section, stderr)
         if fault is not None:
             return Failure(*fault)

@@ -78,7 +78,10 @@ def watch(request: Watch) -> Seen:
     folder = _watched(request)
     while True:
         try:
-            if request.name in os.listdir(folder) and (folder / request.name).read_text() == request.token:
+            if (
+                request.name in os.listdir(folder)
+                and (folder / request.name).read_text(encoding="utf-8") == request.token
+            ):
                 return Seen(request.name, time.time())
         except OSError:
             pass  # replaced or stale in this moment: the next listing shows it
@@ -92,7 +95,7 @@ def write(request: Write) -> Written:
     folder = Path(request.path)
     temporary = folder / f"{request.name}.tmp"
     try:
-        temporary.write_text(request.token)
+        temporary.write_text(request.token, encoding="utf-8")
         temporary.rename(folder / request.name)
     except OSError as error:
         temporary.unlink(missing_ok=True)

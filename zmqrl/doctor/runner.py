@@ -21,7 +21,7 @@ from zmqrl.doctor.examination import Examination, Requests
 from zmqrl.doctor.host_requests import examined_hosts, host_requests
 from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.measurement import Failure, Measurement
-from zmqrl.errors import HostFailed
+from zmqrl.errors import HostFailed, as_host_failed
 from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Reach, Reply, Request
 from zmqrl.orchestrators.make import kind_of
@@ -117,24 +117,29 @@ class Runner:
             reader.start()
 
     def _read(self, host: str, make: Callable[[], HostLink]) -> None:
+        """A reader thread. Whatever it raises is the failure of its host: nothing else ends the wait for it."""
         try:
-            link = make()
+            with as_host_failed(host):
+                self._put(host, self._read_all(host, make()))
         except HostFailed as error:
             self._put(host, error)
-            return
-        with self._lock:
-            self._opened.append(link)
-            closing = self._closing
-        if closing:
-            link.hang_up()
-        self._put(host, self._not_verifiable(link) or _Opened(link))
-        for reply in link.replies():
-            self._put(host, reply)
-        failure = link.failure()
-        self._put(host, _Diagnosing())
-        found = link.shell_handshake()
-        link.release()
-        self._put(host, _Ended(failure, link.refused, found))
+
+    def _read_all(self, host: str, link: HostLink) -> _Ended:
+        try:
+            with self._lock:
+                self._opened.append(link)
+                closing = self._closing
+            if closing:
+                link.hang_up()
+            self._put(host, self._not_verifiable(link) or _Opened(link))
+            for reply in link.replies():
+                self._put(host, reply)
+            failure = link.failure()
+            self._put(host, _Diagnosing())
+            found = link.shell_handshake()
+        finally:
+            link.release()
+        return _Ended(failure, link.refused, found)
 
     def _not_verifiable(self, link: HostLink) -> _Ended | None:
         """A reader thread: a host whose run could not be shown to have ended is not examined further."""
@@ -186,6 +191,7 @@ class Runner:
         if isinstance(event, _NotOpened):
             raise event.error
         if isinstance(event, HostFailed):
+            self._late_at.pop(host, None)
             self._send(self._examination.fail(host, Failure("ssh", event.cause, event.fix)))
         elif isinstance(event, _Opened):
             self._begin(host, event.link)

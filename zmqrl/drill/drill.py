@@ -79,7 +79,7 @@ class HasData(Protocol):
 
 def write(report: HasData, path: Path) -> None:
     """The report as JSON."""
-    path.write_text(json.dumps(report.data(), indent=2) + "\n")
+    path.write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
 
 
 def _targets(plan: RunPlan, request: DrillRequest) -> list[Target]:

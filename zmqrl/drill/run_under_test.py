@@ -124,7 +124,7 @@ class RunUnderTest:
         while todo:
             pid = todo.pop()
             try:
-                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
@@ -194,7 +194,7 @@ class RunUnderTest:
     def summary(self) -> dict[str, Any] | None:
         """`summary.json`, if a launcher came to write it."""
         try:
-            loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+            loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text(encoding="utf-8"))
             return loaded
         except (OSError, ValueError):
             return None
@@ -266,9 +266,9 @@ def _await_gone(processes: Iterable[ProcessId], begun: float) -> list[ProcessId]
 def _what_it_does(process: ProcessId) -> str:
     """State and kernel function, as `/proc` shows them."""
     try:
-        status = Path(f"/proc/{process.pid}/status").read_text(errors="replace")
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
         state = re.search(r"^State:\s*(.*)$", status, re.MULTILINE)
-        waits = Path(f"/proc/{process.pid}/wchan").read_text()
+        waits = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
     except OSError:
         return "it ended meanwhile"
     return f"{state[1] if state else 'unknown'} in {waits}"

@@ -85,7 +85,7 @@ def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
 def witness_run(request: DrillRequest, learning: RunPlan) -> RunUnderTest:
     """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
     preset = request.folder / f"{WITNESS}.yaml"
-    preset.write_text(json.dumps(witness_config(request, learning), indent=2) + "\n")
+    preset.write_text(json.dumps(witness_config(request, learning), indent=2) + "\n", encoding="utf-8")
     config = load(str(preset), None, (), None, request.scenario.workers, None).config
     arguments = [str(preset), *_command_flags(config, request)]
     return RunUnderTest(WITNESS, _plan(config, request.folder / WITNESS), arguments, witness=True)

@@ -267,7 +267,7 @@ class Session:
 
     def _status(self) -> dict[str, Any]:
         try:
-            loaded: dict[str, Any] = json.loads((self.under_test.run_dir / "status.json").read_text())
+            loaded: dict[str, Any] = json.loads((self.under_test.run_dir / "status.json").read_text(encoding="utf-8"))
             return loaded
         except (OSError, ValueError):
             return {}

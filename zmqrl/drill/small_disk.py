@@ -80,6 +80,6 @@ def _leave_namespace() -> None:
 
 
 def _command(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         raise ConfigError(f"--small-disk: {' '.join(words)}: {done.stderr.strip()}; run as root")

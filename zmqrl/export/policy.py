@@ -15,7 +15,7 @@ class Policy:
     """Acts for one observation, or for a batch with a leading axis in each part."""
 
     def __init__(self, folder: "str | Path" = Path(__file__).parent) -> None:
-        self.spec = json.loads((Path(folder) / "policy.json").read_text())
+        self.spec = json.loads((Path(folder) / "policy.json").read_text(encoding="utf-8"))
         self.arrays: dict[str, Any] = load_file(Path(folder) / "policy.safetensors")
         self.state: dict[str, Any] = {}
 

@@ -198,7 +198,12 @@ def _check_torch(device: str, start_s: float) -> None:
     code = "import sys, torch; torch.empty(1, device=sys.argv[1])"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code, device], capture_output=True, text=True, timeout=start_s, check=False
+            [sys.executable, "-c", code, device],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=start_s,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         late = f"torch did not respond within limits.start_s ({start_s:g} s); check the GPU with nvidia-smi"

@@ -29,7 +29,7 @@ def write_connection_file(folder: Path, boot: Boot, join: Join) -> Path:
     path, part = folder / f"{boot.host}.connect", folder / f".{boot.host}.connect"
     part.unlink(missing_ok=True)
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w") as file:
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
         json.dump(to_json(ConnectionFile(FORMAT, boot, join)), file)
     os.replace(part, path)  # whole or not at all: its user may be waiting for it
     return path

@@ -94,7 +94,7 @@ class EnvironmentWriter:
             gpus=tuple(_gpus()),
             code=tuple(snapshot.repository for snapshot in found),
         )
-        (folder / f"{stem}.json").write_text(json.dumps(to_json(record), indent=2) + "\n")
+        (folder / f"{stem}.json").write_text(json.dumps(to_json(record), indent=2) + "\n", encoding="utf-8")
         self._is_written = True
 
 
@@ -107,7 +107,7 @@ def _distribution() -> str:
 
 def _cpu() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
@@ -117,7 +117,7 @@ def _gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> Iterator[str]:
     """Models of NVIDIA, as their driver names them."""
     for path in sorted(folder.glob("*/information")):
         try:
-            lines = path.read_text().splitlines()
+            lines = path.read_text(encoding="utf-8").splitlines()
         except OSError:
             continue
         yield next((line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")), "unknown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -117,7 +118,9 @@ class HostLinks:
         """Request files, by reason."""
 
     def deploy(self) -> None:
-        """Begin to start every host's agent."""
+        """Begin to start every host's agent. Requests of an earlier attempt are not carried out."""
+        with suppress(OSError):  # a request that cannot be removed is not served either
+            self._requests.clear()
         self._boots, sections = boots(self._plan), self._plan.config.hosts
         self._manual = {host for host in self._boots if host in sections and sections[host].manual}
         self._uninvited = set(self._manual)
@@ -398,9 +401,9 @@ class HostLinks:
         return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {counted(workers, 'worker')}"
 
     def _keep(self, part: agent.LogText) -> None:
-        """Append to a remote host's log; the remote agent chooses the name, so paths in it are ignored."""
-        path = self._logs / f"{Path(part.name).name}.log"
-        with path.open("a") as log:
+        """Append to a remote host's log."""
+        path = self._logs / f"{part.name}.log"
+        with path.open("a", encoding="utf-8", errors="replace") as log:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log.write(part.text)

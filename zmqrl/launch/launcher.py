@@ -241,7 +241,7 @@ class Launcher:
         if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
             mirror.abandon()
             return
-        reported, interrupted = len(self._state.problems), self._signals.further()
+        reported, interrupted = self._state.noted, self._signals.further()
         is_killed = self._signals.request is Request.KILL
         mirror.end()
         is_complete = mirror.is_complete(COPY_S, interrupted)
@@ -250,7 +250,7 @@ class Launcher:
             self._print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
             is_complete = mirror.is_complete(wait_s, interrupted)
         mirror.abandon()
-        for problem in self._state.problems[reported:]:
+        for problem in self._state.noted_since(reported):
             self._print(problem, sys.stderr)
         if not is_complete:
             text = f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}"
@@ -375,9 +375,9 @@ class Launcher:
             self._state.handle(event)
 
     def _report_problems(self, view: View) -> None:
-        for problem in self._state.problems[self._problems_reported :]:
+        for problem in self._state.noted_since(self._problems_reported):
             view.message(str(problem))
-        self._problems_reported = len(self._state.problems)
+        self._problems_reported = self._state.noted
 
     def _pass_requests(self, view: View, now: float) -> None:
         request = self._signals.request

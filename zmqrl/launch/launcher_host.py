@@ -259,7 +259,7 @@ def stored_copy(text: bytes, folder: Path, preset_file: str | None) -> Path:
     data["config"].pop("code", None)
     if data["config"]["run"]["preset"] is None:
         data["config"]["run"]["preset"] = preset_file
-    (folder / "config.json").write_text(json.dumps(data))
+    (folder / "config.json").write_text(json.dumps(data), encoding="utf-8")
     return folder
 
 

@@ -103,7 +103,7 @@ def _check_registered(env: EnvSection) -> None:
 
 def _is_named_by_gymnasium(env_id: str) -> bool:
     """Whether the file that registers the envs of gymnasium has the id: then every process knows it."""
-    return f'"{env_id}"' in Path(gymnasium.envs.__file__).read_text()
+    return f'"{env_id}"' in Path(gymnasium.envs.__file__).read_text(encoding="utf-8")
 
 
 def _module_of(entry_point: Any) -> tuple[str, str]:

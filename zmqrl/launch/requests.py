@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import secrets
@@ -25,7 +26,7 @@ TAKEN_S = 5.0
 
 
 def send_request(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str:
-    """Put a request and wait for its answer.
+    """Put a request and wait for its answer. A command that is interrupted withdraws its request.
 
     Raises:
         ConfigError: The launcher refuses it; the message is its own.
@@ -36,15 +37,18 @@ def send_request(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str
     folder.mkdir(exist_ok=True)
     name = secrets.token_hex(6)
     request_path, answer_path = folder / f"{name}.json", folder / f"{name}.answer"
-    _write(request_path, request)
-    if not _appears(answer_path, deadline_s) and (_removed(request_path) or not _appears(answer_path, TAKEN_S)):
-        info = read_info(run_dir)
-        hint = ""
-        if info is not None and info.host != socket.gethostname():
-            hint = f"; the run was started on {info.host}: run the command on that host"
-        raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s{hint}")
-    answer = decode(RequestAnswer, answer_path.read_bytes())
-    answer_path.unlink()
+    try:
+        _write(request_path, request)
+        if not _appears(answer_path, deadline_s) and (_removed(request_path) or not _appears(answer_path, TAKEN_S)):
+            info = read_info(run_dir)
+            hint = ""
+            if info is not None and info.host != socket.gethostname():
+                hint = f"; the run was started on {info.host}: run the command on that host"
+            raise DeadlineExceeded(f"no answer from the launcher of {run_dir} within {deadline_s:g} s{hint}")
+        answer = decode(RequestAnswer, answer_path.read_bytes())
+    finally:
+        for path in (request_path, answer_path):
+            path.unlink(missing_ok=True)
     if answer.refused is not None:
         raise ConfigError(answer.refused)
     return answer.done or ""
@@ -73,6 +77,12 @@ class Requests:
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
+
+    def clear(self) -> None:
+        """An attempt begins: what commands and the launcher of an earlier one left in the folder is removed."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                path.unlink()
 
     def waiting(self) -> Iterator[tuple[Path, ScaleRequest | WireError]]:
         """Requests that are there, or why one is none, each with the name to answer under.

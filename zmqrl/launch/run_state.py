@@ -27,6 +27,7 @@ from zmqrl.views.problem import Problem
 STOP = "stop"
 """Reason of an end that was requested."""
 RETURNS_KEPT = 60
+PROBLEMS_KEPT = 1000
 CAUSES_KEPT = 5
 """Causes of restarts in the summary."""
 CAUSE_CHARACTERS = 500
@@ -81,7 +82,10 @@ class RunState:
     """`wall_s` at the first env step of the attempt."""
     restarts: int = 0
     peak_pss_mb: dict[str, float] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: deque[Problem] = field(default_factory=lambda: deque(maxlen=PROBLEMS_KEPT))
+    """The last ones."""
+    noted: int = 0
+    """Problems, also those that are not kept."""
     failure: str | None = None
     """The first cause, once the run cannot continue."""
     refused: str | None = None
@@ -365,8 +369,13 @@ class RunState:
         )
 
     def note(self, problem: Problem) -> None:
-        """A problem that the launcher found."""
+        """A problem, to be reported."""
         self.problems.append(problem)
+        self.noted += 1
+
+    def noted_since(self, noted: int) -> list[Problem]:
+        """Problems after the first `noted`, as far as they are kept."""
+        return list(self.problems)[max(0, len(self.problems) + noted - self.noted) :]
 
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
@@ -377,7 +386,7 @@ class RunState:
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
         """Something failed that killed no process."""
-        self.problems.append(Problem(event.where, message.cause, message.done, log=self._log_of(event)))
+        self.note(Problem(event.where, message.cause, message.done, log=self._log_of(event)))
 
     @_take.register
     def _on_relieved(self, message: agent.Relieved, event: HostEvent) -> None:
@@ -389,12 +398,12 @@ class RunState:
         if moved < 0:
             self._relieved.pop(message.worker, None)
             done = f"it has {message.after} vector envs now, before {message.before}"
-            self.problems.append(Problem(row.host, f"worker {message.worker} is faster again", done))
+            self.note(Problem(row.host, f"worker {message.worker} is faster again", done))
             return
         self._relieved[message.worker] = Relieved(row.host, message.worker, message.factor, message.after)
         done = f"{moved} of its {message.before} vector envs move to faster workers; the weights do not depend on it"
         cause = f"worker {message.worker} is {times(message.factor)} times slower than the others"
-        self.problems.append(Problem(row.host, cause, done))
+        self.note(Problem(row.host, cause, done))
 
     @_take.register
     def _on_acting(self, message: agent.ActingDigest, event: HostEvent) -> None:
@@ -404,7 +413,7 @@ class RunState:
             self._differing.add(differ)
             cause = f"{differ}, by the processor or the version of numpy"
             done = "vector envs are spread evenly between these hosts, not by speed; the weights depend on this"
-            self.problems.append(Problem("hosts", cause, done))
+            self.note(Problem("hosts", cause, done))
 
     @_take.register
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
@@ -431,11 +440,11 @@ class RunState:
         if is_shared(self.plan.config.store) and not message.store:
             cause = f"the store {self.plan.store_path} is not shared with the learner's host"
             fix = "the broker sends the weights instead; mount it there for direct reads"
-            self.problems.append(Problem(event.host, cause, fix))
+            self.note(Problem(event.host, cause, fix))
 
     def invite(self, host: str, text: str) -> None:
         """A host that is waited for, and what its user has to do."""
-        self.problems.append(Problem(host, "joins manually", text))
+        self.note(Problem(host, "joins manually", text))
 
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
@@ -453,7 +462,7 @@ class RunState:
 
     @_take.register
     def _on_warning(self, message: agent.Warned, event: HostEvent) -> None:
-        self.problems.append(Problem(event.host, message.text, "the run continues"))
+        self.note(Problem(event.host, message.text, "the run continues"))
 
     @_take.register
     def _on_refused(self, message: agent.Refused, event: HostEvent) -> None:
@@ -470,7 +479,7 @@ class RunState:
         self.refused_messages = dict(sum(self._refused_by.values(), Counter()))
         new = [f"{count} x {reason}" for reason, count in counts.items() if reason not in before]
         if new:
-            self.problems.append(Problem(where, f"rejected {', '.join(new)}", "counted; the run continues"))
+            self.note(Problem(where, f"rejected {', '.join(new)}", "counted; the run continues"))
 
     def drain(self, host: str) -> None:
         """The launcher ends the part of a host that is not reached by SSH."""
@@ -514,7 +523,7 @@ class RunState:
         elif self.hosts.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}\n{others}" if loss.fix else others
-        self.problems.append(Problem(loss.host, loss.cause, done))
+        self.note(Problem(loss.host, loss.cause, done))
 
     @_take.register
     def _on_lease_lost(self, message: agent.LeaseLost, event: HostEvent) -> None:
@@ -536,10 +545,10 @@ class RunState:
         """`cause`: of a process whose end was not reported."""
         died = self._last_exit.get(event.process)
         if died is None:
-            self.problems.append(Problem(event.where, cause, action_taken))
+            self.note(Problem(event.where, cause, action_taken))
             return
         fault, raised = without_numbers(died.cause), any(line.startswith(TRACEBACK) for line in died.log_tail)
-        self.problems.append(
+        self.note(
             Problem(
                 where=event.where,
                 cause=died.cause,

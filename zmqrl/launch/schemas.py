@@ -72,4 +72,4 @@ def text(name: str) -> str:
 
 if __name__ == "__main__":
     for file in SCHEMAS:
-        (FOLDER / file).write_text(text(file))
+        (FOLDER / file).write_text(text(file), encoding="utf-8")

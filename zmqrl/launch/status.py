@@ -46,7 +46,7 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
         "hosts": [host_status(state, row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [to_json(row) for _, row in sorted(state.workers.items())],
-        "problems": [str(problem) for problem in state.problems[-5:]],
+        "problems": [str(problem) for problem in list(state.problems)[-5:]],
     }
 
 

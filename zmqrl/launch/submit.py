@@ -6,6 +6,7 @@ A job that is preempted or loses a node is started again by Slurm, and continues
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,7 +64,7 @@ def submit(run_dir: Path, script: str) -> str:
     is_new, path = not run_dir.exists(), run_dir / SCRIPT
     try:
         files.make_directory(str(run_dir))
-        path.write_text(script)
+        path.write_bytes(os.fsencode(script))  # paths are in it
     except OSError as error:
         raise ConfigError(f"run directory {run_dir} cannot be written: {error}") from error
     try:

@@ -75,12 +75,12 @@ class RunUnit:
         path = folder / self.file_name
         part = path.with_name(f".{path.name}.part")
         try:
-            if path.exists() and not path.read_text().startswith(WRITTEN_BY):
+            if path.exists() and not path.read_text(encoding="utf-8").startswith(WRITTEN_BY):
                 raise ConfigError(
                     f"{path} exists, and zmqrl did not write it; choose another --name, or remove the file"
                 )
             folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(self.text())
+            part.write_text(self.text(), encoding="utf-8")
             part.replace(path)
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

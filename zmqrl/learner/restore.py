@@ -212,6 +212,6 @@ def _summed_up(plan: RunPlan) -> int:
     if plan.config.mode.deterministic:
         return 0
     try:
-        return int(json.loads(Path(plan.run_dir, "summary.json").read_text())["env_steps"])
+        return int(json.loads(Path(plan.run_dir, "summary.json").read_text(encoding="utf-8"))["env_steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

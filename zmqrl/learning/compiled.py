@@ -186,7 +186,7 @@ def check_compiler() -> None:
 def cpu_flags() -> str:
     """What machine code may depend on: architecture, and instruction sets as Linux names them."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):
                 return f"{platform.machine()} {' '.join(sorted(line.partition(':')[2].split()))}"
     return platform.machine()

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
-from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
+from zmqrl.messages.fields import FileName, Index, Number, Ports, Text, kinds_of
 from zmqrl.types import (
     AllowList,
     ArenaUsage,
@@ -481,10 +481,10 @@ class LogText(_Event, frozen=True, tag="log"):
 
     Agent of another host to launcher: each heartbeat, as far as the connection takes it.
 
-    It is appended to `logs/<name>.log`; no path is taken from the name.
+    It is appended to `logs/<name>.log`. A name that has a path is refused.
     """
 
-    name: Name
+    name: FileName
     text: Text
 
 

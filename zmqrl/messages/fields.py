@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
-from zmqrl.types import Finite, Whole
+from zmqrl.types import LONGEST_NAME, Finite, Whole
 
 MOST_EXPLAINED_BYTES = 1 << 18
 """A larger message is refused by `value` alone: without types, 16 MiB of empty lists take 1 GB."""
@@ -50,6 +50,8 @@ def refusal_of(given: Set[Any], kind: type[msgspec.Struct], name: str, error: Ex
 
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 """Of a process among those of its role."""
+FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z")]
+"""No path, in any encoding of file names."""
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
 Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]
 """An archive as base64."""

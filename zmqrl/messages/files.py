@@ -28,7 +28,8 @@ class ScaleRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     Another command to the launcher: `requests/<name>.json` of the run directory, by `zmqrl scale`, `drain` and `apply`.
 
-    A malformed one is removed, counted and answered with `refused`; so is one that names an unknown host.
+    A malformed one is removed, counted and answered with `refused`; so is one that names an unknown host. One that an
+    earlier attempt left is removed.
     """
 
     scale: dict[Name, WorkerCount]

@@ -100,7 +100,7 @@ def with_tables(page: str) -> str:
 
 def main(path: Path) -> int:
     """Rewrite the page. Exit code 0."""
-    path.write_text(with_tables(path.read_text()))
+    path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

@@ -49,7 +49,7 @@ def env_ids(runs: Iterable[Path]) -> list[str]:
     found: dict[str, None] = {}
     for run in runs:
         try:
-            found[str(json.loads((run / "config.json").read_text())["config"]["env"]["id"])] = None
+            found[str(json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]["env"]["id"])] = None
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return list(found)

@@ -105,7 +105,7 @@ def draw(plot: Plot, out: Path) -> None:
 
 def write_csv(plot: Plot, path: Path) -> None:
     """Every point of every line. OSError when it cannot be written."""
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for line in plot.lines:

@@ -167,10 +167,13 @@ class Agent(ABC):
             return not self._is_booted
 
     def send(self, command: messages.Command) -> None:
-        """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot."""
+        """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot.
+
+        Nothing is sent after its end: it would wait in memory for as long as the run lasts.
+        """
         if isinstance(command, messages.Stop):  # leases come from another thread, and set nothing
             self._is_stopped = True
-        if self._is_booted:
+        if self._is_booted and self.wait(0.0) is None:
             self.write(line_of(command))
 
     @abstractmethod

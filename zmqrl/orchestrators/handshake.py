@@ -62,7 +62,9 @@ def physical_cores(cpus: Path) -> int:
     """Cores that this process may use, two threads of one core counted once."""
     usable = os.sched_getaffinity(0)
     siblings = {
-        path.read_text().strip() for path in cpus.glob(TOPOLOGY) if int(path.parts[-3].removeprefix("cpu")) in usable
+        path.read_text(encoding="utf-8").strip()
+        for path in cpus.glob(TOPOLOGY)
+        if int(path.parts[-3].removeprefix("cpu")) in usable
     }
     return len(siblings) or len(usable)
 

@@ -163,6 +163,8 @@ def for_login_shell(script: str) -> str:
 def quoted(path: str | None) -> str:
     """Quoted for the remote shell, which knows what `~` is there."""
     path = path or ""
+    if path == "~":
+        return path
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 

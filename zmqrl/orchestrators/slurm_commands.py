@@ -35,7 +35,13 @@ def slurm(host: str, *command: str) -> str:
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, errors="replace", timeout=ANSWER_S, check=False, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
         fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -140,7 +141,7 @@ class SshOrchestrator(AgentsOrchestrator):
         self._plan = plan
         self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
         """By host: the ports there, and the connection that they end with."""
-        self._connector: threading.Thread | None = None
+        self._connectors: list[threading.Thread] = []
         self._cancelled = threading.Event()
         self._mirror: Mirror | None = None
 
@@ -151,14 +152,15 @@ class SshOrchestrator(AgentsOrchestrator):
         if LOCAL in boots:
             self.adopt(LocalAgent(boots[LOCAL], self.warn))
         remote_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
-        self._connector = threading.Thread(target=self._connect, args=(remote_boots,), name="connector", daemon=True)
-        self._connector.start()
+        connector = threading.Thread(target=self._connect, args=(remote_boots,), name="connector", daemon=True)
+        self._connectors = [*(thread for thread in self._connectors if thread.is_alive()), connector]
+        connector.start()
 
     def _connect(self, boots: Mapping[str, Boot]) -> None:
-        """The connector thread: hosts as they answer. Each is adopted or reported: no other thread waits for it."""
+        """The connector thread: hosts as they answer. Each is adopted or reported, in a thread of its own."""
         bears_s = max(SILENT_S, self._plan.config.limits.host_lease_s)
         listed = {host: boot.plan.config.hosts[host] for host, boot in boots.items() if host in boot.plan.config.hosts}
-        waiting = list(boots)
+        waiting, beginning = list(boots), []
         try:
             for host, found in connect_all(replace(self._plan.config, hosts=listed), list(boots), bears_s):
                 if isinstance(found, HostFailed):
@@ -166,13 +168,20 @@ class SshOrchestrator(AgentsOrchestrator):
                 elif self._cancelled.is_set():
                     found.close()
                 else:
-                    self._begin(boots[host], found)
+                    begin = threading.Thread(
+                        target=self._begin, args=(boots[host], found), name=f"start of {host}", daemon=True
+                    )
+                    begin.start()
+                    beginning.append(begin)
                 waiting.remove(host)
         except Exception as error:  # noqa: BLE001 - the top of a thread: what is not reported would connect for ever
             for host in waiting:
                 self._failed(unusable(host, error))
+        for thread in beginning:
+            thread.join()
 
     def _begin(self, boot: Boot, connection: Connection) -> None:
+        """The start of one host, which may take minutes: files that it needs, then its agent."""
         log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
         for accepted in connection.accepted:
             self.warn(boot.host, accepted)
@@ -181,16 +190,17 @@ class SshOrchestrator(AgentsOrchestrator):
                 self._send_files(boot, connection)
                 section = self.section(boot.plan.config, boot.host)
                 code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
-                agent = SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code))
+                if self._cancelled.is_set():
+                    connection.close()
+                    return
+                self.adopt(SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code)))
+                if self._keeps_copies(boot.host):
+                    every_s = self._plan.config.run.checkpoint_every_s
+                    folder, here = self._remote_checkpoints(boot), Path(self._plan.store_path)
+                    self._mirror = Mirror(connection, folder, here, every_s, self.warn)
         except HostFailed as error:
             connection.close()
             self._failed(error)
-        else:
-            self.adopt(agent)
-            if self._keeps_copies(boot.host):
-                every_s = self._plan.config.run.checkpoint_every_s
-                folder, here = self._remote_checkpoints(boot), Path(self._plan.store_path)
-                self._mirror = Mirror(connection, folder, here, every_s, self.warn)
 
     def _failed(self, error: HostFailed) -> None:
         self.put(error.host, HostUnusable(error.cause, error.fix))
@@ -240,8 +250,9 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._cancelled.set()
-        if self._connector is not None:
-            self._connector.join(KILL_WAIT_S)
+        until = time.monotonic() + KILL_WAIT_S
+        for connector in self._connectors:
+            connector.join(max(0.0, until - time.monotonic()))
         if self._mirror is not None:
             self._mirror.close()
         return super().undeploy(grace_s)

@@ -139,7 +139,12 @@ def _venv_of(python: str) -> str:
 def _probed(python: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL
+            [python, "-I", "-c", PROBE],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROBE_S,
+            stdin=subprocess.DEVNULL,
         )
     except OSError as error:
         raise Refused("broken-python", f"{python}: {error.strerror}") from error
@@ -269,7 +274,12 @@ def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> No
 def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
     """What a run needs can be imported, and the files are those that were sent."""
     done = subprocess.run(
-        [python, "-I", "-c", IMPORTS], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL
+        [python, "-I", "-c", IMPORTS],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=PROBE_S,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
         raise Refused("import", _last(done.stderr))
@@ -281,7 +291,7 @@ def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
 
 def _run(command: list[str], deadline: float) -> tuple[int, str]:
     """Exit code and output. Without a waiting launcher the command is killed."""
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             while True:

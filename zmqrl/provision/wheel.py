@@ -67,7 +67,9 @@ def _built(package: Path) -> tuple[str, bytes]:
         for name in CHECKOUT_FILES:
             shutil.copy(package.parent / name, source)
         command = [sys.executable, "-I", "-c", BUILD]
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        done = subprocess.run(
+            command, cwd=source, capture_output=True, encoding="utf-8", errors="replace", timeout=BUILD_S, check=False
+        )
         if done.returncode != 0:
             tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise ConfigError(

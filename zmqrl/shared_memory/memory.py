@@ -61,7 +61,7 @@ def private(nbytes: int) -> mmap.mmap:
 
 
 def _mem_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -72,7 +72,7 @@ def _cgroups() -> list[Path]:
     root = Path("/sys/fs/cgroup")
     folders = [root]
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return folders
     for line in lines:
@@ -83,6 +83,6 @@ def _cgroups() -> list[Path]:
 
 def _number(path: Path) -> int:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no such file, or "max"
         return 0

@@ -44,7 +44,7 @@ def read_without_client(
     texts = []
     for file in files:
         try:
-            texts.append(file.read_text())
+            texts.append(os.fsdecode(file.read_bytes()))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -241,20 +241,20 @@ def _from_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[s
         *(["-p", str(wanted.port)] if wanted.port else []),
         *(["-J", wanted.jump] if wanted.jump else []),
     ]
-    with tempfile.NamedTemporaryFile("w", prefix="zmqrl-ssh-") as layered:
-        layered.write(_layers(wanted.fallback, config))
+    with tempfile.NamedTemporaryFile(prefix="zmqrl-ssh-") as layered:
+        layered.write(os.fsencode(_layers(wanted.fallback, config)))
         layered.flush()
         command = [client, "-F", layered.name, *options, "-G", "--", wanted.name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=CLIENT_S, stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, capture_output=True, timeout=CLIENT_S, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             why = f"`ssh -G {wanted.name}` took longer than {CLIENT_S:g} s"
             raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
     if done.returncode:
-        output = done.stderr.strip() or f"exit {done.returncode}"
+        output = os.fsdecode(done.stderr).strip() or f"exit {done.returncode}"
         raise HostFailed(wanted.host, f"ssh rejects its configuration: {output}", f"try: ssh -G {wanted.name}")
     found: dict[str, list[str]] = {}
-    for line in done.stdout.splitlines():
+    for line in os.fsdecode(done.stdout).splitlines():
         key, _, value = line.partition(" ")
         found.setdefault(key.lower(), []).append(value)
     return found

@@ -168,7 +168,7 @@ def accepted_key(target: Target, shown: str, path: str) -> str:
 
 def _read(target: Target, path: str, name: str) -> Iterator[KnownKey]:
     try:
-        lines = Path(path).read_text(errors="replace").splitlines()
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return
     except OSError as error:

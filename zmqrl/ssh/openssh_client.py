@@ -102,7 +102,7 @@ class OpensshClient(Client):
 
     def _start(self, target: Target, folder: Path, timeout_s: float) -> StartLog:
         """Start a master and wait until it has logged in; HostFailed, HungUp. What it logs later is not kept."""
-        (folder / "config").write_text(self._settings(timeout_s) + target.call.config)
+        (folder / "config").write_bytes(os.fsencode(self._settings(timeout_s) + target.call.config))
         os.mkfifo(folder / "log", 0o600)
         log = StartLog(target, timeout_s)
         reading = os.open(folder / "log", os.O_RDONLY | os.O_NONBLOCK)
@@ -119,7 +119,7 @@ class OpensshClient(Client):
         finally:
             os.close(reading)
         if is_late or process.returncode:
-            proxy = (folder / "stderr").read_text(errors="replace")
+            proxy = (folder / "stderr").read_text(encoding="utf-8", errors="replace")
             raise openssh_log.failure(log, proxy, is_late)
         for name in ("log", "config", "stderr"):
             (folder / name).unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -90,7 +92,7 @@ class JumpTransport(SshTransport):
 
 
 class Proxied(SshTransport):
-    """A command of the user's that carries the bytes on its stdin and stdout."""
+    """A command of the user's that carries the bytes on its stdin and stdout. It ends with its stdin, or is killed."""
 
     def __init__(self, command: str) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  held as long as the command runs
@@ -101,6 +103,7 @@ class Proxied(SshTransport):
                 stdin=inner.fileno(),
                 stdout=inner.fileno(),
                 stderr=self._errors,
+                start_new_session=True,  # Ctrl-C in the terminal ends the run over this connection, not the connection
             )
 
     def stderr_tail(self) -> str:
@@ -114,7 +117,7 @@ class Proxied(SshTransport):
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(END_S)
         self._errors.close()
 

@@ -75,7 +75,7 @@ def pid_outside(pid: int, start_time: int, uid: int) -> int | None:
         if not name.isdecimal():
             continue
         with contextlib.suppress(OSError):
-            pids = _pids(Path(f"/proc/{name}/status").read_text(errors="replace"))
+            pids = _pids(Path(f"/proc/{name}/status").read_text(encoding="utf-8", errors="replace"))
             if len(pids) < 2 or pids[-1] != pid or os.stat(f"/proc/{name}").st_uid != uid:
                 continue
             process = identify(int(name))

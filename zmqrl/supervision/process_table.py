@@ -89,7 +89,7 @@ def cpu_seconds(pid: int) -> float | None:
 def pss_mb(pid: int) -> float | None:
     """Proportional set size in 10^6 bytes; None when the process has exited or belongs to another user."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as lines:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith("Pss:"):
                     return int(line.split()[1]) * 1024 / MB

@@ -262,6 +262,6 @@ def _decoded(content: bytes) -> Record | None:
 
 def _machine() -> str:
     try:
-        return f"{BOOT_ID.read_text().strip()} {os.readlink(PID_NAMESPACE)}"
+        return f"{BOOT_ID.read_text(encoding='utf-8').strip()} {os.readlink(PID_NAMESPACE)}"
     except OSError:
         return socket.gethostname()

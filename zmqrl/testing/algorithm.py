@@ -106,7 +106,7 @@ def workers_act_with_version_0(make: AlgorithmMaker) -> None:
     algorithm = make()
     one, other = acted(algorithm, SEED), acted(algorithm, SEED)
     is_same(one, other, "actions")
-    assert all(np.isfinite(column).all() for name, column in one.items() if column.dtype.kind == "f"), "not finite"
+    assert all(np.isfinite(column).all() for column in one.values() if column.dtype.kind == "f"), "not finite"
     action = algorithm.env.action
     if action.choices:
         assert (one["action"] >= 0).all() and (one["action"] < np.array(action.nvec or action.n)).all()

@@ -144,7 +144,14 @@ def imports_torch(kind: type[Algorithm]) -> bool | None:
     if kind.__module__ == "__main__":
         return None
     code = f"import sys; sys.path[:] = {sys.path!r}; import {kind.__module__}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORT_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=IMPORT_S,
+        check=False,
+    )
     return None if done.returncode else done.stdout.split()[-1] == "True"
 
 

@@ -176,7 +176,7 @@ class Deployed:
 
     def __str__(self) -> str:
         logs = Path(self.plan.run_dir, "logs").glob("*.log")
-        tails = [f"{log.name}: {log.read_text(errors='replace')[-1000:]}" for log in logs]
+        tails = [f"{log.name}: {log.read_text(encoding='utf-8', errors='replace')[-1000:]}" for log in logs]
         return "\n".join([*(f"{event.where}: {event.event!r:.300}" for event in self.events), *tails])
 
 
@@ -336,7 +336,7 @@ def nothing_outlives_a_killed_launcher(make: HostsMaker) -> None:
     with _launched(hosts, _settings(hosts, ENDLESS, {"step_s": 0.005}), "killed") as (process, run_dir):
         until(lambda: _env_steps(run_dir) or process.poll() is not None, "env steps", START_S)
         assert process.poll() is None, _output(run_dir)
-        run_id = str(json.loads((run_dir / "run.json").read_text())["run_id"])
+        run_id = str(json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["run_id"])
         assert hosts.machines.processes((run_id,)), "Hosts.machines finds no process of a running run"
         process.kill()
         process.wait(GONE_S)
@@ -371,7 +371,7 @@ def _launched(hosts: Hosts, settings: Mapping[str, Any], name: str) -> Iterator[
     """`zmqrl launch` with these settings, and its run directory; killed at the end of `with`."""
     run_dir = hosts.folder / f"{name}-{secrets.token_hex(4)}"
     file = run_dir.with_suffix(".yaml")
-    file.write_text(json.dumps(_nested(settings), indent=2))
+    file.write_text(json.dumps(_nested(settings), indent=2), encoding="utf-8")
     command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--plain", "--run-dir", str(run_dir)]
     with run_dir.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -383,7 +383,7 @@ def _launched(hosts: Hosts, settings: Mapping[str, Any], name: str) -> Iterator[
 
 
 def _output(run_dir: Path) -> str:
-    return run_dir.with_suffix(".log").read_text(errors="replace")[-4000:]
+    return run_dir.with_suffix(".log").read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
 def _summary(hosts: Hosts, settings: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def _summary(hosts: Hosts, settings: Mapping[str, Any], name: str) -> dict[str, 
     with _launched(hosts, settings, name) as (process, run_dir):
         code = process.wait(RUN_S)
         assert code == 0, f"exit code {code}:\n{_output(run_dir)}"
-        found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+        found: dict[str, Any] = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
         return found
 
 
@@ -412,7 +412,7 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _env_steps(run_dir: Path) -> int:
     try:
-        return int(json.loads((run_dir / "status.json").read_text()).get("env_steps", 0))
+        return int(json.loads((run_dir / "status.json").read_text(encoding="utf-8")).get("env_steps", 0))
     except (OSError, ValueError):
         return 0
 
