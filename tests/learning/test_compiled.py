@@ -85,6 +85,22 @@ def test_a_number_that_tracing_froze_is_found(cache: Path, monkeypatch: pytest.M
         learner.run(executor, 2)
 
 
+@pytest.mark.whole
+def test_a_mean_of_many_nearly_equal_numbers_is_within_the_tolerance(cache: Path) -> None:
+    """As the entropy of a fresh policy: the last bits that a compiled sum loses have one sign."""
+    net = made(Group("a"), Group("b", ("b", "scale")))
+
+    def update(rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        net.step("a", loss_of(net("a", rows["x"]), rows["y"]))
+        log = torch.log_softmax(rows["x"] * 1e-3, 1)
+        return {"entropy": -(log.exp() * log).sum(1).mean()}
+
+    rates = {name: torch.tensor(1e-3, dtype=torch.float64) for name in net.groups}
+    rows = batch(65_536)
+    found = CompiledExecutor(net, cache).run(update, rows, rates)["entropy"]
+    assert abs(float(found) - np.log(3)) < 1e-3
+
+
 def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
     net = made()
 

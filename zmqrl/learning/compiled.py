@@ -31,7 +31,12 @@ else:
 COMPARE_EVERY = 1_000
 """Compiled updates between two that also run eagerly."""
 TOLERANCE = 1e-5
-"""Of each entry, relative to the largest of the tensor, and at least to 1."""
+"""Of each entry, relative to the largest of the tensor, and at least to 1: of tensors of the net and gradient norms."""
+RESULT_TOLERANCE = 1e-3
+"""Likewise, of what the update returns, often means over the batch. Compiled code adds numbers of float32 one after
+another, eager torch in pairs. n additions have a relative error of up to n 2^-24, with one sign where the numbers are
+nearly equal, as the entropies of a fresh policy are: n is 16,000 here. A mean of 65,536 entropies differed by 3e-5.
+What a frozen number changes in the training is in the tensors."""
 NOISE = 1e-4
 """Of the largest gradient of a group: entries with less are not compared."""
 MOST_ROWS = 1 << 20
@@ -107,7 +112,9 @@ class TracedExecutor(Executor):
         found = package.run(flat, list(rates.values()), list(batch.values()))
         results = dict(zip(package.results, found, strict=True))
         if expected is not None:
-            _compare({**results, **self.net.tensors}, expected)
+            after = {**results, **self.net.tensors}
+            for part, tolerance in zip(expected, (RESULT_TOLERANCE, TOLERANCE), strict=True):
+                _compare(after, part, tolerance)
         return results
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
@@ -118,11 +125,12 @@ class TracedExecutor(Executor):
 
     def _copy_of_eager(
         self, update: Update, batch: Batch, rates: Mapping[str, Tensor], variant: Mapping[str, bool]
-    ) -> dict[str, Tensor]:
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What the update returned; gradient norms and the tensors of the net after it."""
         copies = {name: tensor.clone() for name, tensor in self.net.tensors.items()}
         with torch.enable_grad(), self.net.running(rates, copies) as norms:
             results = update(batch, **variant)
-            return {name: value.detach() for name, value in {**results, **norms, **copies}.items()}
+            return _detached(results), _detached({**norms, **copies})
 
     def _build(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature) -> Package:
         names: list[str] = []
@@ -246,7 +254,11 @@ def _loaded(path: Path) -> Callable[..., Sequence[Tensor]]:
     return run
 
 
-def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
     for name, tensor in expected.items():
         difference, scale = (found[name] - tensor).abs(), tensor.abs()
         group, _, part = name.rpartition(".")
@@ -255,7 +267,7 @@ def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Non
             square = expected[f"{group}.square"]
             difference = difference[square >= NOISE**2 * square.max()]
         worst = float(difference.max()) if difference.numel() else 0.0
-        if not worst <= TOLERANCE * max(1.0, float(scale.max()) if scale.numel() else 0.0):
+        if not worst <= tolerance * max(1.0, float(scale.max()) if scale.numel() else 0.0):
             raise TrainingFailed(
                 f"the compiled update differs from the eager one by {worst:.3g} in {name!r}: a number that "
                 "changes from one update to the next must come from the batch (schedules, counters, noise), because "
