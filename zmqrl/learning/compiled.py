@@ -40,7 +40,8 @@ What a frozen number changes in the training is in the tensors."""
 NOISE = 1e-4
 """Of the largest gradient of a group: entries with less are not compared."""
 MOST_ROWS = 1 << 20
-FIX = "set learner.executor: eager"
+FIX = "start a new run with learner.executor: eager"
+"""A resume keeps the executor."""
 
 
 MANY_ROWS = 4_099
@@ -151,6 +152,8 @@ class TracedExecutor(Executor):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own use of what it deprecates
                 return Package(self._made(_traced(flat_update, arguments()), arguments, batch), tuple(names))
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(
                 f"learner.executor: the update cannot be compiled: {type(error).__name__}: {_first_line(error)}; {FIX}"
@@ -161,18 +164,27 @@ class CompiledExecutor(TracedExecutor):
     """Compiles each graph once; packages are kept in `cache` for later runs."""
 
     def __init__(self, net: Net, cache: Path | None = None) -> None:
-        """ConfigError when a C++ compiler is missing."""
+        """ConfigError when this is the first compilation on the machine, and a C++ compiler is missing."""
         super().__init__(net)
         self.compare_every = COMPARE_EVERY
         self._cache = cache or cache_folder()
-        check_compiler()
+        if not any(self._cache.glob("*.pt2")):
+            check_compiler()
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
-        """The package of `graph`, written now if the cache has none."""
+        """The package of `graph`, written now if the cache has none that can be loaded."""
         path = self._cache / f"{_key(graph, arguments())}.pt2"
-        if not path.is_file():
-            _compile(graph, arguments(), batch, path)
-        return _loaded(path)
+        if path.is_file():
+            with suppress(Exception):  # damaged: errors of zip, of JSON, of the dynamic linker
+                return _loaded(path)
+        check_compiler()
+        _compile(graph, arguments(), batch, path)
+        try:
+            return _loaded(path)
+        except Exception as error:
+            raise ConfigError(
+                f"learner.executor: {path}, which was compiled now, cannot be loaded: {_first_line(error)}; {FIX}"
+            ) from error
 
 
 def cache_folder() -> Path:
@@ -226,7 +238,8 @@ def _key(graph: Any, arguments: Arguments) -> str:
     layout = [[(str(t.dtype), tuple(t.shape[1:]), str(t.device)) for t in group] for group in arguments]
     constants = {name: value.tolist() for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
     constants |= {name: value.tolist() for name, value in graph.named_buffers()}
-    parts = (graph.code, layout, sorted(constants.items()), version("torch"), torch.get_num_threads(), cpu_flags())
+    machine = (cpu_flags(), platform.libc_ver(), torch.get_num_threads())
+    parts = (graph.code, layout, sorted(constants.items()), version("torch"), *machine)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -242,6 +255,8 @@ def _compile(graph: Any, arguments: Arguments, batch: Batch, path: Path) -> None
         import torch._inductor as inductor
 
         inductor.aoti_compile_and_package(exported, package_path=str(part))
+        with part.open("rb") as written:
+            os.fsync(written.fileno())  # after a power cut the name has the whole package, or does not exist
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
