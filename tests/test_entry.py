@@ -16,7 +16,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault, threads_of
+from zmqrl.entry import PARENT_VARIABLE, read_line, report_fault
 from zmqrl.errors import EnvFault
 from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
@@ -42,9 +42,8 @@ def start(folder: Path, body: str, boot: Mapping[str, Any], parent: int | None =
     return process
 
 
-def boot_of(threads: int | None = None) -> dict[str, Any]:
+def boot_of() -> dict[str, Any]:
     data: dict[str, Any] = to_json(Boot("worker", 0, 0, "local", stand_in_plan(Path("/nowhere"))))
-    data["plan"]["config"]["learner"]["threads"] = threads
     return data
 
 
@@ -60,12 +59,6 @@ def test_threads_are_set_before_numpy_loads(tmp_path: Path) -> None:
     body = "def main(boot):\n    return 0\n"
     process = start(tmp_path, "import sys\nassert 'torch' not in sys.modules\n" + body, boot_of())
     assert process.communicate(timeout=15) == ("", "")
-
-
-def test_only_the_learner_has_its_configured_threads() -> None:
-    assert threads_of("zmqrl.learner", boot_of(threads=3)) == 3
-    assert threads_of("zmqrl.learner", boot_of()) == 1
-    assert threads_of("zmqrl.worker", boot_of(threads=3)) == 1
 
 
 @pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])
