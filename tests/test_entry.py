@@ -18,7 +18,7 @@ from tests.agent.plans import stand_in_plan
 from tests.descriptor_limit import descriptor_limit
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
-from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault, threads_of
+from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault
 from zmqrl.errors import EnvFault
 from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
@@ -44,9 +44,8 @@ def start(folder: Path, body: str, boot: Mapping[str, Any], parent: int | None =
     return process
 
 
-def boot_of(threads: int | None = None) -> dict[str, Any]:
+def boot_of() -> dict[str, Any]:
     data: dict[str, Any] = to_json(Boot("worker", 0, 0, "local", stand_in_plan(Path("/nowhere"))))
-    data["plan"]["config"]["learner"]["threads"] = threads
     return data
 
 
@@ -91,12 +90,6 @@ def test_the_limit_of_descriptors_has_a_bound_and_is_never_lowered(
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: found.append(new))
     raise_descriptor_limit()
     assert found == ([] if raised is None else [raised])
-
-
-def test_only_the_learner_has_its_configured_threads() -> None:
-    assert threads_of("zmqrl.learner", boot_of(threads=3)) == 3
-    assert threads_of("zmqrl.learner", boot_of()) == 1
-    assert threads_of("zmqrl.worker", boot_of(threads=3)) == 1
 
 
 @pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from zmqrl.loading import PYGAME_BANNER, THREAD_VARIABLES, lazy, loading, set_threads
+from zmqrl.loading import PYGAME_BANNER, THREAD_VARIABLES, lazy, limit_threads, loading
 
 THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
 END_S = 20.0
@@ -61,11 +61,11 @@ def test_a_process_that_computes_nothing_imports_nothing_slow(module: str) -> No
     assert subprocess.run([sys.executable, "-c", code], timeout=END_S).returncode == 0
 
 
-def test_threads_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_are_imported_later_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "x")
-    set_threads(3)
-    assert {os.environ[name] for name in THREAD_VARIABLES} == {"3"}
+    limit_threads()
+    assert {os.environ[name] for name in THREAD_VARIABLES} == {"1"}
 
 
 def test_what_is_loaded_is_not_searched_for_garbage() -> None:

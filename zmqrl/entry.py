@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import replace
-from zmqrl.loading import loading, prepare, set_threads
+from zmqrl.loading import limit_threads, loading, prepare
 from zmqrl.logs.standard_output import lossy
 
 if TYPE_CHECKING:
@@ -115,12 +115,6 @@ def is_examine(line: bytes) -> bool:
         return False
 
 
-def threads_of(role: str, boot: Mapping[str, Any]) -> int:
-    """One BLAS thread everywhere but in a learner that is configured otherwise: bits depend on it."""
-    threads = boot["plan"]["config"]["learner"]["threads"] if role == "zmqrl.learner" else None
-    return threads or 1
-
-
 def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
     """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
     from zmqrl.logs.events import EventPipe
@@ -169,7 +163,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     if role == AGENT and is_examine(line):
         return int(importlib.import_module(EXAMINER).main())
     boot = json.loads(line)
-    set_threads(threads_of(role, boot))
+    limit_threads()
     try:
         with loading():
             from zmqrl.config.codec import from_json

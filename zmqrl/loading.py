@@ -1,4 +1,4 @@
-"""How every process of zmqrl imports: with one BLAS thread unless configured otherwise, and without garbage collection.
+"""How every process of zmqrl imports: with one BLAS thread, and without garbage collection.
 
 A BLAS with several threads starts them with `import numpy`, one per core, and each spins for 50 ms. The objects of a
 module live as long as the process: a garbage collection that walks through them takes 8 % of `import torch`, and 200 ms
@@ -32,10 +32,10 @@ def prepare() -> None:
     atexit.register(gc.freeze)
 
 
-def set_threads(threads: int) -> None:
-    """How many threads numpy and torch start; of those that are not imported yet."""
+def limit_threads() -> None:
+    """One thread of numpy and torch, if they are not imported yet: bits depend on it. `learner.threads` come later."""
     for name in THREAD_VARIABLES:
-        os.environ[name] = str(threads)
+        os.environ[name] = "1"
 
 
 def importing_environment() -> dict[str, str]:

@@ -104,7 +104,7 @@ def test_a_request_to_an_earlier_attempt_is_not_carried_out(tmp_path: Path) -> N
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1.json").write_text('{"scale": {"b": 0}}')
     links = Links(plan_of(tmp_path))
-    links.links.renew(1.0)
+    links.links.step(1.0)
     assert links.orchestrator.commands(SetWorkers) == []
     assert list((tmp_path / FOLDER).iterdir()) == []
 

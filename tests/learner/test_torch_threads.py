@@ -1,4 +1,4 @@
-"""`learner.threads` is set before the learner is built, and after a torch that only the learner imports."""
+"""`learner.threads` are those of torch while the learner trains; else it has one thread, as in a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext
-from zmqrl.learner.process import _make_learner
+from zmqrl.learner.process import _make_learner, _with_one_thread
 
 
 class Torch:
@@ -25,13 +25,12 @@ def built(learner: Any) -> Algorithm:
     return cast(Algorithm, SimpleNamespace(learner=learner))
 
 
-def test_a_torch_that_is_there_already_has_its_threads_while_the_learner_is_built(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The policy of single mode, for example, has imported it and set one thread."""
-    torch = Torch()
+def test_envs_of_single_mode_are_stepped_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, seen = Torch(), []
+    torch.threads = 3
     monkeypatch.setitem(sys.modules, "torch", cast(Any, torch))
-    assert _make_learner(built(lambda context: torch.threads), LearnerContext({}), 3) == 3
+    _with_one_thread(lambda interrupted: seen.append((torch.threads, interrupted())), 3)(lambda: True)
+    assert (seen, torch.threads) == ([(1, True)], 3)
 
 
 def test_a_torch_that_the_learner_imports_has_them_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

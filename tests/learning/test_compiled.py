@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +76,34 @@ def test_a_package_is_kept_for_later_runs(cache: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.whole
+def test_a_damaged_package_is_compiled_again(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut short by a power cut, or built with another C library: the file is there and cannot be loaded."""
+    first = Learner()
+    first.run(CompiledExecutor(first.net, cache), 0)
+    for path in cache.glob("*.pt2"):
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:1000])
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
+    again = Learner()
+    again.run(CompiledExecutor(again.net, tmp_path), 0)
+    assert torch.equal(again.net.tensors["a.parameters"], first.net.tensors["a.parameters"])
+    (whole,) = (path for path in tmp_path.glob("*.pt2") if path.stat().st_size > 1000)
+    assert sizes == [whole.stat().st_size], "a power cut leaves the whole package, or none"
+
+
+@pytest.mark.whole
+def test_a_new_package_that_cannot_be_loaded_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_badly(*arguments: Any) -> None:
+        arguments[-1].write_bytes(b"cut")
+
+    monkeypatch.setattr(compiled, "_compile", compile_badly)
+    (cache / "other").mkdir()
+    learner = Learner()
+    with pytest.raises(ConfigError, match=r"learner\.executor: .*/other/[0-9a-f]{32}\.pt2, .*start a new run with"):
+        learner.run(CompiledExecutor(learner.net, cache / "other"), 0)
+
+
+@pytest.mark.whole
 def test_a_number_that_tracing_froze_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "COMPARE_EVERY", 2)
     learner = Learner()
@@ -83,6 +113,22 @@ def test_a_number_that_tracing_froze_is_found(cache: Path, monkeypatch: pytest.M
     learner.run(executor, 1)  # nothing is compared here
     with pytest.raises(TrainingFailed, match=r"differs from the eager one by .* in 'loss'.*must come from the batch"):
         learner.run(executor, 2)
+
+
+@pytest.mark.whole
+def test_a_mean_of_many_nearly_equal_numbers_is_within_the_tolerance(cache: Path) -> None:
+    """As the entropy of a fresh policy: the last bits that a compiled sum loses have one sign."""
+    net = made(Group("a"), Group("b", ("b", "scale")))
+
+    def update(rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        net.step("a", loss_of(net("a", rows["x"]), rows["y"]))
+        log = torch.log_softmax(rows["x"] * 1e-3, 1)
+        return {"entropy": -(log.exp() * log).sum(1).mean()}
+
+    rates = {name: torch.tensor(1e-3, dtype=torch.float64) for name in net.groups}
+    rows = batch(65_536)
+    found = CompiledExecutor(net, cache).run(update, rows, rates)["entropy"]
+    assert abs(float(found) - np.log(3)) < 1e-3
 
 
 def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
@@ -107,7 +153,19 @@ def test_rows_and_strides_are_checked_on_every_call() -> None:
     assert Signature.of(rows, {}) == Signature.of(batch(9), {}) != Signature.of({**rows, "x": rows["x"].double()}, {})
 
 
-def test_without_a_compiler_the_run_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_run_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler, and 'no-such-compiler' is missing"):
-        CompiledExecutor(made())
+        CompiledExecutor(made(), tmp_path)
+
+
+@pytest.mark.whole
+def test_a_kept_package_needs_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Learner()
+    first.run(CompiledExecutor(first.net, cache), 0)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    later = Learner()
+    executor = CompiledExecutor(later.net, cache)
+    later.run(executor, 0)
+    with pytest.raises(ConfigError, match=r"^learner.executor: 'compiled' needs a C\+\+ compiler"):
+        later.run(executor, 0, twice=True)

@@ -29,8 +29,10 @@ from tests.system.system_plans import (
     system_plan,
 )
 from tests.system.system_runs import SAME, PlanRun
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EnvSection
+from zmqrl.config.sections import EnvSection, NetworkSection
+from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 6000
@@ -70,6 +72,17 @@ def test_same_bits_for_any_number_of_workers(tmp_path: Path, begin: Begin, refer
         assert summary["ledger"]["balanced"], summary["ledger"]
         assert summary["ledger"]["stored"] == summary["env_steps"]
         assert {name: summary[name] for name in SAME} == {name: single[name] for name in SAME}
+
+
+def test_threads_of_updates_are_not_those_of_acting(tmp_path: Path, begin: Begin, reference: References) -> None:
+    """The learner of single acts too; with 16 rows and 256 columns two threads of a BLAS give other bits than one."""
+
+    def plan_of(mode: ModeName) -> RunPlan:
+        env, network = replace(CARTPOLE, num_envs=16), NetworkSection(hidden=(256, 256))
+        plan = system_plan(tmp_path / mode, mode, 1, PPO, env, network=network)
+        return replace(plan, config=replace(plan.config, learner=replace(plan.config.learner, threads=2)))
+
+    assert begin(plan_of("sync")).done()["weights_sha256"] == reference(plan_of("single"))["weights_sha256"]
 
 
 def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin, reference: References) -> None:

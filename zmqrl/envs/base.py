@@ -86,24 +86,32 @@ class Where(Struct, frozen=True):
 
 
 Floats: TypeAlias = Sequence[tuple[str, Array]]
-"""Parts of observations that may hold NaN: name (empty: the whole observation) and rows `[N, ...]`."""
+"""Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
-    """The first slot whose observation holds NaN or whose reward is not finite, and what it is; None if all is well."""
+    """The first slot with an observation or reward that is not finite as float32, and what it is; None if all is well.
+
+    They are trained on as float32. One such number makes every gradient NaN.
+    """
     for name, obs in floats:
-        if math.isnan(obs.sum()):  # inf - inf may give NaN too: look closer
-            rows = np.isnan(obs.reshape(len(obs), -1)).any(axis=1)
-            if rows.any():
-                slot = int(rows.argmax())
-                what = f"part {name!r} of the observation" if name else "the observation"
-                return slot, f"{what} has NaN: {_short(obs[slot])}"
-    if not math.isfinite(reward.sum()):
-        rows = ~np.isfinite(reward)
-        if rows.any():
-            slot = int(rows.argmax())
-            return slot, f"the reward is {reward[slot]}"
-    return None
+        slot = _first_not_finite(obs)
+        if slot is not None:
+            what = f"part {name!r} of the observation" if name else "the observation"
+            number = "NaN" if np.isnan(obs[slot]).any() else "a number that is not finite in float32"
+            return slot, f"{what} has {number}: {_short(obs[slot])}"
+    slot = _first_not_finite(reward)
+    return None if slot is None else (slot, f"the reward is {reward[slot]}, not finite in float32")
+
+
+def _first_not_finite(rows: Array) -> int | None:
+    if abs(float(rows.sum())) <= LARGEST_FLOAT32:  # no comparison with NaN holds
+        return None
+    with np.errstate(over="ignore"):
+        numbers = rows.reshape(len(rows), -1).astype(np.float32)
+    bad = ~np.isfinite(numbers).all(axis=1)  # a sum of finite numbers may overflow
+    return int(bad.argmax()) if bad.any() else None
 
 
 def _short(row: Array) -> str:
@@ -201,7 +209,7 @@ class VectorEnv(ABC):
     the one that ended the last agent's episode. Until then an agent that has ended keeps its flags and its last
     observation, with reward 0; these rows are invalid too.
     Every method raises `EnvFault` (env id, slot, seed, episode, step, cause) when the user's code raises
-    or returns what the spaces do not allow (wrong shape, NaN).
+    or returns what the spaces do not allow (wrong shape, NaN, an infinite number).
     """
 
     spec: EnvSpec

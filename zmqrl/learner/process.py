@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.learner.full_content import check_executor, load_learner, refill, stored_counters, stored_weights
 from zmqrl.learner.restore import StartState, await_store, load_start_state
 from zmqrl.learner.session import Session, make_session
-from zmqrl.learner.sync_loop import Learner, run_sync
+from zmqrl.learner.sync_loop import Collect, Learner, run_sync
 from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.make import make_backend
@@ -49,7 +50,7 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
     events.send(agent.Ready())
-    learner = _make_learner(algorithm, _context(algorithm, session, weights), plan.config.learner.threads or 1)
+    learner = _make_learner(algorithm, _context(algorithm, session, weights), _threads(plan))
     if start.full is not None:
         load_learner(learner, start.full)
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
@@ -70,8 +71,10 @@ def _worker_here(boot: Boot, store: DataStore, events: EventPipe) -> InProcessWo
 
 
 def _run(session: Session, learner: Learner, replay: SegmentReplay | None, worker: InProcessWorker | None) -> str:
+    if worker is not None:
+        return run_sync(session, learner, replay, _with_one_thread(worker.collect, _threads(session.plan)))
     if session.plan.config.mode.deterministic:
-        return run_sync(session, learner, replay, None if worker is None else worker.collect)
+        return run_sync(session, learner, replay, None)
     if isinstance(learner, OnPolicyLearner):
         return run_async_on_policy(session, learner)
     assert replay is not None
@@ -181,12 +184,29 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
 
 
 def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -> Learner:
-    """An algorithm without torch is not made to import it: that takes more than a second."""
-    _set_torch_threads(threads)  # torch may be there already: what `learner` computes depends on it
+    """Built with one thread, it trains with `threads`.
+
+    An algorithm without torch is not made to import it: that takes more than a second.
+    """
     with loading():
         learner = algorithm.learner(context)
-    _set_torch_threads(threads)  # imported just now, it has begun with OMP_NUM_THREADS, which is the same
+    _set_torch_threads(threads)
     return learner
+
+
+def _with_one_thread(collect: Collect, threads: int) -> Collect:
+    """Acts with the bits of a worker's process, and leaves the learner its `threads`."""
+
+    def collect_with_one_thread(interrupted: Callable[[], bool]) -> None:
+        _set_torch_threads(1)
+        collect(interrupted)
+        _set_torch_threads(threads)
+
+    return collect_with_one_thread
+
+
+def _threads(plan: RunPlan) -> int:
+    return plan.config.learner.threads or 1
 
 
 def _set_torch_threads(threads: int) -> None:
