@@ -104,7 +104,8 @@ def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
     assert "5 processes ended, 0 left" in out
     assert "ledger balanced" in out
     assert (run_dir / "config.json").exists()
-    assert (run_dir / "metrics.jsonl").read_text().count("\n") >= 3
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) >= 3 and [sum(f"worker_{i}_wait_fraction" in row for row in rows) for i in (0, 1)] == [1, 1]
     assert list((run_dir / "tensorboard").iterdir())
 
 

@@ -56,3 +56,38 @@ def test_a_disk_that_is_full_for_a_while_tears_no_row(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [e.value for e in events.Scalars("a")] == [1.0, 2.0]
+
+
+def test_a_worker_has_a_row_a_minute_and_one_at_the_end(tmp_path: Path) -> None:
+    """They report every 2 s: a row of each report would be megabytes per worker and day."""
+    recorder = Recorder(tmp_path, 0.0)
+    for second in range(2, 132, 2):
+        for index in (0, 1) if second < 100 else (0,):
+            recorder.record_worker(float(second), second, index, {"env_steps_per_s": second + index / 2})
+    recorder.record_workers(131.0, 131)
+    recorder.record_workers(132.0, 132)
+    recorder.close()
+    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
+    assert [list(row.values()) for row in rows if "worker_0_env_steps_per_s" in row] == [
+        [60.0, 60, 60.0],
+        [120.0, 120, 120.0],
+        [131.0, 131, 130.0],
+    ]
+    assert [list(row.values()) for row in rows if "worker_1_env_steps_per_s" in row] == [
+        [60.0, 60, 58.5],
+        [120.0, 120, 98.5],
+    ]
+
+
+def test_workers_whose_rows_wait_for_a_disk_are_recorded_later(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    recorder = Recorder(tmp_path, 0.0)
+    for index in (0, 1):
+        recorder.record_worker(1.0, 1, index, {"wait_fraction": 0.5})
+    with pytest.raises(OSError):
+        recorder.record_workers(2.0, 2)
+    (tmp_path / "tensorboard").unlink()
+    recorder.record_workers(3.0, 3)
+    recorder.close()
+    names = [name for row in read_metrics(tmp_path / "metrics.jsonl") for name in row if name.startswith("worker_")]
+    assert names == ["worker_0_wait_fraction", "worker_1_wait_fraction"]

@@ -19,6 +19,8 @@ from zmqrl.networks.forward import step
 from zmqrl.networks.input import network_input
 from zmqrl.types import Array, Weights
 
+FIX = "install the build of torch for the driver of this host, or write cpu"
+
 
 class TorchPolicy(ForwardPolicy):
     """One thread of torch: a worker has one core, and bits must not depend on the machine's number of them."""
@@ -33,7 +35,7 @@ class TorchPolicy(ForwardPolicy):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if device != "cpu" and not torch.cuda.is_available():
-            raise ConfigError(f"worker_device: {device}: torch {torch.__version__} finds no GPU; write cpu or auto")
+            raise ConfigError(f"worker_device: {device}: torch {torch.__version__} finds no GPU; {FIX}")
         super().__init__(spec)
         self._device = torch.device(device)
         self._shape = (spec.input or network_input(spec.observation)).shape

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from zmqrl.agent.host_lock import PAUSE_S, Registration
 from zmqrl.config.codec import replace
@@ -14,7 +15,12 @@ from zmqrl.config.sections import HostSection
 from zmqrl.supervision.gpus import VISIBLE, choose, shown, visible_gpus
 from zmqrl.types import Gpu
 
+AUTO = "auto"
+SEEN = "cuda"
+"""The device of a process that sees its GPU alone: it fails where torch cannot use it."""
 MOST_CHOICES = 5
+FaultOf: TypeAlias = Callable[[Gpu], str | None]
+"""Why torch cannot use a GPU; None: it can."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,11 @@ def choose_devices(boot: Boot, found: Sequence[Gpu], environ: Mapping[str, str],
     if device != "cpu":
         learner = choose("learner.device", device, gpus, taken, share)
     if learner is not None:
-        boot = _with_learner_device(boot, _seen_as(device))
+        boot = _with_learner_device(boot, SEEN)
         taken, visible = {*taken, learner.uuid}, {"learner": learner.uuid}
     if worker_device != "cpu":
         worker = choose(f"hosts.{boot.host}.worker_device", worker_device, gpus, taken, share)
-        boot = replace(boot, device="cpu" if worker is None else _seen_as(worker_device))
+        boot = replace(boot, device="cpu" if worker is None else SEEN)
     if worker is not None:
         visible = {**visible, "worker": worker.uuid}
     return Devices(boot, learner, worker, visible)
@@ -85,11 +91,44 @@ def claimed(
     found: Sequence[Gpu],
     environ: Mapping[str, str],
     note: Callable[[str], object],
+    fault_of: FaultOf,
 ) -> Devices:
     """`choose_devices`, registered. Runs that have chosen the same GPU at the same time choose again.
 
-    `note` receives what is chosen, and what it is shared with.
+    Where torch cannot use what auto chose, auto is the processor. This is decided here, once for all processes of the
+    host: its workers announce one device, whose bits all of them have to compute.
+
+    Args:
+        boot: Of the host agent.
+        registration: Of this agent in the register of the machine.
+        found: As of `choose_devices`.
+        environ: As of `choose_devices`.
+        note: Receives what is chosen and what it is shared with, and why auto is the processor.
+        fault_of: Takes seconds, and is called for what auto chose alone.
     """
+    devices, taken = _registered(boot, registration, found, environ)
+    by_auto = _chosen_by_auto(boot, devices)
+    for gpu in {gpu.uuid: gpu for gpu in by_auto.values()}.values():
+        fault = fault_of(gpu)
+        if fault is not None:
+            note(
+                f"torch cannot use {shown(gpu)}: {fault}; with the device auto, {' and '.join(by_auto)} compute on the "
+                "processor; install the build of torch for its driver, or write cpu"
+            )
+            devices, taken = _registered(_with_auto_as_cpu(boot), registration, found, environ)
+            break
+    for whose, chosen in (("learner", devices.learner), ("workers", devices.worker)):
+        if chosen is not None:
+            is_shared = chosen.uuid in taken or any(process.own for process in chosen.processes)
+            shared = "; other processes of yours are on it" if is_shared else ""
+            note(f"GPU of the {whose}: {shown(chosen)}{shared}")
+    return devices
+
+
+def _registered(
+    boot: Boot, registration: Registration, found: Sequence[Gpu], environ: Mapping[str, str]
+) -> tuple[Devices, Collection[str]]:
+    """What is chosen, and what other runs of this user had by then."""
     for _ in range(MOST_CHOICES):
         taken = registration.taken_gpus()
         devices = choose_devices(boot, found, environ, taken)
@@ -97,17 +136,18 @@ def claimed(
         if not (registration.taken_gpus() - taken).intersection(devices.uuids):
             break
         time.sleep(random.uniform(*PAUSE_S))
-    for whose, gpu in (("learner", devices.learner), ("workers", devices.worker)):
-        if gpu is not None:
-            is_shared = gpu.uuid in taken or any(process.own for process in gpu.processes)
-            shared = "; other processes of yours are on it" if is_shared else ""
-            note(f"GPU of the {whose}: {shown(gpu)}{shared}")
-    return devices
+    return devices, taken
+
+
+def _chosen_by_auto(boot: Boot, devices: Devices) -> dict[str, Gpu]:
+    """By the name of those who compute on it."""
+    chosen = (("learner", devices.learner, _learner_device(boot)), ("workers", devices.worker, _worker_device(boot)))
+    return {whose: gpu for whose, gpu, device in chosen if gpu is not None and device == AUTO}
 
 
 def _learner_device(boot: Boot) -> str:
     config = boot.plan.config
-    if boot.host != config.learner.host or (config.learner.device == "auto" and not boot.plan.is_gpu_of_use):
+    if boot.host != config.learner.host or (config.learner.device == AUTO and not boot.plan.is_gpu_of_use):
         return "cpu"
     return config.learner.device
 
@@ -120,9 +160,13 @@ def _worker_device(boot: Boot) -> str:
     return config.hosts.get(boot.host, HostSection()).worker_device or config.defaults.worker_device
 
 
-def _seen_as(device: str) -> str:
-    """For a process that sees its GPU alone; with auto it computes on the processor where torch cannot use the GPU."""
-    return "auto" if device == "auto" else "cuda"
+def _with_auto_as_cpu(boot: Boot) -> Boot:
+    config = boot.plan.config
+    if _worker_device(boot) == AUTO:
+        here = replace(config.hosts.get(boot.host, HostSection()), worker_device="cpu")
+        config = replace(config, hosts={**config.hosts, boot.host: here})
+    boot = replace(boot, plan=replace(boot.plan, config=config))
+    return _with_learner_device(boot, "cpu") if config.learner.device == AUTO else boot
 
 
 def _with_learner_device(boot: Boot, device: str) -> Boot:

@@ -62,8 +62,8 @@ class Registration:
         self._lock, self._entry = lock, entry
 
     def hold(self, gpus: Sequence[str]) -> None:
-        """This agent's processes use these GPUs (UUIDs), at most `MOST_GPUS`."""
-        if not gpus:
+        """This agent's processes use these GPUs (UUIDs) and no others, at most `MOST_GPUS`."""
+        if not gpus and not self._entry.gpus:
             return
         self._entry = replace(self._entry, gpus=" ".join(gpus[:MOST_GPUS]))
         try:

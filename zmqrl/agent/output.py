@@ -76,25 +76,35 @@ class LogStream:
 
     def __init__(self, folder: Path, output: AgentOutput) -> None:
         self._folder, self._output = folder, output
-        self._at: dict[Path, int] = {}
+        self._at: dict[str, int] = {}
+        """How much of each log was sent, also of those that are not followed now: a process may continue one."""
 
-    def follow(self, names: Iterable[str]) -> None:
-        """Send what is new in `<name>.log`, as far as the connection takes it."""
+    def follow(self, names: Iterable[str]) -> set[str]:
+        """Send what is new in `<name>.log`, as far as the connection takes it; return the names of which all was sent.
+
+        A log that does not exist has nothing to send.
+        """
+        sent = set()
         for name in names:
             if self._output.pending_bytes > MOST_PENDING_BYTES:
-                return
-            text = self._new(self._folder / f"{name}.log")
-            if text:
-                self._output.send(LogText(name, text.decode(errors="replace")))
+                break
+            try:
+                if self._send_new(name):
+                    sent.add(name)
+            except FileNotFoundError:
+                sent.add(name)
+            except OSError:
+                continue
+        return sent
 
-    def _new(self, path: Path) -> bytes:
-        try:
-            with path.open("rb") as log:
-                end = log.seek(0, 2)
-                at = self._at.get(path, 0)
-                at = log.seek(at if at <= end else 0)  # it was emptied
-                text = log.read(MOST_BYTES)
-        except OSError:
-            return b""
-        self._at[path] = at + len(text)
-        return text
+    def _send_new(self, name: str) -> bool:
+        """Whether that was all."""
+        with (self._folder / f"{name}.log").open("rb") as log:
+            end = log.seek(0, 2)
+            at = self._at.get(name, 0)
+            at = log.seek(at if at <= end else 0)  # it was emptied
+            text = log.read(MOST_BYTES)
+        self._at[name] = at + len(text)
+        if text:
+            self._output.send(LogText(name, text.decode(errors="replace")))
+        return self._at[name] >= end

@@ -27,7 +27,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, versions
-from zmqrl.supervision.gpus import query
+from zmqrl.supervision.gpus import query, torch_fault
 from zmqrl.wire.runtime_folder import run_folder_root
 
 
@@ -57,7 +57,15 @@ def check_host(boot: Boot) -> None:
 def _with_devices(boot: Boot, registration: Registration, output: AgentOutput) -> Devices:
     if not needs_gpus(boot):
         return Devices(boot)
-    return claimed(boot, registration, query(), os.environ, lambda text: output.send(Warned(text)))
+    limit_s = boot.plan.config.limits.start_s
+    return claimed(
+        boot,
+        registration,
+        query(),
+        os.environ,
+        note=lambda text: output.send(Warned(text)),
+        fault_of=lambda gpu: torch_fault("cuda", limit_s, gpu.uuid),
+    )
 
 
 def _apply_niceness_to_session() -> None:

@@ -43,12 +43,16 @@ class ProcessEvents:
     def __init__(self, output: AgentOutput, logs: LogStream | None) -> None:
         """`logs`: of a host whose files the launcher cannot read."""
         self._output, self._logs = output, logs
-        self._log_names: set[str] = set()
+        self._followed: set[str] = set()
+        """Names of logs, each until its process has ended and all of it was sent."""
+        self._ended: set[str] = set()
+        """Those of them whose process has ended."""
         self._usage = Usage()
 
     def started(self, child: ChildProcess) -> None:
         """It was started; from now on its log is followed."""
-        self._log_names.add(child.log.stem)
+        self._followed.add(child.log.stem)
+        self._ended.discard(child.log.stem)
         LOG.info("%s started (pid %d)", child.place, child.identity.pid)
         self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
@@ -62,6 +66,7 @@ class ProcessEvents:
 
     def exited(self, child: ChildProcess, expected: bool) -> None:
         """It was reaped; what it still wrote to its log goes first."""
+        self._ended.add(child.log.stem)
         self.send_logs()
         code, fault = child.process.returncode, child.last_fault
         LOG.log(logging.INFO if expected else logging.WARNING, "%s ended: %s", child.place, child.cause_of_end())
@@ -100,8 +105,10 @@ class ProcessEvents:
 
     def send_logs(self) -> None:
         """What is new in the logs, also of those who have ended."""
-        if self._logs is not None:
-            self._logs.follow(sorted(self._log_names))
+        sent = self._followed if self._logs is None else self._logs.follow(sorted(self._followed))
+        complete = self._ended & sent
+        self._followed -= complete
+        self._ended -= complete
 
     def finished(self, ledger: Ledger | None, outcome: Outcome) -> None:
         """The last event."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,7 +32,7 @@ from zmqrl.networks.kinds.module import check_gradients
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
-from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, visible_gpus
+from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, torch_fault, visible_gpus
 from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
 
@@ -181,7 +179,9 @@ def _check_device(config: Config, here: bool) -> None:
     if kind == "cuda" and not found and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":
-        _check_torch(device, config.limits.start_s)
+        fault = torch_fault(device, config.limits.start_s)
+        if fault is not None:
+            raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {fault}")
 
 
 def _check_gpus(device: str, share: bool) -> bool:
@@ -191,26 +191,6 @@ def _check_gpus(device: str, share: bool) -> bool:
     if gpus is not None:
         choose("learner.device", device, gpus, share=share)
     return bool(found)
-
-
-def _check_torch(device: str, start_s: float) -> None:
-    """In a child: the launcher never imports torch, which may take half a minute from a network file system."""
-    code = "import sys, torch; torch.empty(1, device=sys.argv[1])"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, device],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=start_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        late = f"torch did not respond within limits.start_s ({start_s:g} s); check the GPU with nvidia-smi"
-        raise ConfigError(f"learner.device: {device!r}: {late}") from error
-    if done.returncode != 0:
-        tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {tail}")
 
 
 def check_new_directory(run_dir: Path, resume: str | None = None) -> None:

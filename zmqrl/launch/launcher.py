@@ -212,6 +212,8 @@ class Launcher:
                 remove_left_folder(self._plan.run_id)
             for event in self._orchestrator.monitor(0.0):
                 self._take_last(event, recorder)
+            if not self._taken_over:
+                self._files.attempt("metrics", recorder.record_workers, self._state.wall_s, self._state.env_steps)
             self._files.attempt("metrics", recorder.close)
             view.close(self._status)
         code = self._sum_up(directory, teardown)
@@ -353,19 +355,16 @@ class Launcher:
             self.request_stop()
 
     def _record(self, event: HostEvent, recorder: Recorder) -> None:
+        wall_s, env_steps = self._state.wall_s, self._state.env_steps
         match event.event:
             case agent.Metrics() as metrics:
-                recorder.record(self._state.wall_s, self._state.env_steps, metrics.values)
+                recorder.record(wall_s, env_steps, metrics.values)
             case agent.Score() as score:
                 scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
-                recorder.record(self._state.wall_s, score.env_steps, scores)
-            case agent.WorkerRates() as worker:
+                recorder.record(wall_s, score.env_steps, scores)
+            case agent.WorkerRates() as worker if event.index is not None:
                 rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
-                recorder.record(
-                    self._state.wall_s,
-                    self._state.env_steps,
-                    {f"worker_{event.index}_{name}": rate for name, rate in rates.items()},
-                )
+                recorder.record_worker(wall_s, env_steps, event.index, rates)
 
     def _take_last(self, event: HostEvent, recorder: Recorder) -> None:
         """As `_take`; after a failure only what the summary needs."""

@@ -40,7 +40,7 @@ def metrics() -> dict[str, Any]:
         "title": "zmqrl: a line of metrics.jsonl",
         **found,
         "properties": numbers,
-        "patternProperties": {WORKER: {"type": "number", "description": "Of one worker."}},
+        "patternProperties": {WORKER: {"type": "number", "description": "Of one worker, once a minute."}},
         "additionalProperties": {"type": "number"},
     }
 

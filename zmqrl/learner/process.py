@@ -171,7 +171,8 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
             print(f"learner: device {device}", file=sys.stderr, flush=True)
     if device.startswith("cuda") and not _has_cuda():
         raise ConfigError(
-            f"learner.device: {device}: torch found no GPU; install the CUDA build of torch, or write cpu or auto"
+            f"learner.device: {device}: torch finds no GPU; check it with nvidia-smi, install the build of torch for "
+            "its driver, or write cpu"
         )
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),

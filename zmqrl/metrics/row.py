@@ -49,4 +49,4 @@ class MetricsRow:
 
 
 WORKER = r"^worker_\d+_(env_steps_per_s|wait_fraction)$"
-"""Names of the figures of each worker."""
+"""Names of the figures of each worker, which are recorded once a minute and at the end of the run."""

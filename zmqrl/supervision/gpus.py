@@ -1,4 +1,4 @@
-"""The GPUs of this machine by nvidia-smi, and which of them a process takes. No torch."""
+"""The GPUs of this machine by nvidia-smi, and which of them a process takes. No torch in this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import csv
 import os
 import pwd
 import subprocess
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -153,6 +154,36 @@ def brief(gpu: Gpu) -> str:
     users = sorted({process.user or f"pid {process.pid}" for process in gpu.processes})
     used = f"{gpu.used_mib / 1024:.0f}/{gpu.total_mib / 1024:.0f} GB"
     return " ".join([gpu.name.removeprefix("NVIDIA "), used, *(["MIG"] if gpu.mig else []), *users])
+
+
+def torch_fault(device: str, limit_s: float, visible: str | None = None) -> str | None:
+    """Why torch cannot use `device`; None: it can.
+
+    In a child, because the import of torch takes seconds, from a network file system up to half a minute.
+
+    Args:
+        device: Of torch.
+        limit_s: For the answer; a later one is a fault.
+        visible: `CUDA_VISIBLE_DEVICES` of the child; None: as this process has it.
+    """
+    environ = {**os.environ, **({} if visible is None else {VISIBLE: visible})}
+    command = [sys.executable, "-c", "import sys, torch; torch.empty(1, device=sys.argv[1])", device]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+            env=environ,
+        )
+    except subprocess.TimeoutExpired:
+        return f"torch did not respond within limits.start_s ({limit_s:g} s); check the GPU with nvidia-smi"
+    lines = done.stderr.strip().splitlines() or ["no output"]
+    return None if done.returncode == 0 else lines[-1]
 
 
 def _free_mib(gpu: Gpu) -> int:
