@@ -175,7 +175,6 @@ def torch_fault(device: str, limit_s: float, visible: str | None = None) -> str 
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            errors="replace",
             timeout=limit_s,
             check=False,
             env=environ,
