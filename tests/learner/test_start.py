@@ -24,13 +24,14 @@ from zmqrl.envs.make import probe
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learner.process import _context, _publish_first
+from zmqrl.learner.process import _context, _note_device, _publish_first
 from zmqrl.learner.publishing import Publisher
 from zmqrl.learner.restore import load_start_state
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.messages.agent import ProblemReport
 from zmqrl.testing.experience import version_0
 from zmqrl.types import ModeName, Version, Weights
 
@@ -155,3 +156,27 @@ def test_learner_only_networks_of_another_run_are_in_the_first_full_alone(tmp_pa
         newest = store.newest()
         assert newest is not None
         assert not any(name.startswith("q") for name in tensors.parse(newest[1])[0])
+
+
+def test_a_learner_on_another_device_than_the_one_before_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as after a resume with `learner.device: auto` on a machine without a GPU."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA L4")
+    plan = plan_run(Config(run=RunSection(mode="sync"), algorithm={"kind": "ppo"}), tmp_path / "run", time.time())
+    algorithm, store, reports = make_algorithm(plan.config, plan.env), MemoryStore("", 3), list[ProblemReport]()
+    events, learner = create_autospec(EventPipe, instance=True), MagicMock()
+    cast(MagicMock, events.send).side_effect = reports.append
+    learner.weights.return_value = version_0(algorithm)
+    learner.state.return_value = {}
+    for device, count in (("cpu", 0), ("cpu", 0), ("cuda", 1), ("cuda", 1), ("cpu", 2)):
+        ends, resume = _ends(), store.newest_full() is not None
+        boot = Boot("learner", 0, 0, "local", replace(plan, resume=resume))
+        start = load_start_state(boot, algorithm, store, ends)
+        session = make_session(boot.plan, algorithm, store, ends, events, start)
+        _publish_first(session, algorithm, start)
+        _note_device(device, session, events, start)
+        assert session.checkpoints.write(learner) is not None
+        assert len(reports) == count, (device, reports)
+    assert "made on cpu, and the learner now computes on NVIDIA L4" in reports[0].cause
+    assert "made on NVIDIA L4, and the learner now computes on cpu" in reports[1].cause

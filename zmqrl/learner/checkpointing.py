@@ -42,6 +42,8 @@ class FullCheckpoints:
     ) -> None:
         self._owner = OwnerCheck(Path(plan.run_dir), plan.run_id)
         self._executor = plan.config.learner.executor
+        self.device: str | None = None
+        """What the learner computes on, as of `made_with`; None until it is known."""
         self._every_s = plan.config.run.checkpoint_every_s
         self._store, self._writer, self._progress, self._source = store, writer, progress, source
         self._durable_at_s = time.monotonic()
@@ -94,7 +96,7 @@ class FullCheckpoints:
             ConfigError: Another launcher has taken the run over.
         """
         self._owner.check()
-        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor)
+        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor, self.device)
         if replay is not None:
             full = with_replay(full, replay, self._source.columns)
         begun = time.monotonic()
@@ -116,7 +118,8 @@ class FullCheckpoints:
         if self.is_writing():
             return
         full = copy_with_sampler(
-            full_of(self._progress, learner.weights(), learner.state(), executor=self._executor), replay
+            full_of(self._progress, learner.weights(), learner.state(), executor=self._executor, device=self.device),
+            replay,
         )
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         self._background = BackgroundWrite(self._store, full, held, self._source.columns, self._source.is_held)

@@ -23,6 +23,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learning.compiled import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
+from zmqrl.messages.agent import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
 
@@ -31,20 +32,44 @@ RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_starte
 
 
 @cache
-def made_with(executor: str) -> dict[str, str]:
-    """What the bits of a learner depend on in addition to its state: executor, version of torch, instruction sets."""
-    return {"executor": executor, "torch": version("torch"), "cpu": sha256(cpu_flags().encode()).hexdigest()[:16]}
+def made_with(executor: str, device: str | None) -> dict[str, str]:
+    """What the bits of a learner depend on in addition to its state: executor, device, torch, instruction sets.
+
+    `device`: model of the GPU, or cpu; None: nothing was computed yet.
+    """
+    return {
+        "executor": executor,
+        **({} if device is None else {"device": device}),
+        "torch": version("torch"),
+        "cpu": sha256(cpu_flags().encode()).hexdigest()[:16],
+    }
 
 
 def check_executor(full: Full, executor: str) -> None:
     """ConfigError when `full` was made with another one: its run would continue with other bits."""
-    stored: Any = full.meta.get("made_with", {})  # a FULL of 0.1 has none
-    before = stored.get("executor", executor)
+    before = _stored(full).get("executor", executor)
     if before != executor:
         raise ConfigError(
             f"learner.executor: {executor!r}: full checkpoint {full.version} was made with {before!r}, and a resumed "
             f"run must keep it: set learner.executor: {before}"
         )
+
+
+def change_of_device(full: Full, device: str) -> ProblemReport | None:
+    """The report for a `full` that was made on another device than `device`; None: on the same, or not stored."""
+    before = _stored(full).get("device", device)
+    if before == device:
+        return None
+    return ProblemReport(
+        f"full checkpoint {full.version} was made on {before}, and the learner now computes on {device}",
+        "the run continues; in single and sync its weights are not those of a run on one device",
+    )
+
+
+def _stored(full: Full) -> Mapping[str, str]:
+    """`made_with` of its learner; a FULL of 0.1 has none."""
+    stored: Any = full.meta.get("made_with", {})
+    return stored  # type: ignore[no-any-return]
 
 
 def full_of(
@@ -53,14 +78,16 @@ def full_of(
     state: Weights | None = None,
     without: Collection[int] = (),
     executor: str = "eager",
+    device: str | None = None,
 ) -> Full:
-    """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`."""
+    """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`; `device`: `made_with`."""
     arrays = {
         **prefixed("weights", weights),
         **prefixed("state", state or {}),
         **prefixed("episodes", progress.episodes.arrays(without)),
     }
-    meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made_with(executor)}
+    made = made_with(executor, device)
+    meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made}
     return Full(progress.version, arrays, meta)
 
 

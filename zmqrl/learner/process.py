@@ -16,7 +16,14 @@ from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
-from zmqrl.learner.full_content import check_executor, load_learner, refill, stored_counters, stored_weights
+from zmqrl.learner.full_content import (
+    change_of_device,
+    check_executor,
+    load_learner,
+    refill,
+    stored_counters,
+    stored_weights,
+)
 from zmqrl.learner.restore import StartState, await_store, load_start_state
 from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Collect, Learner, run_sync
@@ -50,7 +57,9 @@ def main(boot: Boot) -> int:
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
     events.send(agent.Ready())
-    learner = _make_learner(algorithm, _context(algorithm, session, weights), _threads(plan))
+    context = _context(algorithm, session, weights)
+    _note_device(context.device, session, events, start)
+    learner = _make_learner(algorithm, context, _threads(plan))
     if start.full is not None:
         load_learner(learner, start.full)
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
@@ -184,6 +193,14 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
     )
 
 
+def _note_device(device: str, session: Session, events: EventPipe, start: StartState) -> None:
+    """Store what the learner computes on; reported when a learner before it computed on something else."""
+    session.checkpoints.device = name = "cpu" if device == "cpu" else _gpu_name(device)
+    changed = None if start.full is None else change_of_device(start.full, name)
+    if changed is not None:
+        events.send(changed)
+
+
 def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -> Learner:
     """Built with one thread, it trains with `threads`.
 
@@ -219,3 +236,9 @@ def _has_cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def _gpu_name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device)
