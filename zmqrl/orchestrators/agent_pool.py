@@ -293,7 +293,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         self.agents: dict[str, Agent] = {}
         self._events: queue.Queue[HostEvent] = queue.Queue()
         self._threads: list[threading.Thread] = []
-        """Readers of agents, and releases of those that were replaced."""
+        """That run: readers of agents, and releases of those that were replaced."""
+        self._threads_lock = threading.Lock()
         self._stopped: set[str | None] = set()
         """Hosts to which a stop was sent, whether they have an agent or not; None: to all."""
 
@@ -318,7 +319,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
     def _start(self, name: str, call: Callable[[], None]) -> None:
         thread = threading.Thread(target=call, name=name, daemon=True)
         thread.start()
-        self._threads.append(thread)  # after: only one that was started can be joined
+        with self._threads_lock:
+            self._threads = [*(running for running in self._threads if running.is_alive()), thread]
 
     def monitor(self, timeout_s: float) -> Sequence[HostEvent]:
         self._give_up_on_silent()
