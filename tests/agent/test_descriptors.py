@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from zmqrl.agent.descriptors import check_descriptors
+from zmqrl.agent.process import check_descriptors
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.types import ModeName

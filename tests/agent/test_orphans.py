@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.descriptor_limit import descriptor_limit
-from zmqrl.agent.orphans import Orphans
+from zmqrl.agent.run_processes import Orphans
 from zmqrl.supervision.host_mark import PROCESS_VARIABLE
 
 MARK = "orphans-1/far/worker-1/0"

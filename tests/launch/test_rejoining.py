@@ -145,7 +145,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     stalls = StallDetector(300.0)
     assert stalls.check(run.state, 0.0) is None
     stall = stalls.check(run.state, 300.0)
-    assert stall is not None and stall.action_taken.startswith("b/worker-81 is down; ")
+    assert stall is not None and stall.action_taken.startswith("b/worker-81 is down, local/learner-0 is not ready; ")
 
 
 @pytest.mark.parametrize("state", ["drained", "manual", "never there", "ending"])

@@ -13,8 +13,8 @@ from collections.abc import Container, Iterator
 
 from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
-from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.run_processes import Orphans
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace

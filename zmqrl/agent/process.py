@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import sys
 import time
@@ -11,7 +12,6 @@ from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
-from zmqrl.agent.descriptors import check_descriptors
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_lock import Registration, registered
@@ -30,6 +30,13 @@ from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, ve
 from zmqrl.supervision.gpus import query, torch_fault
 from zmqrl.wire.runtime_folder import run_folder_root
 
+FDS_PER_CHILD = 4
+"""Descriptors of an agent for each child: pidfd, stdin, events, wake."""
+FDS_PER_WORKER, FDS_PER_AGENT = 3, 2
+"""Of the broker: connections."""
+OTHER_FDS = 64
+"""Of each of them: all that does not depend on the number of workers."""
+
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:
     """Run this host's part of the run until it ends. `command` starts children; `boot.keys` is the host's pair."""
@@ -41,6 +48,28 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
         return _run_part(_with_devices(boot, registration, output), output, command)
+
+
+def check_descriptors(boot: Boot) -> None:
+    """`boot`: of a host agent, whose limit its children inherit.
+
+    libzmq ends a process that cannot accept a connection over ipc, and polls without pause where it is one over tcp.
+
+    Raises:
+        ConfigError: The agent or the broker of this host needs more descriptors than the limit allows.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    workers, plan = len(boot.workers), boot.plan
+    needed = {f"the host agent, with {workers} workers": OTHER_FDS + FDS_PER_CHILD * (workers + 3)}
+    if boot.host == plan.config.learner.host:
+        connections = FDS_PER_WORKER * plan.total_workers + FDS_PER_AGENT * len(plan.workers)
+        needed[f"the broker, with {plan.total_workers} workers"] = OTHER_FDS + connections
+    role, most = max(needed.items(), key=lambda item: item[1])
+    if limit != resource.RLIM_INFINITY and most > limit:
+        raise ConfigError(
+            f"{boot.host}: {role}, needs {most:,} file descriptors, and the limit is {limit:,} (ulimit -Hn); "
+            "raise it (nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit), or set fewer workers"
+        )
 
 
 def check_host(boot: Boot) -> None:

@@ -8,7 +8,9 @@ made: they are found by the mark of their host, and the pids that they report of
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +18,9 @@ from pathlib import Path
 from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.supervision.host_mark import HOST_VARIABLE, PROCESS_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
-from zmqrl.supervision.process_table import ProcessId, identify, is_alive, session_members
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive, send, session_members
 
+LOG = logging.getLogger(__name__)
 ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
 AGENT, STRAY = "agent-0", "stray"
 
@@ -142,3 +145,42 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
+
+
+class Orphans:
+    """Ends what a process of this host leaves behind during the run, such as a simulator that its env has started.
+
+    Each process has a mark of its own, which all that it starts inherits, also in another session. What has another
+    mark, or none, is never signalled. Called by the agent's loop; nothing here waits, and a step with something to do
+    reads the process table once.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        """`grace_s`: between SIGTERM and SIGKILL."""
+        self._grace_s = grace_s
+        self._ended: set[str] = set()
+        """Marks of processes that have ended since the last step."""
+        self._kill_at: dict[str, float] = {}
+        """By the mark."""
+
+    def end(self, mark: str) -> None:
+        """The process with this mark was reaped: the next `step` ends what it has left."""
+        self._ended.add(mark)
+
+    def step(self, now: float) -> None:
+        """SIGTERM what was left since the last step, SIGKILL what has had its grace. `now` in monotonic seconds."""
+        numbers = dict.fromkeys(self._ended, signal.SIGTERM)
+        numbers |= {mark: signal.SIGKILL for mark, at in self._kill_at.items() if at <= now}
+        if not numbers:
+            return
+        try:
+            found = list(marked_by(numbers))
+        except OSError:  # no descriptor is left at the moment: the next step tries again
+            return
+        for mark in numbers:
+            self._kill_at.pop(mark, None)
+        self._ended.clear()
+        for process, mark in found:
+            if send(process, numbers[mark]):
+                LOG.info("%s has left a process (pid %d): %s", mark, process.pid, numbers[mark].name)
+                self._kill_at[mark] = now + self._grace_s

@@ -10,7 +10,7 @@ import numpy as np
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
-from zmqrl.envs.make import probe
+from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.random_streams import stream
@@ -158,11 +158,11 @@ def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
 
 
 def it_closes_twice(make: EnvMaker) -> None:
-    """`close` of a vector env may be called again."""
-    for mode in MODES:
-        with _vector(make(), mode) as env:
-            env.start()
-            env.close()
+    """`close`, where an env has it, raises nothing, also when it is called again. A run ignores what it raises."""
+    env = make_single(make())
+    env.reset(seed=SEED)
+    for _ in range(2):
+        getattr(env, "close", lambda: None)()
 
 
 @contextmanager
