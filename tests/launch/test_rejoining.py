@@ -12,6 +12,8 @@ from zmqrl.config.codec import replace
 from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, Rejoining
 from zmqrl.launch.status import status_of
+from zmqrl.messages.agent import WorkerState
+from zmqrl.orchestrators.base import HostEvent
 
 DIED = {"pid": 1, "code": 7, "expected": False, "cause": "exit code 7", "detail": {}, "log": "", "log_tail": []}
 
@@ -124,6 +126,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
         run.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
         run.tell("b", "ready", role="worker", index=index)
         run.tell("local", "relieved", role="broker", worker=index, factor=6.0, before=2, after=0)
+        run.state.handle(HostEvent("local", WorkerState("worker", index, 0, "slow"), "broker", 0))
 
     for index in range(1, 81, 2):
         work(index)
@@ -141,11 +144,14 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     (b,) = (row for row in status["hosts"] if row["host"] == "b")
     assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)
     assert [relieved.worker for relieved in run.state.relieved_workers] == [82]
+    assert list(run.state.hanging) == [("worker", 81), ("worker", 82)]
     run.state.metrics["env_steps"] = 64
     stalls = StallDetector(300.0)
     assert stalls.check(run.state, 0.0) is None
     stall = stalls.check(run.state, 300.0)
-    assert stall is not None and stall.action_taken.startswith("b/worker-81 is down, local/learner-0 is not ready; ")
+    assert stall is not None and stall.action_taken.startswith(
+        "b/worker-81 is down, b/worker-82 makes no progress, local/learner-0 is not ready; "
+    )
 
 
 @pytest.mark.parametrize("state", ["drained", "manual", "never there", "ending"])

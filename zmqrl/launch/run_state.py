@@ -501,6 +501,7 @@ class RunState:
             self.ready.discard(("worker", row.index))
             self._relieved.pop(row.index, None)
             self._last_exit.pop(("worker", row.index), None)
+            self._judged.pop(("worker", row.index), None)
 
     def _set_workers(self, host: str, state: str) -> None:
         """Of a host that is gone."""
