@@ -204,6 +204,9 @@ class Records:
     def record(self, wall: float, env_steps: int, values: dict[str, Any]) -> None:
         float(wall), int(env_steps), dict(values)
 
+    def record_worker(self, wall: float, env_steps: int, index: int, values: dict[str, Any]) -> None:
+        float(wall), int(env_steps), int(index), dict(values)
+
 
 @LONG
 @given(st.data(), st.sampled_from(AGENT))

@@ -33,6 +33,9 @@ from zmqrl.orchestrators.on_hosts import report_in
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.piped_orchestrator import ReapedAgent
 
+RUN = f"r-{os.getpid()}"
+"""Of this process of pytest: a reaper ends whatever else has the marks of its run, another reaper too."""
+
 NAMESPACE = "unshare -p -f --mount-proc"
 SHELLS = ("dash", "bash", "zsh", "tcsh", "fish")
 SYSTEMD_RUN = """#!/bin/sh
@@ -104,14 +107,14 @@ def test_a_prologue_that_fails_is_quoted_and_leaves_nothing(
     section: HostSection, start: Callable[[str], subprocess.Popen[str]], prologue: str, code: int, shows: str
 ) -> None:
     section = replace(section, prologue=prologue)
-    out, err = written(start(agent_command(section, "r-1", "h0")))
+    out, err = written(start(agent_command(section, RUN, "h0")))
     assert out == ""
     fault = start_fault("h0", section, f"banner of the login shell\n{err}")
     assert fault is not None and fault.key == "prologue"
     assert fault.cause.startswith(f"hosts.h0.prologue failed with exit code {code}: `{prologue}`; ")
     assert shows in fault.cause and "banner" not in fault.cause
     assert ("modules.sh" in fault.fix) == (code == 127)
-    report = subprocess.run(["sh", "-c", reaper_command(section, "r-1", "h0", 0.0)], capture_output=True, timeout=60)
+    report = subprocess.run(["sh", "-c", reaper_command(section, RUN, "h0", 0.0)], capture_output=True, timeout=60)
     assert report_in(report.stdout) is not None, "the reaper works without its prologue"
 
 
@@ -119,7 +122,7 @@ def test_a_failed_prologue_leaves_no_copy_of_its_shell(
     section: HostSection, start: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     section = replace(section, prologue="(while :; do :; done) & false")
-    assert "exit code 1" in written(start(agent_command(section, "r-1", "h0")))[1], "stderr ends with the last process"
+    assert "exit code 1" in written(start(agent_command(section, RUN, "h0")))[1], "stderr ends with the last process"
 
 
 def test_a_prologue_reads_nothing_prints_to_stderr_and_sets_what_python_sees(

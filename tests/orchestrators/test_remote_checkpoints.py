@@ -201,7 +201,8 @@ def test_every_login_shell_lists_copies_and_removes(login: str, tmp_path: Path, 
     if shutil.which(login) is None:
         pytest.skip(f"{login} is not installed")
     shell, workdir = Shell(login), tmp_path / "far! dir"
-    far = workdir / REMOTE_RUNS / "r-1" / "h0" / "checkpoints"
+    run_id = f"r-{os.getpid()}"  # of this process of pytest: a reaper ends another one of the same run
+    far = workdir / REMOTE_RUNS / run_id / "h0" / "checkpoints"
     assert take(shell, far, here) and names(here) == [], "it is not there yet"
     far.mkdir(parents=True)
     write(far, "full-0-5", "best-0-4")
@@ -211,7 +212,7 @@ def test_every_login_shell_lists_copies_and_removes(login: str, tmp_path: Path, 
     assert list(workdir.rglob("*")) == [workdir / REMOTE_RUNS]
     far.mkdir(parents=True)
     sections = {"h0": HostSection(python=sys.executable, workdir=str(workdir))}
-    ((_, found),) = reap_over([("h0", cast(HostShell, shell))], sections, "r-1", 0.1, "local")
+    ((_, found),) = reap_over([("h0", cast(HostShell, shell))], sections, run_id, 0.1, "local")
     assert isinstance(found, Reaped) and list(workdir.rglob("*")) == [workdir / REMOTE_RUNS]
 
 
