@@ -19,6 +19,13 @@ def obs(number: float, dtype: str = "float32") -> Array:
     return found
 
 
+def opposite(number: float) -> Array:
+    """Two numbers whose sum is finite."""
+    found = np.ones((3, 2), "float64")
+    found[1] = number, -number
+    return found
+
+
 @pytest.mark.parametrize(
     ("part", "rows", "words"),
     [
@@ -27,6 +34,7 @@ def obs(number: float, dtype: str = "float32") -> Array:
         ("", obs(math.inf), "the observation has a number that is not finite in float32: "),
         ("lidar", obs(-math.inf, "float64"), "part 'lidar' of the observation has a number that is not finite in "),
         ("", obs(1e39, "float64"), "the observation has a number that is not finite in float32: "),
+        ("", opposite(1.7e308), "the observation has a number that is not finite in float32: "),
     ],
 )
 def test_of_an_observation(part: str, rows: Array, words: str) -> None:

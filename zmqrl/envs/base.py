@@ -106,11 +106,11 @@ def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
 
 
 def _first_not_finite(rows: Array) -> int | None:
-    if abs(float(rows.sum())) <= LARGEST_FLOAT32:  # no comparison with NaN holds
+    if float(np.vdot(rows, rows)) <= LARGEST_FLOAT32**2:  # squares do not cancel, and no comparison with NaN holds
         return None
     with np.errstate(over="ignore"):
         numbers = rows.reshape(len(rows), -1).astype(np.float32)
-    bad = ~np.isfinite(numbers).all(axis=1)  # a sum of finite numbers may overflow
+    bad = ~np.isfinite(numbers).all(axis=1)  # the squares of finite numbers may overflow
     return int(bad.argmax()) if bad.any() else None
 
 
