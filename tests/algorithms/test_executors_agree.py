@@ -96,3 +96,12 @@ def test_options_that_autograd_alone_has(options: dict[str, Any]) -> None:
 def test_a_shared_torso_without_layers_is_two_linear_heads() -> None:
     apart, shared = (trained_ppo("eager", DISCRETE, {"shared": both}, hidden=())[0] for both in (False, True))
     assert {name: array.shape for name, array in shared.items()} == {n: array.shape for n, array in apart.items()}
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (4, 4, 2)])
+def test_a_shared_torso_that_only_flattens_is_two_linear_heads(shape: tuple[int, ...]) -> None:
+    spec = EnvSpec("toy", SpaceSpec("box", shape, "float32"), DISCRETE)
+    algorithm = PPO(PPOConfig(shared=True), NetworkSection(hidden=()), spec, 16, 8)
+    weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
+    learner = algorithm.learner(LearnerContext(weights, executor="eager"))
+    assert {name.partition(".")[0] for name in learner.weights()} == {"actor", "critic"}

@@ -21,6 +21,7 @@ from zmqrl.learning import Batch, BatchLearner, Group, Part
 from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
+from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -243,8 +244,9 @@ class PPOLearner(BatchLearner):
     def __init__(self, algorithm: PPO, context: LearnerContext) -> None:
         config = algorithm.config
         spec = algorithm.network()
-        members = (*(name for name, layers in spec.towers if layers), *(name for name, _, _ in spec.parameters))
-        group = Group("policy", members, config.max_grad_norm, config.adam_epsilon)
+        trained = parameter_shapes(spec).keys() - buffer_names(spec)
+        members = sorted({name.partition(".")[0] for name in trained})  # a tower without arrays has none
+        group = Group("policy", tuple(members), config.max_grad_norm, config.adam_epsilon)
         self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip, context.weights)
         self._reward = RewardNormaliser(config.gamma, config.reward_clip, context.weights)
         self._value = ValueNormaliser(context.weights)
