@@ -55,6 +55,17 @@ def test_a_refused_configuration_prints_nothing(zmqrl: Command) -> None:
         assert (ended.code, ended.out) == (2, ""), arguments
 
 
+@pytest.mark.parametrize("options", [(), ("--seeds", "2")], ids=["one run", "seeds"])
+def test_what_a_module_of_the_user_prints_goes_to_stderr(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.delitem(sys.modules, "loud", raising=False)
+    (tmp_path / "loud.py").write_text("print('loaded')\nfrom zmqrl.bench.noop import NoUpdate as Loud\n")
+    ended = zmqrl("train", "--env", "CartPole-v1", "--algo", "loud:Loud", "--json", *options, "--set", "run.sead=1")
+    assert (ended.code, ended.out) == (2, "")
+    assert "loaded" in ended.err and "run.sead" in ended.err
+
+
 def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with output_as_errors() as output:
         os.write(1, b"banner\n")
