@@ -244,8 +244,8 @@ def check_run_directory(run_dir: Path) -> None:
 def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:
     """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
-    Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
-    conditions, workers and hosts may change. With `sources` the message names the place of the key.
+    Mode, seed, env, algorithm, executor, replay and store must be the stored ones, and so must `preset`, if given.
+    Totals, stop conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
     check_run_directory(run_dir)
     check_not_live(run_dir)
@@ -269,6 +269,9 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
         # Its FULL has no actions of the running episodes: they could not be repeated.
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
+    executors = config.learner.executor, stored.learner.executor
+    if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was
+        pairs = (*pairs, ("learner.executor", *executors))
     for key, requested, before in pairs:
         if requested != before:
             message = (
