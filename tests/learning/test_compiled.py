@@ -169,3 +169,12 @@ def test_a_kept_package_needs_no_compiler(cache: Path, monkeypatch: pytest.Monke
     later.run(executor, 0)
     with pytest.raises(ConfigError, match=r"^learner.executor: 'compiled' needs a C\+\+ compiler"):
         later.run(executor, 0, twice=True)
+
+
+def test_the_key_of_a_package_changes_with_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.fx.symbolic_trace(torch.nn.Identity())
+    keys = set()
+    for flags in ("x86_64 avx2", "x86_64 avx2", "x86_64 avx2 avx512f", "aarch64 asimd"):
+        monkeypatch.setattr(compiled, "cpu_flags", lambda flags=flags: flags)
+        keys.add(compiled._key(graph, ([torch.zeros(2)], [], [])))
+    assert len(keys) == 3
