@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.commands import RUN, Command
 from tests.running import environment
+from tests.system.refused_learners import FAULT
 from zmqrl.cli.main import COMMANDS, cli
 from zmqrl.logs.standard_output import output_as_errors
 
@@ -76,6 +77,19 @@ def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.Captur
     found = capfd.readouterr()
     assert found.out.split() == ["data", "after"]
     assert sorted(found.err.split()) == ["banner", "child", "python"]
+
+
+@pytest.mark.whole
+def test_a_run_that_its_learner_refuses_after_env_steps_keeps_its_results(zmqrl: Command, tmp_path: Path) -> None:
+    """Before env steps nothing is left of it, and nothing printed."""
+    kind = "algorithm.kind=tests.system.refused_learners:"
+    ended = zmqrl(*RUN, "--json", "--run-dir", "a", "--set", f"{kind}Refused")
+    assert (ended.code, ended.out) == (2, "") and FAULT in ended.err and not (tmp_path / "a").exists()
+    ended = zmqrl(*RUN, "--json", "--run-dir", "b", "--set", f"{kind}RefusedLater", "--set", "run.total_env_steps=1e5")
+    assert ended.code == 2 and FAULT in ended.err
+    summary = json.loads(ended.out)
+    assert (summary["status"], summary["exit_code"]) == ("failed", 2) and FAULT in summary["error"]
+    assert summary["env_steps"] > 0 and (tmp_path / "b" / "config.json").exists()
 
 
 @pytest.mark.whole

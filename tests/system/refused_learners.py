@@ -1,12 +1,14 @@
-"""Algorithms whose learner rejects the configuration: when it is built, or in a round."""
+"""Algorithms whose learner rejects the configuration: when it is built, or once it has trained."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
 
-from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner
-from zmqrl.bench.noop import NoUpdate
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.bench.noop import NoUpdate, _NoUpdateLearner
 from zmqrl.errors import ConfigError
+from zmqrl.learner.reporting import METRICS_EVERY_S
+from zmqrl.replay.base import SegmentBatch
 
 FAULT = "algorithm: no learner for this network"
 
@@ -17,16 +19,13 @@ class Refused(NoUpdate):
 
 
 class RefusedLater(NoUpdate):
-    """In its third round."""
-
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        learner: Any = super().learner(context)
-        learn = learner.learn
+        return _RefusingLearner(context.weights)
 
-        def refuse(batch: Any, progress: Any) -> Any:
-            if progress.version.n >= 2:
-                raise ConfigError(FAULT)
-            return learn(batch, progress)
 
-        learner.learn = refuse
-        return learner  # type: ignore[no-any-return]
+class _RefusingLearner(_NoUpdateLearner):
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        if progress.version.n >= 2:
+            raise ConfigError(FAULT)
+        time.sleep(METRICS_EVERY_S)  # the launcher knows of env steps by the next round
+        return super().learn(batch, progress)

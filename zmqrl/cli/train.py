@@ -523,8 +523,10 @@ def _source_of_weights(named: str) -> str:
 
 def _run_one(request: TrainRequest, directory: Path, seed: int | None, output: TextIO | None) -> int:
     """`output`: of the summary as JSON; None: it is shown as text."""
+    before = _record(directory)
     code = _run_and_show(request, directory, seed)
-    if output is not None and code != ConfigError.exit_code:
+    is_refused = code == ConfigError.exit_code and _record(directory) == before
+    if output is not None and not is_refused:
         print(_result(directory, request.detach), file=output, flush=True)
     return code
 
