@@ -21,7 +21,7 @@ from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learning.compiled import cpu_flags
+from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.messages.agent import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
