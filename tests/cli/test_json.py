@@ -107,6 +107,18 @@ def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -
     assert place["run_dir"] == str(tmp_path / "d") and place["pid"] > 0
 
 
+@pytest.mark.whole
+def test_detached_a_run_that_its_learner_refuses_never_continues(tmp_path: Path) -> None:
+    """The learner reports READY once it is built."""
+    refused = ("--set", "algorithm.kind=tests.system.refused_learners:Refused", "--run-dir", "d", "--detach", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "zmqrl", *RUN, *refused],
+        capture_output=True, text=True, timeout=60, env=environment(), cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "") and FAULT in done.stderr
+    assert not (tmp_path / "d").exists()
+
+
 def test_version_and_clean(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(json.loads(zmqrl("version", "--json").out)) == {"zmqrl", "python", "torch", "gymnasium", "numpy"}
     monkeypatch.setenv("ZMQRL_RUNTIME_DIR", str(tmp_path / "runtime"))

@@ -56,12 +56,12 @@ def main(boot: Boot) -> int:
         session.checkpoints.schedule_now()
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
-    events.send(agent.Ready())
     context = _context(algorithm, session, weights)
     _note_device(context.device, session, events, start)
     learner = _make_learner(algorithm, context, _threads(plan))
     if start.full is not None:
         load_learner(learner, start.full)
+    events.send(agent.Ready())
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
     del start, weights  # with replay the file is large
     try:
