@@ -17,6 +17,7 @@ import zmqrl
 from tests.cli.commands import SLOW, Command
 from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
 from tests.running import environment
+from tests.system.refused_learners import FAULT
 from tests.waiting import until
 from zmqrl.launch.run_directory import read_info
 
@@ -122,6 +123,17 @@ def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
     with pytest.raises(zmqrl.errors.ConfigError, match="step raised RuntimeError: the wheel came off"):
         zmqrl.train("cartpole-ppo", run_dir=tmp_path / "c", **fails)
     assert not (tmp_path / "c").exists()
+
+
+def test_nothing_is_left_of_a_run_that_its_learner_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = {**SMALL, "algorithm": {"kind": "tests.system.refused_learners:Refused"}}
+    with pytest.raises(zmqrl.ConfigError, match=FAULT):
+        zmqrl.train("cartpole-ppo", **refused)
+    assert not os.listdir(tmp_path)
+    with pytest.raises(zmqrl.ConfigError, match=FAULT):
+        zmqrl.start("cartpole-ppo", **refused).wait(RUN_S)
+    assert not os.listdir(tmp_path)
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.commands import RUN, Command
 from tests.running import environment
+from tests.system.refused_learners import FAULT
 from zmqrl.cli.main import COMMANDS, cli
 from zmqrl.logs.standard_output import output_as_errors
 
@@ -55,6 +56,17 @@ def test_a_refused_configuration_prints_nothing(zmqrl: Command) -> None:
         assert (ended.code, ended.out) == (2, ""), arguments
 
 
+@pytest.mark.parametrize("options", [(), ("--seeds", "2")], ids=["one run", "seeds"])
+def test_what_a_module_of_the_user_prints_goes_to_stderr(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.delitem(sys.modules, "loud", raising=False)
+    (tmp_path / "loud.py").write_text("print('loaded')\nfrom zmqrl.bench.noop import NoUpdate as Loud\n")
+    ended = zmqrl("train", "--env", "CartPole-v1", "--algo", "loud:Loud", "--json", *options, "--set", "run.sead=1")
+    assert (ended.code, ended.out) == (2, "")
+    assert "loaded" in ended.err and "run.sead" in ended.err
+
+
 def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with output_as_errors() as output:
         os.write(1, b"banner\n")
@@ -65,6 +77,19 @@ def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.Captur
     found = capfd.readouterr()
     assert found.out.split() == ["data", "after"]
     assert sorted(found.err.split()) == ["banner", "child", "python"]
+
+
+@pytest.mark.whole
+def test_a_run_that_its_learner_refuses_after_env_steps_keeps_its_results(zmqrl: Command, tmp_path: Path) -> None:
+    """Before env steps nothing is left of it, and nothing printed."""
+    kind = "algorithm.kind=tests.system.refused_learners:"
+    ended = zmqrl(*RUN, "--json", "--run-dir", "a", "--set", f"{kind}Refused")
+    assert (ended.code, ended.out) == (2, "") and FAULT in ended.err and not (tmp_path / "a").exists()
+    ended = zmqrl(*RUN, "--json", "--run-dir", "b", "--set", f"{kind}RefusedLater", "--set", "run.total_env_steps=1e5")
+    assert ended.code == 2 and FAULT in ended.err
+    summary = json.loads(ended.out)
+    assert (summary["status"], summary["exit_code"]) == ("failed", 2) and FAULT in summary["error"]
+    assert summary["env_steps"] > 0 and (tmp_path / "b" / "config.json").exists()
 
 
 @pytest.mark.whole
@@ -80,6 +105,18 @@ def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -
     )  # fmt: skip
     assert json.loads(stopped.stdout)["summary"]["run_id"] == place["run_id"]
     assert place["run_dir"] == str(tmp_path / "d") and place["pid"] > 0
+
+
+@pytest.mark.whole
+def test_detached_a_run_that_its_learner_refuses_never_continues(tmp_path: Path) -> None:
+    """The learner reports READY once it is built."""
+    refused = ("--set", "algorithm.kind=tests.system.refused_learners:Refused", "--run-dir", "d", "--detach", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "zmqrl", *RUN, *refused],
+        capture_output=True, text=True, timeout=60, env=environment(), cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "") and FAULT in done.stderr
+    assert not (tmp_path / "d").exists()
 
 
 def test_version_and_clean(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from zmqrl.supervision.process_table import identify
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run of cartpole-ppo whose launcher is gone."""
-    stored = stored_config(load_config("cartpole-ppo", workers=2))
+    stored = stored_config(load_config("cartpole-ppo", overrides=["learner.executor=manual"], workers=2))
     (tmp_path / "config.json").write_text(json.dumps(stored))
     return tmp_path
 
@@ -67,6 +67,7 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
         ("algorithm.gamma=0.9", "algorithm.gamma: 0.9"),
         ("replay.capacity=9000", "replay.capacity: 9000: the run in .* has 50000"),
         ("store.path=/elsewhere", "store.path: '/elsewhere'"),
+        ("learner.executor=eager", "learner.executor: 'eager': the run in .* has 'manual'"),
     ],
 )
 def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) -> None:
@@ -91,6 +92,13 @@ def test_workers_of_a_resumed_run_may_act_with_another_runtime(run_dir: Path) ->
     check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx"]))
     with pytest.raises(ConfigError, match=r"network.hidden: "):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx", "network.hidden=[9]"]))
+
+
+def test_auto_is_the_executor_of_any_run(run_dir: Path) -> None:
+    """The plan chooses it; in `config.json` of zmqrl 0.1 it is `auto` too."""
+    check_resume(run_dir, load_config("cartpole-ppo", overrides=["learner.executor=auto"]))
+    (run_dir / "config.json").write_text(json.dumps(stored_config(load_config("cartpole-ppo"))))
+    check_resume(run_dir, load_config("cartpole-ppo", overrides=["learner.executor=eager"]))
 
 
 def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:

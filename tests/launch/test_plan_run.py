@@ -23,6 +23,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.configure import load
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.learning.package_cache import cache_folder
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
 
@@ -70,6 +71,20 @@ class ReplayBatch(DQN):
     """Off-policy, with a batch of segments."""
 
     batch_segments = 4
+
+
+def test_a_first_compilation_without_a_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZMQRL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    message = r"learner.executor: 'compiled' needs a C\+\+ compiler, and 'no-such-compiler' is missing; install g\+\+"
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, "cartpole-ppo", "sync", learner__executor="compiled")
+    planned(tmp_path, "cartpole-ppo", "sync")
+    elsewhere = {"hosts__far__ssh": "10.0.0.7", "hosts__far__workers": 1, "learner__host": "far"}
+    planned(tmp_path, "cartpole-ppo", "sync", None, learner__executor="compiled", **elsewhere)
+    cache_folder().mkdir(parents=True)
+    (cache_folder() / "a.pt2").touch()
+    planned(tmp_path, "cartpole-ppo", "sync", learner__executor="compiled")
 
 
 def test_without_batch_segments_a_batch_in_async_is_that_of_sync(tmp_path: Path) -> None:

@@ -349,3 +349,10 @@ def test_a_refusal_of_one_worker_undoes_no_attempt_that_has_env_steps(state: Run
     refused = state.refused
     tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})
     assert (refused, state.refused) == ("no env of this name", None)
+
+
+def test_a_refusal_of_the_learner_is_one_also_when_it_has_env_steps(state: RunState) -> None:
+    """An update that cannot be compiled: the run ends with exit code 2, and keeps what it has."""
+    tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})
+    tell(state, "exit", role="learner", index=0, code=2, expected=False, cause="learner.executor: no compiler")
+    assert (state.refused, state.has_begun) == ("learner.executor: no compiler", True)

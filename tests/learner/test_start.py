@@ -178,5 +178,5 @@ def test_a_learner_on_another_device_than_the_one_before_says_so(
         _note_device(device, session, events, start)
         assert session.checkpoints.write(learner) is not None
         assert len(reports) == count, (device, reports)
-    assert "made on cpu, and the learner now computes on NVIDIA L4" in reports[0].cause
-    assert "made on NVIDIA L4, and the learner now computes on cpu" in reports[1].cause
+    assert "device cpu (now NVIDIA L4)" in reports[0].cause
+    assert "device NVIDIA L4 (now cpu)" in reports[1].cause

@@ -13,11 +13,12 @@ import torch
 
 from tests.learning.test_net import batch, loss_of, made
 from zmqrl.errors import ConfigError, TrainingFailed
-from zmqrl.learning import compiled
-from zmqrl.learning.compiled import CompiledExecutor, Signature
+from zmqrl.learning import compiled, package_cache
+from zmqrl.learning.compiled import UNFINISHED, CompiledExecutor, Signature
 from zmqrl.learning.executor import EagerExecutor, Executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
+from zmqrl.learning.package_cache import cache_folder
 
 RATES = (1e-3, 2e-3, 5e-4, 1e-3, 4e-3, 1e-3)
 ROWS = (64, 63, 17, 2, 1, 128)
@@ -169,3 +170,24 @@ def test_a_kept_package_needs_no_compiler(cache: Path, monkeypatch: pytest.Monke
     later.run(executor, 0)
     with pytest.raises(ConfigError, match=r"^learner.executor: 'compiled' needs a C\+\+ compiler"):
         later.run(executor, 0, twice=True)
+
+
+def test_the_folder_of_packages_is_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of another CPU, C library or torch on a shared home directory are not loaded, and spare no compiler."""
+    monkeypatch.setenv("ZMQRL_CACHE", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    folders = set()
+    for flags in ("x86_64 avx2", "x86_64 avx2", "x86_64 avx2 avx512f", "aarch64 asimd"):
+        monkeypatch.setattr(package_cache, "cpu_flags", lambda flags=flags: flags)
+        folders.add(cache_folder())
+    monkeypatch.setattr(package_cache, "version", lambda _: "1.0")
+    folders.add(cache_folder())
+    assert len(folders) == 4 and {folder.parent for folder in folders} == {tmp_path / "compiled"}
+    (tmp_path / "compiled" / "other").mkdir(parents=True)
+    (tmp_path / "compiled" / "other" / "a.pt2").touch()
+    (cache_folder() / UNFINISHED).mkdir(parents=True)
+    (cache_folder() / UNFINISHED / "a.7.pt2").touch()  # of a compilation that was killed
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
+        CompiledExecutor(made())
+    (cache_folder() / "a.pt2").touch()
+    CompiledExecutor(made())

@@ -6,14 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.api.arguments import algorithm_name, dotted, for_python, without_preset
 from zmqrl.api.callbacks import Callbacks, RunObserver
-from zmqrl.config.codec import from_json
+from zmqrl.config.codec import from_json, replace
 from zmqrl.config.load import Loaded
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
@@ -62,6 +63,8 @@ class PreparedRun:
     observer: RunObserver
     run_dir: Path
     run_id: str
+    until_the_end: ExitStack = field(default_factory=ExitStack)
+    """Closed after the run: a default directory in which it left nothing is removed."""
 
 
 def prepared(asked: RunArguments) -> PreparedRun:
@@ -85,8 +88,10 @@ def _prepared(asked: RunArguments) -> PreparedRun:
         loaded = loaded_for(asked)
         if asked.run_dir is not None:
             return _new(asked, loaded, expanded(asked.run_dir, "run_dir"), started_at)
-        with default_directory(loaded.config.run.name) as directory:
-            return _new(asked, loaded, directory, started_at)
+        with ExitStack() as until_the_end:
+            directory = until_the_end.enter_context(default_directory(loaded.config.run.name))
+            planned = _new(asked, loaded, directory, started_at)
+            return replace(planned, until_the_end=until_the_end.pop_all())
 
 
 def _new(asked: RunArguments, loaded: Loaded, directory: Path, started_at: float) -> PreparedRun:

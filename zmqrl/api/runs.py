@@ -29,6 +29,7 @@ class Run:
         """Use `start`."""
         self.run_dir, self.run_id = planned.run_dir, planned.run_id
         self._launcher, self._observer = planned.launcher, planned.observer
+        self._until_the_end = planned.until_the_end
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         """In place of `Thread.join`, after which an interrupted thread counts as ended (Python 3.10 to 3.12)."""
@@ -95,7 +96,8 @@ class Run:
         assert self._launcher is not None
         try:
             try:
-                self._code = self._launcher.run()
+                with self._until_the_end:
+                    self._code = self._launcher.run()
             finally:
                 self._observer.finish(self._launcher.summary)
         except BaseException as error:  # noqa: BLE001 - raised where the run is waited for

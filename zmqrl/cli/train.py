@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -288,6 +288,23 @@ def _run(request: TrainRequest) -> int:
         from zmqrl.cli.launch_on import launch_on
 
         return launch_on(request, request.on)
+    with _summaries(request) as output:
+        return _run_here(request, output)
+
+
+@contextlib.contextmanager
+def _summaries(request: TrainRequest) -> Iterator[TextIO | None]:
+    """Where `--json` prints; all else that is printed inside, also by modules of the user, goes to stderr."""
+    if not request.as_data:
+        yield None
+        return
+    from zmqrl.logs.standard_output import output_as_errors
+
+    with output_as_errors(forks=request.detach) as output:
+        yield output
+
+
+def _run_here(request: TrainRequest, output: TextIO | None) -> int:
     if request.copy is not None:
         request = _to_fetch(request, request.copy)
     if request.resume == AUTO:
@@ -311,12 +328,12 @@ def _run(request: TrainRequest) -> int:
     _check_for(request)
     _note_workers(request)
     if request.resume is not None:
-        return _run_one(request, request.resume, request.seed)
+        return _run_one(request, request.resume, request.seed, output)
     name = "" if request.run_dir is not None else _load(request, request.seed).config.run.name
     with _new_directory(request, name) as directory:
         if request.seeds is not None:
-            return _run_seeds(request, directory, request.seeds)
-        return _run_one(request, directory, request.seed)
+            return _run_seeds(request, directory, request.seeds, output)
+        return _run_one(request, directory, request.seed, output)
 
 
 @contextlib.contextmanager
@@ -425,7 +442,7 @@ def _arguments(request: TrainRequest) -> Iterator[str]:
         yield from ("--init-from", _source_of_weights(request.init_from))
 
 
-def _run_seeds(request: TrainRequest, folder: Path, seeds: int) -> int:
+def _run_seeds(request: TrainRequest, folder: Path, seeds: int, output: TextIO | None) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
     for option, is_given in (("--resume", request.resume is not None), ("--detach", request.detach)):
         if is_given:
@@ -442,7 +459,7 @@ def _run_seeds(request: TrainRequest, folder: Path, seeds: int) -> int:
         check_new_directory(directory)
     codes = []
     for seed, directory in runs.items():
-        codes.append(_run_one(request, directory, seed))
+        codes.append(_run_one(request, directory, seed, output))
         if codes[-1] == WORST_FIRST[0] or _summary(directory).get("status") == "stopped":
             break  # `zmqrl stop` means the whole series
     if len(codes) < len(runs):
@@ -504,15 +521,13 @@ def _source_of_weights(named: str) -> str:
         raise ConfigError(f"--init-from: {error}") from error
 
 
-def _run_one(request: TrainRequest, directory: Path, seed: int | None) -> int:
-    if not request.as_data:
-        return _run_and_show(request, directory, seed)
-    from zmqrl.logs.standard_output import output_as_errors
-
-    with output_as_errors(forks=request.detach) as output:
-        code = _run_and_show(request, directory, seed)
-        if code != ConfigError.exit_code:
-            print(_result(directory, request.detach), file=output, flush=True)
+def _run_one(request: TrainRequest, directory: Path, seed: int | None, output: TextIO | None) -> int:
+    """`output`: of the summary as JSON; None: it is shown as text."""
+    before = _record(directory)
+    code = _run_and_show(request, directory, seed)
+    is_refused = code == ConfigError.exit_code and _record(directory) == before
+    if output is not None and not is_refused:
+        print(_result(directory, request.detach), file=output, flush=True)
     return code
 
 

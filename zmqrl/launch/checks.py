@@ -99,7 +99,7 @@ def check_processor(config: Config, workers: Mapping[str, int]) -> None:
 
 
 def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
-    """Raise `ConfigError` when a device is not there or a directory cannot be written.
+    """Raise `ConfigError` when a device or a compiler is not there, or a directory cannot be written.
 
     What belongs to a learner on another host is that host's to check.
 
@@ -110,7 +110,11 @@ def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
     """
     files.check_writable("run directory", run_dir)
     here = config.learner.host == LOCAL and is_here
-    _check_device(config, here)
+    on_gpu = _check_device(config, here)
+    if here and not on_gpu and config.learner.executor == "compiled":
+        from zmqrl.learning.package_cache import check_first_compilation  # other runs start without
+
+        check_first_compilation()
     store, options = kind_of(config.store)
     if here:
         store.check(options, run_dir)
@@ -165,7 +169,8 @@ def check_transport(plan: RunPlan) -> None:
         make_transport(plan)
 
 
-def _check_device(config: Config, here: bool) -> None:
+def _check_device(config: Config, here: bool) -> bool:
+    """Whether the learner computes on a GPU of this machine."""
     device = config.learner.device
     kind, _, index = device.partition(":")
     known = (kind in ("auto", "cpu") and not index) or (kind == "cuda" and (index.isdigit() or device == "cuda"))
@@ -173,7 +178,7 @@ def _check_device(config: Config, here: bool) -> None:
         raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
     found = False
     if not here:
-        return
+        return False
     if kind == "cuda" or (kind == "auto" and config.network.kind != "mlp"):
         found = _check_gpus(device, config.learner.share_gpu)
     if kind == "cuda" and not found and not NVIDIA.exists():
@@ -182,6 +187,7 @@ def _check_device(config: Config, here: bool) -> None:
         fault = torch_fault(device, config.limits.start_s)
         if fault is not None:
             raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {fault}")
+    return found or kind == "cuda"
 
 
 def _check_gpus(device: str, share: bool) -> bool:
@@ -244,8 +250,8 @@ def check_run_directory(run_dir: Path) -> None:
 def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:
     """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
 
-    Mode, seed, env, algorithm, replay and store must be the stored ones, and so must `preset`, if given. Totals, stop
-    conditions, workers and hosts may change. With `sources` the message names the place of the key.
+    Mode, seed, env, algorithm, executor, replay and store must be the stored ones, and so must `preset`, if given.
+    Totals, stop conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
     check_run_directory(run_dir)
     check_not_live(run_dir)
@@ -269,6 +275,9 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
         # Its FULL has no actions of the running episodes: they could not be repeated.
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
+    executors = config.learner.executor, stored.learner.executor
+    if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was
+        pairs = (*pairs, ("learner.executor", *executors))
     for key, requested, before in pairs:
         if requested != before:
             message = (

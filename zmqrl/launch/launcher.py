@@ -218,7 +218,7 @@ class Launcher:
             view.close(self._status)
         code = self._sum_up(directory, teardown)
         if self._mirror is not None:
-            self._finish_copies(self._mirror, code)
+            self._finish_copies(self._mirror)
         return code
 
     def _undeploy(self, view: View) -> Teardown:
@@ -238,9 +238,9 @@ class Launcher:
         if self._mirror is None and self._target is not None and self._state.has_begun:
             self._mirror = UrlMirror(self._plan, self._target, self._state.note)
 
-    def _finish_copies(self, mirror: UrlMirror, code: int) -> None:
+    def _finish_copies(self, mirror: UrlMirror) -> None:
         """The run has ended and is summed up; only its copies elsewhere are waited for."""
-        if self._taken_over or code == BAD_CONFIGURATION:  # the directory is another launcher's, or removed
+        if self._taken_over or self.refusal is not None:  # the directory is another launcher's, or removed
             mirror.abandon()
             return
         reported, interrupted = self._state.noted, self._signals.further()
@@ -478,8 +478,8 @@ class Launcher:
             view.message(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
 
     def _sum_up(self, directory: RunDirectory, teardown: Teardown) -> int:
-        status, exit_code, error = self._outcome(teardown)
-        if exit_code == BAD_CONFIGURATION:
+        status, exit_code, error = self._outcome(directory, teardown)
+        if exit_code == BAD_CONFIGURATION and not self._state.has_begun:
             directory.discard()
             self.refusal = error
             self._print(error, sys.stderr)
@@ -514,12 +514,13 @@ class Launcher:
             print(f"summary.json cannot be written: {error}; its content:", file=sys.stderr)
             print(json.dumps(summary), file=sys.stderr, flush=True)
 
-    def _outcome(self, teardown: Teardown) -> tuple[Status, int, str | None]:
+    def _outcome(self, directory: RunDirectory, teardown: Teardown) -> tuple[Status, int, str | None]:
         """2 before 1 before 4 (too few workers) before 3; then interrupted, stopped, done."""
         state = self._state
         if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
             return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
-        if state.failure is not None and state.refused is not None:
+        # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
+        if state.failure is not None and state.refused is not None and not self._is_taken_over(directory):
             return "failed", BAD_CONFIGURATION, state.refused
         request = self._signals.request
         failure = state.failure or self._lost_agent(request)

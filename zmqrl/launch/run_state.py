@@ -89,7 +89,8 @@ class RunState:
     failure: str | None = None
     """The first cause, once the run cannot continue."""
     refused: str | None = None
-    """The first error of a process that rejected the configuration; None once the run has env steps without it."""
+    """The first error of a process that rejected the configuration; None once the run has env steps without it. The
+    learner may reject it later too: it compiles its first update."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
@@ -149,7 +150,7 @@ class RunState:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the learner reported env steps or its end: from then on no refusal undoes the attempt."""
+        """Whether the learner reported env steps or its end: from then on a refusal keeps the attempt."""
         return self.ended is not None or bool(self.metrics.get("env_steps"))
 
     @property
@@ -300,7 +301,7 @@ class RunState:
             return
         self.ready.discard(event.process)
         self._last_exit[event.process] = message
-        if message.code == BAD_CONFIGURATION and not self.has_begun:
+        if message.code == BAD_CONFIGURATION and (crashed or not self.has_begun):
             self.refused = self.refused or message.cause
         if message.expected:
             self._note(event, "the run ends without a final checkpoint")

@@ -21,7 +21,7 @@ from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learning.compiled import cpu_flags
+from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.messages.agent import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
@@ -55,14 +55,23 @@ def check_executor(full: Full, executor: str) -> None:
         )
 
 
-def change_of_device(full: Full, device: str) -> ProblemReport | None:
-    """The report for a `full` that was made on another device than `device`; None: on the same, or not stored."""
-    before = _stored(full).get("device", device)
-    if before == device:
+def changes_since(full: Full, executor: str, device: str) -> ProblemReport | None:
+    """The report for a `full` that was made on another device or CPU, or with another torch; None: all are the same.
+
+    What `full` does not store, as one of 0.1 or the first of a run, is not compared.
+    """
+    before, now = _stored(full), made_with(executor, device)
+    changed = [
+        "another type of CPU" if name == "cpu" else f"{name} {before[name]} (now {value})"
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
+    if not changed:
         return None
     return ProblemReport(
-        f"full checkpoint {full.version} was made on {before}, and the learner now computes on {device}",
-        "the run continues; in single and sync its weights are not those of a run on one device",
+        f"full checkpoint {full.version} was made on other hardware or with other software than the learner now has: "
+        f"{', '.join(changed)}",
+        "the run continues; in single and sync its weights may differ from those of a run without the change",
     )
 
 

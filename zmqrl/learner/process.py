@@ -17,7 +17,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.learner.full_content import (
-    change_of_device,
+    changes_since,
     check_executor,
     load_learner,
     refill,
@@ -56,12 +56,12 @@ def main(boot: Boot) -> int:
         session.checkpoints.schedule_now()
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
-    events.send(agent.Ready())
     context = _context(algorithm, session, weights)
     _note_device(context.device, session, events, start)
     learner = _make_learner(algorithm, context, _threads(plan))
     if start.full is not None:
         load_learner(learner, start.full)
+    events.send(agent.Ready())
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
     del start, weights  # with replay the file is large
     try:
@@ -194,11 +194,12 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
 
 
 def _note_device(device: str, session: Session, events: EventPipe, start: StartState) -> None:
-    """Store what the learner computes on; reported when a learner before it computed on something else."""
+    """Store what the learner computes on; reported when a learner before it computed on or with something else."""
     session.checkpoints.device = name = "cpu" if device == "cpu" else _gpu_name(device)
-    changed = None if start.full is None else change_of_device(start.full, name)
-    if changed is not None:
-        events.send(changed)
+    executor = session.plan.config.learner.executor
+    changes = None if start.full is None else changes_since(start.full, executor, name)
+    if changes is not None:
+        events.send(changes)
 
 
 def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -> Learner:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning.executor import Batch, EagerExecutor, Executor, Update
 from zmqrl.learning.net import Net
+from zmqrl.learning.package_cache import FIX, cache_folder, check_compiler, check_first_compilation
 from zmqrl.loading import lazy
 
 if TYPE_CHECKING:
@@ -40,10 +38,8 @@ What a frozen number changes in the training is in the tensors."""
 NOISE = 1e-4
 """Of the largest gradient of a group: entries with less are not compared."""
 MOST_ROWS = 1 << 20
-FIX = "start a new run with learner.executor: eager"
-"""A resume keeps the executor."""
-
-
+UNFINISHED = "unfinished"
+"""Folder of the packages that are being written: a compilation that was killed leaves one there."""
 MANY_ROWS = 4_099
 """Of the batch that is traced: tracing takes sizes that are equal for one size, so that of rows is like no other."""
 Arguments: TypeAlias = "tuple[list[Tensor], ...]"
@@ -164,12 +160,11 @@ class CompiledExecutor(TracedExecutor):
     """Compiles each graph once; packages are kept in `cache` for later runs."""
 
     def __init__(self, net: Net, cache: Path | None = None) -> None:
-        """ConfigError when this is the first compilation on the machine, and a C++ compiler is missing."""
+        """`cache`: of this machine. ConfigError as `check_first_compilation`."""
         super().__init__(net)
         self.compare_every = COMPARE_EVERY
         self._cache = cache or cache_folder()
-        if not any(self._cache.glob("*.pt2")):
-            check_compiler()
+        check_first_compilation(self._cache)
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
         """The package of `graph`, written now if the cache has none that can be loaded."""
@@ -185,31 +180,6 @@ class CompiledExecutor(TracedExecutor):
             raise ConfigError(
                 f"learner.executor: {path}, which was compiled now, cannot be loaded: {_first_line(error)}; {FIX}"
             ) from error
-
-
-def cache_folder() -> Path:
-    """`$ZMQRL_CACHE`, else `~/.cache/zmqrl`, with the packages in `compiled`."""
-    base = os.environ.get("ZMQRL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "zmqrl")
-    return Path(base, "compiled")
-
-
-def check_compiler() -> None:
-    """ConfigError when this machine has no C++ compiler."""
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise ConfigError(
-            f"learner.executor: 'compiled' needs a C++ compiler, and {compiler!r} is missing; "
-            f"install g++ on the host of the learner, or {FIX}"
-        )
-
-
-def cpu_flags() -> str:
-    """What machine code may depend on: architecture, and instruction sets as Linux names them."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith(("flags", "Features")):
-                return f"{platform.machine()} {' '.join(sorted(line.partition(':')[2].split()))}"
-    return platform.machine()
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
@@ -234,12 +204,11 @@ def _traced(function: Callable[..., list[Tensor]], arguments: Arguments) -> Any:
 
 
 def _key(graph: Any, arguments: Arguments) -> str:
-    """Of everything that the machine code depends on."""
+    """Of everything that the machine code depends on, besides the machine."""
     layout = [[(str(t.dtype), tuple(t.shape[1:]), str(t.device)) for t in group] for group in arguments]
     constants = {name: value.tolist() for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
     constants |= {name: value.tolist() for name, value in graph.named_buffers()}
-    machine = (cpu_flags(), platform.libc_ver(), torch.get_num_threads())
-    parts = (graph.code, layout, sorted(constants.items()), version("torch"), *machine)
+    parts = (graph.code, layout, sorted(constants.items()), torch.get_num_threads())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -249,8 +218,8 @@ def _compile(graph: Any, arguments: Arguments, batch: Batch, path: Path) -> None
     state, rates, _ = arguments
     dynamic = [{0: rows} if tensor.dim() else None for tensor in batch.values()]
     exported = torch.export.export(graph, arguments, dynamic_shapes=([None] * len(state), [None] * len(rates), dynamic))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.stem}.{os.getpid()}.pt2")
+    part = path.parent / UNFINISHED / f"{path.stem}.{os.getpid()}.pt2"
+    part.parent.mkdir(parents=True, exist_ok=True)
     try:
         import torch._inductor as inductor
 

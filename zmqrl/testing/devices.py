@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVICE = "meta"
-"""Not the CPU, and there without a driver."""
+"""Not the CPU, and there without a driver. A build of torch for CPUs alone cannot index a fake tensor on `cuda`."""
 
 
 def updates_run_on_one_device(make: AlgorithmMaker) -> None:
