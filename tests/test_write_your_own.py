@@ -16,12 +16,14 @@ import yaml
 import zmqrl
 from tests.running import ROOT, environment
 from zmqrl.testing import check_algorithm
+from zmqrl.testing.probes import PROBES as ENVS
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
 PAGE = ROOT / "docs" / "algorithms" / "write-your-own.md"
 BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_\w+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN_S = 250
 MOST_LINES = 90
+PROBES = tuple(env.__name__ for env in ENVS)
 SMALL = ("replay.learning_starts=200", "evaluator.episodes=0", "run.schedule_env_steps=800")
 
 
@@ -98,6 +100,12 @@ def test_the_checks_of_the_page_pass(
 def test_the_on_policy_algorithm_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = check_algorithm(module(folder, "my_a2c", monkeypatch).A2C)
     assert any(name.startswith("InfiniteHorizon, discrete actions: learned") for name in report.passed)
+
+
+def test_normalised_observations_pass_the_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(folder, "my_a2c", monkeypatch)
+    report = check_algorithm(module(folder, "my_normalised_a2c", monkeypatch).NormalisedA2C, skip=PROBES)
+    assert "passed   a_restored_learner_continues_bit_for_bit, discrete actions\n" in str(report)
 
 
 def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
