@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.running import ROOT
+from zmqrl.algorithms.base import Algorithm
 from zmqrl.cli import reference
+from zmqrl.plugins import modules
 
 README_LINES = 200
 
@@ -27,6 +31,14 @@ def test_the_navigation_has_every_page() -> None:
     named = set(re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text()))
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert named == {page for page in pages if not page.startswith("decisions/")}
+
+
+@pytest.mark.parametrize("kind", modules("zmqrl.algorithms", Algorithm))
+def test_the_page_of_an_algorithm_links_to_its_fields(kind: str) -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE)
+    assert f"algorithm, kind: {kind}" in headings
+    _, _, section = (ROOT / "docs" / "algorithms" / f"{kind}.md").read_text().partition("\n## Configuration\n")
+    assert f"](../configuration.md#algorithm-kind-{kind})" in section
 
 
 def test_the_page_of_commands_is_that_of_the_commands() -> None:

@@ -1,4 +1,4 @@
-"""The algorithm of docs/algorithms/write-your-own.md runs as it is, with the same bits in single, sync and a resume."""
+"""The algorithms of docs/algorithms/write-your-own.md run as they are, with the same bits in single, sync, a resume."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ import yaml
 import zmqrl
 from tests.running import ROOT, environment
 from zmqrl.testing import check_algorithm
+from zmqrl.testing.probes import PROBES as ENVS
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
 PAGE = ROOT / "docs" / "algorithms" / "write-your-own.md"
-BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_(?:sac|a2c)\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_\w+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN_S = 250
 MOST_LINES = 90
+PROBES = tuple(env.__name__ for env in ENVS)
 SMALL = ("replay.learning_starts=200", "evaluator.episodes=0", "run.schedule_env_steps=800")
 
 
@@ -58,22 +60,24 @@ def module(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
     return importlib.import_module(name)
 
 
-def test_it_is_short_and_uses_public_names(folder: Path) -> None:
-    text = (folder / "my_sac.py").read_text()
-    assert len(text.splitlines()) <= MOST_LINES
-    assert not re.search(r"import .*\b_|\._[a-z]", text), "private names"
+def test_they_are_short_and_use_public_names(folder: Path) -> None:
+    for path in folder.glob("my_*.py"):
+        text = path.read_text()
+        assert len(text.splitlines()) <= MOST_LINES
+        assert not re.search(r"import .*\b_|\._[a-z]", text), "private names"
 
 
-def test_single_sync_and_a_resume_have_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["my_sac", "my_drqn"])
+def test_single_sync_and_a_resume_have_the_same_bits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launched in this process, which has torch."""
-    module(folder, "my_sac", monkeypatch)
+    module(folder, name, monkeypatch)
     monkeypatch.chdir(folder)
     given = {key: yaml.safe_load(value) for key, value in (pair.split("=") for pair in SMALL)}
     whole, half = ({**given, "run.total_env_steps": env_steps} for env_steps in (800, 400))
-    single = zmqrl.train("my_sac.yaml", run_dir="run-single", mode="single", **whole)
-    zmqrl.train("my_sac.yaml", run_dir="run-sync", mode="sync", workers=2, **half)
+    single = zmqrl.train(f"{name}.yaml", run_dir="run-single", mode="single", **whole)
+    zmqrl.train(f"{name}.yaml", run_dir="run-sync", mode="sync", workers=2, **half)
     sync = zmqrl.resume("run-sync", run__total_env_steps=800)
-    assert single.updates == sync.updates and single.updates > 200
+    assert single.updates == sync.updates and single.updates > 100
     assert single.weights_sha256 == sync.weights_sha256
 
 
@@ -96,6 +100,18 @@ def test_the_checks_of_the_page_pass(
 def test_the_on_policy_algorithm_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = check_algorithm(module(folder, "my_a2c", monkeypatch).A2C)
     assert any(name.startswith("InfiniteHorizon, discrete actions: learned") for name in report.passed)
+
+
+def test_normalised_observations_pass_the_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(folder, "my_a2c", monkeypatch)
+    report = check_algorithm(module(folder, "my_normalised_a2c", monkeypatch).NormalisedA2C, skip=PROBES)
+    assert "passed   a_restored_learner_continues_bit_for_bit, discrete actions\n" in str(report)
+
+
+def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = check_algorithm(module(folder, "my_drqn", monkeypatch).DRQN)
+    learned = {name.partition(",")[0] for name in report.passed if "learned within" in name}
+    assert learned == {"Identity", "InfiniteHorizon", "Memory"}
 
 
 def test_the_on_policy_algorithm_runs_in_async(folder: Path) -> None:

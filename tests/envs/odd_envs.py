@@ -84,6 +84,25 @@ class Offset(Walker):
         self.action_space = spaces.Discrete(3, start=start)
 
 
+class Frames(Offset):
+    """The same as grey images `[8, 8]`: single frames, as those of a camera."""
+
+    def __init__(self) -> None:
+        super().__init__(start=0)
+        self.observation_space = spaces.Box(0, 255, (8, 8), np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return self._frame(obs), info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return self._frame(obs), *rest
+
+    def _frame(self, obs: Any) -> Any:
+        return np.outer(np.linspace(0, 255 * obs[0], 8), np.linspace(0, obs[1], 8)).astype(np.uint8)
+
+
 class Stateful(gym.Env[Any, Any]):
     """Draws noise in every step, and can be put into any state it was in; `form`: array, bytes, or what is refused."""
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,18 +10,27 @@ import pytest
 pytest.importorskip("ale_py", reason="ale_py is not installed")
 pytest.importorskip("cv2", reason="opencv is not installed")
 
-from zmqrl.acting.base import Policy
+from zmqrl.acting.base import NO_STATE, Policy, State
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.evaluator.evaluation import Evaluation
+from zmqrl.launch.configure import load_config
+from zmqrl.launch.plan_run import plan_run
 
 
-def section(game: str = "Breakout", **arguments: Any) -> EnvSection:
+def section(game: str = "Breakout", frame_stack: int = 1, **arguments: Any) -> EnvSection:
     made = {"frameskip": 1, "repeat_action_probability": 0.0}
     wrappers = ({"zmqrl.envs.atari:Atari": arguments},)
-    return EnvSection(id=f"ALE/{game}-v5", num_envs=2, kwargs=made, wrappers=wrappers, max_episode_steps=500)
+    return EnvSection(
+        id=f"ALE/{game}-v5",
+        num_envs=2,
+        kwargs=made,
+        wrappers=wrappers,
+        frame_stack=frame_stack,
+        max_episode_steps=500,
+    )
 
 
 def test_images_are_a_stack_and_the_same_seed_gives_the_same_bits() -> None:
@@ -43,6 +54,32 @@ def test_the_newest_frame_is_the_last() -> None:
     assert (after[:3] == before[1:]).all() and (after[3] != before[3]).any()
 
 
+@pytest.mark.parametrize("episodic_life", [False, True])
+def test_frames_that_the_run_stacks_are_the_stack_of_the_wrapper(episodic_life: bool) -> None:
+    stacked = section(episodic_life=episodic_life)
+    single = section(frame_stack=4, stack=1, episodic_life=episodic_life)
+    assert make_single(section(stack=1)).observation_space.shape == (84, 84)
+    specs = [probe(each) for each in (stacked, single)]
+    assert specs[0].observation == specs[1].observation and specs[1].observation.is_image
+    envs = [make_vector_env(each, spec, "sync", 1, 0) for each, spec in zip((stacked, single), specs, strict=True)]
+    assert (envs[0].start() == envs[1].start()).all()
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(300):
+        actions = random_actions(specs[0], 2, rng)
+        rows = [env.step(actions) for env in envs]
+        assert all(one.tobytes() == other.tobytes() for one, other in zip(*rows, strict=True))
+        ends += int((rows[0].terminated | rows[0].truncated).sum())
+    assert ends > 2 or not episodic_life
+    for env in envs:
+        env.close()
+
+
+def test_the_preset_stores_each_frame_once(tmp_path: Path) -> None:
+    plan = plan_run(load_config("pong-ppo"), tmp_path / "run", time.time())
+    assert plan.env.observation.shape == (4, 42, 42)
+    assert next(column.shape for column in plan.columns if column.name == "obs") == (64 + 4, 4, 42, 42)
+
+
 def test_the_loss_of_a_life_ends_an_episode_and_scores_are_of_whole_games() -> None:
     lives, whole = make_single(section(episodic_life=True)), make_single(section())
     lengths = [_length(lives, seed) for seed in (1, 1, 1, 1, 1)]
@@ -61,7 +98,7 @@ class Firing(Policy):
     def act(self, *_: Any) -> Any:
         raise AssertionError
 
-    def act_greedily(self, obs: Any) -> Any:
+    def act_greedily(self, obs: Any, state: State = NO_STATE) -> Any:
         return np.ones(len(obs), np.int64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,36 @@ from zmqrl.config.load import presets
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.write import export
 from zmqrl.launch.policies import exported_of
-from zmqrl.types import Version
+from zmqrl.types import EnvSpec, Version
 
 STEPS = 4
+
+FRAMES: Mapping[str, Any] = {
+    "env__id": "tests.envs.odd_envs:Frames",
+    "env__frame_stack": 3,
+    "network__kind": "cnn",
+    "network__channels": [4],
+    "network__kernels": [3],
+    "network__strides": [2],
+}
 
 
 @pytest.mark.parametrize("preset", presets())
 def test_preset(preset: str, tmp_path: Path) -> None:
     if (extra := missing_extra(preset)) is not None:
         pytest.skip(f"needs the extra {extra}")
+    exports_act_as_the_policy(preset, tmp_path)
+
+
+def test_stacks_of_frames_are_the_image_of_a_cnn(tmp_path: Path) -> None:
+    run, env = exports_act_as_the_policy("cartpole-ppo", tmp_path, **FRAMES)
+    assert (env.observation.shape, env.observation.is_image) == ((3, 8, 8), True)
+    assert len(zmqrl.evaluate(zmqrl.load_policy(run), episodes=3).returns) == 3
+
+
+def exports_act_as_the_policy(preset: str, tmp_path: Path, **overrides: Any) -> tuple[Path, EnvSpec]:
     run = tmp_path / "run"
-    _, env, weights = store_run(preset, run)
+    _, env, weights = store_run(preset, run, **overrides)
     DirectoryStore(str(run / "checkpoints"), 8).save(Version(0, 9), perturbed(weights, 1), {})
     for form in ("onnx", "numpy"):
         export(tmp_path / form, form, *exported_of(run, "last"))
@@ -53,3 +73,4 @@ def test_preset(preset: str, tmp_path: Path) -> None:
     one = row_of(obs, 0)
     np.testing.assert_allclose(exported["numpy"](one), expected(one), rtol=1e-4, atol=1e-5)
     assert len((tmp_path / "numpy" / "policy.py").read_text().splitlines()) <= 100
+    return run, env

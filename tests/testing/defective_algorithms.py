@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -64,13 +64,16 @@ class SoundLearner(ReplayLearner):
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         with torch.no_grad():
-            following = self.net("q", batch["next_obs"], target=True).max(1).values
+            following = self.following(batch["next_obs"]).max(1).values
             target = batch["n_step_return"] + batch["discount"] * following + 0.01 * self.drawn(batch)
         q = self.net("q", batch["obs"]).gather(1, batch["action"].unsqueeze(1)).squeeze(1)
         loss = self.scale(batch) * (q - target).square().mean()
         self.net.step("q", loss)
         self.net.update_targets(self.config.tau)
         return {"loss": loss}
+
+    def following(self, obs: Tensor) -> Tensor:
+        return self.net("q", obs, target=True)
 
     def drawn(self, batch: Batch) -> Tensor:
         return batch["noise"]
@@ -82,13 +85,20 @@ class SoundLearner(ReplayLearner):
 Sound.learner_kind = SoundLearner
 
 
-class Aliasing(SoundLearner):
-    """The target network is the network."""
+class Copying(SoundLearner):
+    """The target network is set to the network after each update."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.net.tensors["q.target"] = self.net.tensors["q.parameters"]
-        self.net._own = self.net._now = self.net._views(self.net.tensors)
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        results = super().train(batch)
+        self.net.update_targets()
+        return results
+
+
+class Unread(SoundLearner):
+    """`target=True` is missing: the following values are those of the network itself."""
+
+    def following(self, obs: Tensor) -> Tensor:
+        return self.net("q", obs)
 
 
 class Forgetful(SoundLearner):

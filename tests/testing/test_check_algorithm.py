@@ -27,7 +27,8 @@ ON_POLICY = [
     (defective.OtherLogProbs, "stored_log_probs_are_those_of_the_acting_version"),
 ]
 OFF_POLICY = [
-    (defective.Aliasing, "a_target_network_lags"),
+    (defective.Copying, "a_target_network_lags"),
+    (defective.Unread, "a_target_network_is_read"),
     (defective.Forgetful, "a_restored_learner_continues_bit_for_bit"),
     (defective.GlobalRandom, "training_is_deterministic"),
     (defective.FrozenSchedule, "recorded_updates_are_the_eager_ones"),

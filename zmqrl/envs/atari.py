@@ -10,13 +10,16 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import AtariPreprocessing
 
+from zmqrl.types import Array
+
 FIRE = "FIRE"
 
 
 class Atari(gym.Wrapper[Any, Any, Any, Any]):
     """No-op starts, frame skip with maximum, grey images of 84x84, a stack of frames, reward clip, fire at a start.
 
-    The env is made with `frameskip: 1`. Observations are uint8 `[stack, size, size]`, the newest frame last.
+    The env is made with `frameskip: 1`. Observations are uint8 `[stack, size, size]`, the newest frame last. With
+    `stack: 1` they are single frames `[size, size]` for `env.frame_stack`, which stores each frame once.
     """
 
     def __init__(
@@ -36,7 +39,8 @@ class Atari(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(AtariPreprocessing(env, noop_max, frame_skip, size))
         self._frames = np.zeros((stack, size, size), np.uint8)
-        self.observation_space = spaces.Box(0, 255, self._frames.shape, np.uint8)
+        shape = self._frames.shape if stack > 1 else (size, size)
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         meanings: list[str] = env.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
         self._fire = meanings.index(FIRE) if fire_reset and FIRE in meanings else None
         self._clip, self._episodic = clip_reward, episodic_life
@@ -61,7 +65,7 @@ class Atari(gym.Wrapper[Any, Any, Any, Any]):
                 frame, info = self.env.reset(seed=seed)
         self._frames[:] = frame
         self._lives = self._count_lives()
-        return self._frames.copy(), info
+        return self._observation(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """`frame_skip` frames with one action."""
@@ -74,7 +78,10 @@ class Atari(gym.Wrapper[Any, Any, Any, Any]):
             lost = lives < self._lives
         self._lives = lives
         gain = float(np.sign(float(reward))) if self._clip else float(reward)
-        return self._frames.copy(), gain, bool(terminated) or lost, bool(truncated), info
+        return self._observation(), gain, bool(terminated) or lost, bool(truncated), info
+
+    def _observation(self) -> Array:
+        return self._frames.reshape(self.observation_space.shape).copy()
 
     def _count_lives(self) -> int:
         return int(self.env.unwrapped.ale.lives())  # type: ignore[attr-defined]

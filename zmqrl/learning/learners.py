@@ -19,9 +19,10 @@ from zmqrl.loading import lazy
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
+from zmqrl.ops.returns import sequence_priorities
 from zmqrl.random_streams import stream
-from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
-from zmqrl.replay.spec import ReplaySpec
+from zmqrl.replay.base import AnySample, Replay, SegmentBatch, SequenceSample
+from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ else:
     torch = lazy("torch")
 
 PRIORITY = "priority"
-"""Of the results of an update: |TD error| `[B]`, for prioritised replay; no metric."""
+"""Of the results of an update, for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
+`[B, length]`. No metric."""
 OBSERVED = frozenset({"obs", "next_obs"})
 """Columns of a sample that the network sees."""
 
@@ -162,10 +164,10 @@ class NetLearner(BaseLearner):
 
 
 class ReplayLearner(NetLearner, OffPolicyLearner):
-    """One sample of replay per update. The configuration has `batch_size` and `gamma`."""
+    """One sample of replay per update. The configuration has `batch_size`, and for transitions `gamma`."""
 
     def noise(self) -> Mapping[str, tuple[int, ...]]:
-        """Standard normal numbers that `train` needs for each row: name and shape of one row's."""
+        """Standard normal numbers that `train` needs: name, and shape of those of one transition or sequence."""
         return {}
 
     def variant(self, number: int) -> Mapping[str, bool]:
@@ -189,23 +191,33 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
             sample = self.sample(replay, number)
             results = self.run(self.batch(sample, progress, number), rates, **self.variant(number))
             if PRIORITY in results:
-                replay.set_priorities(sample, results[PRIORITY].cpu().numpy())
+                self._prioritise(replay, sample, results[PRIORITY].cpu().numpy())
         return LearnResult(updates, self.measured(results))
 
-    def sample(self, replay: Replay, number: int) -> ReplaySample:
-        """The rows of update `number`."""
-        return replay.sample(self.config.batch_size, self.algorithm.replay().n_step, self.config.gamma, number)
+    def sample(self, replay: Replay, number: int) -> AnySample:
+        """What update `number` trains on: transitions, or sequences if `Algorithm.replay` has a length."""
+        spec, size = self.algorithm.replay(), self.config.batch_size
+        if spec.length:
+            return replay.sample_sequences(size, number)
+        return replay.sample(size, spec.n_step, self.config.gamma, number)
 
-    def batch(self, sample: ReplaySample, progress: Progress, number: int) -> dict[str, Tensor]:
+    def batch(self, sample: AnySample, progress: Progress, number: int) -> dict[str, Tensor]:
         """What `train` receives: the sample's columns, `noise` and `numbers`. Observations are network inputs."""
-        columns = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
         batch = {
-            name: (self.observations if name in OBSERVED else self.tensor)(getattr(sample, name)) for name in columns
+            name: (self.observations if name in OBSERVED else self.tensor)(column)
+            for name, column in sample.columns.items()
         }
         random = stream(self.context.seed, "update", index=number)
         for name, shape in self.noise().items():
             batch[name] = self.tensor(random.standard_normal((len(sample.rows), *shape)))
         return batch | self.scalars(progress)
+
+    def _prioritise(self, replay: Replay, sample: AnySample, delta: Array) -> None:
+        """Of a sequence a mixture of those of its rows (`Prioritised.max_share`)."""
+        if isinstance(sample, SequenceSample):
+            settings = self.algorithm.replay().prioritised or Prioritised()
+            delta = sequence_priorities(delta.T, sample.mask[-delta.shape[1] :], settings.max_share)
+        replay.set_priorities(sample, delta)
 
 
 class BatchLearner(NetLearner, OnPolicyLearner):

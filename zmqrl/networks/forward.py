@@ -62,6 +62,7 @@ def unroll(
     Returns:
         The output `[L, B, ...]`, and the states after the last row.
     """
+    x = x if x.is_floating_point() else x.float()
     length, batch = x.shape[:2]
     after = dict(state)
     for layer in layers:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 import numpy as np
 
 from zmqrl.replay.observations import Observations, stack_depth
-from zmqrl.types import Array, SegmentMeta, SlotRef
+from zmqrl.types import ACTING_STATE, Array, SegmentMeta, SlotRef
 
 __all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta", "SequenceSample"]
+
+NOT_TRAINED = ("rows", "generations", "extras", "state")
+"""Fields of a sample that are names, or hold columns by name."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class ReplaySample:
     generations: Array
     extras: Mapping[str, Array]
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """What is trained on, `[B, ...]` by name: the extra columns, and all else but `rows` and `generations`."""
+        return _columns(self)
+
 
 @dataclass(frozen=True)
 class SequenceSample:
@@ -77,8 +85,24 @@ class SequenceSample:
     rows: Array
     generations: Array
 
+    @property
+    def columns(self) -> dict[str, Array]:
+        """What is trained on, by name: as that of `ReplaySample`, and `state.<name> [C, size]`.
+
+        Sequences come first, as rows do in a batch of transitions: `obs [C, R + 1, ...]`, `action [C, R, ...]`.
+        """
+        columns = _columns(self)
+        weight = columns.pop("weight")
+        sequences = {name: np.ascontiguousarray(column.swapaxes(0, 1)) for name, column in columns.items()}
+        return {**sequences, "weight": weight, **{ACTING_STATE + name: state for name, state in self.state.items()}}
+
 
 AnySample: TypeAlias = ReplaySample | SequenceSample
+
+
+def _columns(sample: AnySample) -> dict[str, Array]:
+    own = {field.name: getattr(sample, field.name) for field in fields(sample) if field.name not in NOT_TRAINED}
+    return {**sample.extras, **own}
 
 
 class Replay(ABC):

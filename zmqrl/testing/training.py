@@ -31,6 +31,8 @@ LOG_PROB = "log_prob"
 """The extra column of heads that store the log-probability of the action."""
 TARGET = "target."
 """Prefix of the tensors of target networks in `state`."""
+DRAWS, FIRST_DRAW = 3, 5
+"""Random values of a target network, of which one has to have an effect; index of the first one's stream."""
 
 
 def rows_that_reset_are_not_trained(make: AlgorithmMaker) -> None:
@@ -57,8 +59,9 @@ def a_truncation_bootstraps(make: AlgorithmMaker) -> None:
     slots["terminated"][...] = False
     changed = _with_other_ends(one, slots)
     first, second = (_after(made, held, MANY_UPDATES) for made, held in ((one, slots), (other, changed)))
-    differs = any(first[name].tobytes() != second[name].tobytes() for name in first)
-    assert differs, "the last observations of truncated episodes have no effect: a truncation is trained as termination"
+    assert not _is_equal(first, second), (
+        "the last observations of truncated episodes have no effect: a truncation is trained as termination"
+    )
 
 
 def a_termination_has_no_value_after_it(make: AlgorithmMaker) -> None:
@@ -87,6 +90,26 @@ def a_target_network_lags(make: AlgorithmMaker) -> None:
         if any(not np.array_equal(now[name], now[name.removeprefix(TARGET)]) for name in targets):
             return
     raise AssertionError("the target networks are always equal to the networks that are trained")
+
+
+def a_target_network_is_read(make: AlgorithmMaker) -> None:
+    """For each tower that `state` holds as `target.<tower>`, other values of it lead to other updates."""
+    algorithm = make()
+    state = algorithm.learner(context_of(algorithm)).state()
+    towers = sorted({name.split(".")[1] for name in state if name.startswith(TARGET)})
+    if not towers:
+        return
+    slots = acted(algorithm, SEED)
+    expected = _from_other_target(algorithm, slots, "", 0)
+    unread = [
+        tower
+        for tower in towers
+        if all(_is_equal(expected, _from_other_target(algorithm, slots, tower, draw)) for draw in range(DRAWS))
+    ]
+    assert not unread, (
+        f"no update reads the target network of {', '.join(unread)}: a loss without `target=True` reads the network "
+        "that is trained; a tower that needs no target belongs to a group without one"
+    )
 
 
 def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
@@ -124,8 +147,7 @@ def stored_log_probs_are_those_of_the_acting_version(make: AlgorithmMaker) -> No
     rng = stream(SEED, "testing", index=4)
     shifted = slots[LOG_PROB] + 0.1 * rng.normal(size=slots[LOG_PROB].shape).astype(np.float32)
     first, second = _after(one, slots), _after(other, {**slots, LOG_PROB: shifted})
-    differs = any(first[name].tobytes() != second[name].tobytes() for name in first)
-    assert differs, "the stored log-probabilities have no effect"
+    assert not _is_equal(first, second), "the stored log-probabilities have no effect"
 
 
 def _after(algorithm: Algorithm, slots: Mapping[str, Array], updates: int = UPDATES) -> dict[str, Array]:
@@ -133,6 +155,22 @@ def _after(algorithm: Algorithm, slots: Mapping[str, Array], updates: int = UPDA
     learner = algorithm.learner(context_of(algorithm))
     learn(algorithm, learner, slots, updates=updates)
     return _everything(learner)
+
+
+def _from_other_target(algorithm: Algorithm, slots: Mapping[str, Array], tower: str, draw: int) -> dict[str, Array]:
+    """What a new learner holds after one round, but targets; that of `tower` had random values before the round."""
+    learner = algorithm.learner(context_of(algorithm))
+    state, rng = learner.state(), stream(SEED, "testing", index=FIRST_DRAW + draw)
+    for name, array in state.items():
+        if name.startswith(TARGET) and name.split(".")[1] == tower:
+            state[name] = np.asarray(array + rng.normal(size=array.shape), array.dtype)
+    learner.load_state(learner.weights(), state)
+    learn(algorithm, learner, slots)
+    return {name: array for name, array in _everything(learner).items() if not name.startswith(TARGET)}
+
+
+def _is_equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def _everything(learner: BaseLearner) -> dict[str, Array]:
@@ -152,6 +190,7 @@ TRAINING = (
     a_truncation_bootstraps,
     a_termination_has_no_value_after_it,
     a_target_network_lags,
+    a_target_network_is_read,
     recorded_updates_are_the_eager_ones,
     a_new_version_replaces_the_old_one,
     stored_log_probs_are_those_of_the_acting_version,

@@ -1,0 +1,131 @@
+"""What a learner receives of replay: transitions or sequences with their extras, and what becomes of its priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.algorithms.base import Algorithm
+from zmqrl.config.sections import NetworkSection
+from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, ReplayLearner
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.ops.returns import sequence_priorities
+from zmqrl.replay.base import AnySample
+from zmqrl.replay.segment_replay import SegmentReplay, build_replay
+from zmqrl.replay.spec import Prioritised, ReplaySpec
+from zmqrl.testing.algorithm import DISCRETE, VECTOR
+from zmqrl.testing.experience import SEED, SEGMENTS, acted, context_of, progress_at
+from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, SegmentId, SegmentMeta, SlotRef, Version
+
+STEPS, ENVS, SIZE = 16, 2, 5
+CORE = "q.gru"
+TRANSITIONS = ReplaySpec(n_step=2)
+SEQUENCES = ReplaySpec(length=6, burn_in=2, stride=4, prioritised=Prioritised(max_share=0.5))
+
+
+@dataclass(frozen=True)
+class Settings:
+    spec: ReplaySpec = TRANSITIONS
+    learning_rate: float = 1e-3
+    gamma: float = 0.9
+    batch_size: int = 7
+
+
+class Recurrent(Algorithm):
+    Config: ClassVar[type[Settings]] = Settings
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
+    on_policy: ClassVar[bool] = False
+    config: Settings
+
+    def network(self) -> NetworkSpec:
+        core, last = LayerSpec("gru", CORE, 3, SIZE), LayerSpec("linear", "q.0", SIZE, self.env.action.n)
+        return NetworkSpec((("q", (core, last)),))
+
+    def acting(self) -> ActingSpec:
+        extras = (ColumnSpec("log_prob", "float32", (self.segment_steps, self.num_envs)),)
+        state, layers = (ActingState(CORE, SIZE),), self.network().tower("q")
+        action, obs = self.env.action, self.env.observation
+        return ActingSpec(layers, "categorical", action, obs, extras, state=state, state_every=4)
+
+    def replay(self) -> ReplaySpec:
+        return self.config.spec
+
+    def learner(self, context: LearnerContext) -> Recording:
+        return Recording(self, context, [Group("q")])
+
+
+class Recording(ReplayLearner):
+    """Keeps its batch; the errors are numbers of it."""
+
+    seen: Mapping[str, Tensor]
+
+    def noise(self) -> Mapping[str, tuple[int, ...]]:
+        return {"noise": (3,)}
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        self.seen = batch
+        self.net.step("q", self.net("q", batch["obs"].reshape(-1, 3)).square().mean())
+        return {PRIORITY: batch["log_prob"][:, -6:] if self.config.spec.length else batch["log_prob"]}
+
+
+class Watched(SegmentReplay):
+    given: list[Array]
+
+    def set_priorities(self, sample: AnySample, priorities: Array) -> None:
+        self.given = [priorities]
+        super().set_priorities(sample, priorities)
+
+
+def updated(spec: ReplaySpec) -> tuple[Recording, Watched]:
+    """A learner after one update."""
+    algorithm = Recurrent(Settings(spec), NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS)
+    slots = acted(algorithm, SEED)
+    replay = Watched(slots, SEGMENTS, SEED, spec)
+    for slot in range(SEGMENTS):
+        replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(slot, 0, 0), Version(0, 0), STEPS))
+    learner = algorithm.learner(context_of(algorithm))
+    learner.update(replay, 1, progress_at())
+    return learner, replay
+
+
+def is_seen(learner: Recording, expected: Mapping[str, Array]) -> None:
+    assert learner.seen.keys() == {*expected, "noise"}
+    for name, column in expected.items():
+        found = learner.seen[name]
+        assert found.is_contiguous() and found.dtype.is_floating_point == (column.dtype.kind == "f"), name
+        assert np.array_equal(found.numpy(), column.astype(found.numpy().dtype)), name
+    assert learner.seen["noise"].shape == (7, 3)
+
+
+def test_a_batch_of_transitions_has_their_extras() -> None:
+    learner, replay = updated(TRANSITIONS)
+    sample = replay.sample(7, 2, 0.9, 0)
+    names = ("obs", "action", "n_step_return", "next_obs", "discount", "weight")
+    is_seen(learner, {"log_prob": sample.extras["log_prob"], **{name: getattr(sample, name) for name in names}})
+    assert np.array_equal(replay.given[0], sample.extras["log_prob"])
+
+
+def test_a_batch_of_sequences_has_their_states_resets_and_extras() -> None:
+    learner, replay = updated(SEQUENCES)
+    fresh = build_like(replay)
+    sample = fresh.sample_sequences(7, 0)
+    names = ("obs", "action", "reward", "terminated", "truncated", "valid", "reset", "mask")
+    expected = {name: getattr(sample, name).swapaxes(0, 1) for name in names}
+    expected |= {"log_prob": sample.extras["log_prob"].T, "weight": sample.weight, f"state.{CORE}": sample.state[CORE]}
+    is_seen(learner, expected)
+    assert learner.seen["obs"].shape == (7, 9, 3) and learner.seen["mask"].shape == (7, 8)
+    mixed = sequence_priorities(sample.extras["log_prob"], sample.mask, 0.5)
+    np.testing.assert_allclose(replay.given[0], mixed, rtol=1e-6)
+
+
+def build_like(replay: SegmentReplay) -> SegmentReplay:
+    """With the same segments, and no priorities yet."""
+    fresh = build_replay(replay._columns, SEGMENTS * STEPS * ENVS, SEED, SEQUENCES)
+    for ref, meta in replay.held():
+        fresh.add(ref, meta)
+    return fresh
