@@ -24,6 +24,7 @@ from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning.base import LearnerContext
 from zmqrl.networks.initial import initial_weights
+from zmqrl.ops.policies import tanh_gaussian
 from zmqrl.replay.base import ReplaySample
 from zmqrl.types import EnvSpec, SpaceSpec
 
@@ -166,7 +167,50 @@ def sac(rows: int, device: str) -> dict[str, Call]:
     for executor in EXECUTORS:
         learner = algorithm.learner(LearnerContext(weights, device, executor=executor))
         calls[executor] = replayed(learner, drawn, ("actor", "critics", "log_temperature"))
+    calls["torch.optim"] = sac_with_modules(tensors(drawn, device), algorithm.config)
     return calls
+
+
+def sac_with_modules(batch: dict[str, Tensor], config: SACConfig) -> Call:
+    """As a script would write it; the noise is drawn before, as for the executors."""
+    obs, next_obs = batch["obs"], batch["next_obs"]
+    actor = mlp(OBS, 256, 256, 2 * ACTIONS, activation=nn.ReLU).to(obs.device)
+    critics, targets = (
+        nn.ModuleList(mlp(OBS + ACTIONS, 256, 256, 1, activation=nn.ReLU) for _ in range(2)).to(obs.device)
+        for _ in range(2)
+    )
+    targets.load_state_dict(critics.state_dict())
+    log_temperature = torch.zeros((), device=obs.device, requires_grad=True)
+    groups: tuple[Any, ...] = (actor.parameters(), critics.parameters(), [log_temperature])
+    by_actor, by_critics, by_temperature = (torch.optim.Adam(group, lr=RATE) for group in groups)
+    noise, next_noise = (torch.randn(len(obs), ACTIONS, device=obs.device) for _ in range(2))
+
+    def step(adam: torch.optim.Adam, loss: Tensor) -> None:
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+    def least(of: nn.ModuleList, seen: Tensor, action: Tensor) -> Tensor:
+        values = torch.cat([critic(torch.cat((seen, action), 1)) for critic in of], 1)
+        return values.min(1).values
+
+    def update() -> None:
+        action, log_prob = tanh_gaussian(actor(obs), noise)
+        temperature = log_temperature.detach().exp()
+        step(by_temperature, -(log_temperature * (log_prob.detach() - ACTIONS)).mean())
+        with torch.no_grad():
+            next_action, next_log_prob = tanh_gaussian(actor(next_obs), next_noise)
+            next_value = least(targets, next_obs, next_action) - temperature * next_log_prob
+            target = batch["n_step_return"] + batch["discount"] * next_value
+        taken = torch.cat((obs, batch["action"]), 1)
+        errors = [(critic(taken).squeeze(1) - target).square().mean() for critic in critics]
+        step(by_critics, 0.5 * (errors[0] + errors[1]))
+        step(by_actor, (temperature * log_prob - least(critics, obs, action)).mean())
+        with torch.no_grad():
+            for follower, parameter in zip(targets.parameters(), critics.parameters(), strict=True):
+                follower.lerp_(parameter, config.target_tau)
+
+    return update
 
 
 def replayed(learner: Any, drawn: ReplaySample, groups: tuple[str, ...]) -> Call:

@@ -24,7 +24,7 @@ class Residual(nn.Module):
 
 
 class ImageAndVector(nn.Module):
-    """Convolutions over the part `image` beside the part `vector` of a Dict."""
+    """Convolutions over the part `image` beside the part `vector` of a Dict, LayerNorm, a residual block, BatchNorm."""
 
     def __init__(self, observation_space: spaces.Dict, channels: int = 4) -> None:
         super().__init__()
@@ -34,11 +34,13 @@ class ImageAndVector(nn.Module):
         with torch.no_grad():
             size = self.convolutions(torch.zeros(1, *image.shape)).shape[1]
         self.norm = nn.LayerNorm(size + vector.shape[0])
-        self.last = nn.Sequential(nn.Linear(size + vector.shape[0], 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.first = nn.Linear(size + vector.shape[0], 16)
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.SiLU(), nn.Linear(16, 16, bias=False))
+        self.last = nn.Sequential(nn.BatchNorm1d(16), nn.ReLU())
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        both = torch.cat((self.convolutions(obs["image"]), obs["vector"]), 1)
-        features: Tensor = self.last(self.norm(both))
+        x = self.first(self.norm(torch.cat((self.convolutions(obs["image"]), obs["vector"]), 1)))
+        features: Tensor = self.last(x + self.block(x))
         return features
 
 

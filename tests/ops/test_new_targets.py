@@ -1,8 +1,11 @@
-"""Targets and losses against slow definitions, term by term."""
+"""Targets and losses against frozen numbers, and against slow definitions, term by term."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,15 @@ import torch
 
 from zmqrl.algorithms.qrdqn import quantile_huber
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical, tanh_gaussian
-from zmqrl.ops.returns import q_lambda_returns
+from zmqrl.ops.returns import generalised_advantages, q_lambda_returns
 from zmqrl.types import Array
 
+ORACLES = Path(__file__).parents[1] / "oracles"
 STEPS, ENVS, GAMMA = 9, 6, 0.9
+
+
+def oracle(name: str) -> Any:
+    return json.loads((ORACLES / f"{name}.json").read_text())
 
 
 def segment(seed: int) -> dict[str, Array]:
@@ -56,6 +64,28 @@ def test_q_lambda_returns(seed: int, lambda_: float) -> None:
             assert returns[t, e] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("lambda_", ["0.0", "0.65", "1.0"])
+def test_q_lambda_returns_are_the_frozen_ones(lambda_: str) -> None:
+    given = oracle("q_lambda")
+    names = ("reward", "next_best", "terminated", "truncated", "valid")
+    found = q_lambda_returns(*(np.array(given[name]) for name in names), given["gamma"], float(lambda_))
+    np.testing.assert_allclose(found, given["returns"][lambda_], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", oracle("lambda_returns")["cases"])
+def test_lambda_returns_are_those_of_rlax(case: dict[str, Any]) -> None:
+    """Of PQN, and of PPO's values. Rewards and values times the product of all discounts before: then gamma is 1."""
+    reward, discount, value, expected = (np.array(case[n])[:, None] for n in ("reward", "discount", "value", "returns"))
+    product = np.cumprod(np.concatenate((np.ones((1, 1)), discount)), axis=0)
+    reward, value, expected = reward * product[:-1], value * product[1:], expected * product[:-1]
+    no = np.zeros(reward.shape, bool)
+    returns = q_lambda_returns(reward, value, no, no, ~no, 1.0, case["lambda"])
+    np.testing.assert_allclose(returns, expected, rtol=1e-5)
+    values = np.concatenate((np.full((1, 1), 7.0), value))
+    advantage = generalised_advantages(reward, values, no, no, ~no, 1.0, case["lambda"])
+    np.testing.assert_allclose(advantage + values[:-1], expected, rtol=1e-5)
+
+
 def test_q_lambda_returns_refuse_other_shapes() -> None:
     s = segment(0)
     with pytest.raises(ValueError, match="must have the shape of reward"):
@@ -74,6 +104,23 @@ def test_quantile_huber() -> None:
                 huber = 0.5 * u * u if abs(u) <= 1 else abs(u) - 0.5
                 expected += abs((i + 0.5) / 5 - (u < 0)) * huber / 3
         assert found[row] == pytest.approx(expected, rel=1e-12)
+
+
+def test_quantile_huber_is_the_frozen_one() -> None:
+    given = oracle("quantile_huber")
+    for case, loss in zip(given["cases"], given["losses"], strict=True):
+        quantiles, target = (torch.tensor([case[name]], dtype=torch.float64) for name in ("quantiles", "target"))
+        assert float(quantile_huber(quantiles, target)) == pytest.approx(loss, rel=1e-12)
+
+
+def test_masked_choices_are_the_frozen_ones() -> None:
+    given = oracle("choices")
+    logits = masked(torch.tensor(given["logits"], dtype=torch.float64), torch.tensor(given["mask"]))
+    one, several = (torch.tensor(given[name]) for name in ("one", "several"))
+    found = {"one": categorical(logits, one), "several": multi_categorical(logits, several, tuple(given["sizes"]))}
+    for name, tensors in found.items():
+        for what, tensor in zip(("log_prob", "entropy"), tensors, strict=True):
+            np.testing.assert_allclose(tensor.numpy(), given[f"{name}_{what}"], rtol=1e-10, atol=1e-12, err_msg=name)
 
 
 def test_log_probabilities_are_those_of_torch_distributions() -> None:

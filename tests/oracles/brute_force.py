@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).parent
-ORIGIN = "tests/oracles/brute_force.py: the definition summed term by term in float64, numpy {}"
+DEFINITION = "tests/oracles/brute_force.py: the definition"
+ORIGIN = "{} summed term by term in float64, numpy {}"
 
 
 def segment(rng: np.random.Generator, steps: int, envs: int) -> dict[str, np.ndarray]:
@@ -101,12 +102,14 @@ def plain(value: object) -> object:
     """Arrays as lists."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def write(name: str, data: dict[str, object]) -> None:
-    """One file with its origin first."""
-    content = {"origin": ORIGIN.format(np.__version__)} | {k: plain(v) for k, v in data.items()}
+def write(name: str, data: dict[str, object], source: str = DEFINITION) -> None:
+    """One file with its origin first: the formula, and what computed it."""
+    content = {"origin": ORIGIN.format(source, np.__version__)} | {k: plain(v) for k, v in data.items()}
     (HERE / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

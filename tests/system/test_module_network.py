@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
 
+from tests.envs.space_envs import ACTIONS, Unmasked
+from tests.networks.nets import ImageAndVector
 from zmqrl import Summary, load_policy, resume, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
+from zmqrl.evaluator.evaluation import EVALUATION
+from zmqrl.random_streams import episode_seed
 from zmqrl.types import ModeName
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
@@ -27,10 +35,34 @@ def trained(directory: Path, mode: ModeName, preset: str = "cartpole-ppo", **val
     return train(preset, run_dir=directory, mode=mode, workers=None if mode == "single" else 1, **given)
 
 
-def zmqrl(*words: str | Path) -> None:
-    command = [sys.executable, "-m", "zmqrl", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+class Plain:
+    """A checkpoint in plain torch: the module in evaluation mode, then the last layer of the actor."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        tensors = load_file(checkpoint)
+        self._module = ImageAndVector(Unmasked.observation_space, channels=3)
+        self._last = nn.Linear(16, ACTIONS)
+        for prefix, module in (("actor.0.", self._module), ("actor.1.", self._last)):
+            own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            module.load_state_dict(own)
+            module.eval()
+
+    def __call__(self, obs: Any) -> int:
+        """The action with the largest logit."""
+        image, vector = torch.from_numpy(obs["image"]).float() / 255, torch.from_numpy(obs["vector"])
+        with torch.no_grad():
+            return int(self._last(self._module({"image": image[None], "vector": vector[None]})).argmax())
+
+
+def episode(policy: Callable[[Any], int], seed: int) -> tuple[float, list[int]]:
+    """Its return, and its actions."""
+    env, total, actions, ended = make_single(EnvSection(id=ENV, max_episode_steps=30)), 0.0, [], False
+    obs = env.reset(seed=seed)[0]
+    while not ended:
+        actions.append(int(policy(obs)))
+        obs, reward, terminated, truncated, _ = env.step(actions[-1])
+        total, ended = total + float(reward), terminated or truncated
+    return total, actions
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +78,16 @@ def test_sync_and_its_resume_have_the_bits_of_single(tmp_path: Path, single: tup
 
 def test_eval_and_load_policy_act_with_what_was_trained(single: tuple[Path, Summary]) -> None:
     folder, _ = single
-    zmqrl("eval", folder, "--episodes", "2")
-    one, other = load_policy(folder), load_policy(folder)
-    made = make_single(EnvSection(id=ENV))
-    obs = made.reset(seed=1)[0]
-    for _ in range(5):
-        action = one(obs)
-        assert np.array_equal(action, other(obs))
-        obs = made.step(action)[0]
+    versions = sorted((folder / "checkpoints").glob("v0-*.safetensors"))
+    first, last = (Plain(path) for path in (versions[0], versions[-1]))
+    seeds = [episode_seed(3, EVALUATION, slot, 0) for slot in range(5)]
+    played = [episode(last, seed) for seed in seeds]
+    assert played != [episode(first, seed) for seed in seeds], "the training changed no action: nothing is compared"
+    assert [episode(load_policy(folder), seed) for seed in seeds] == played
+    words = ("eval", str(folder), "--episodes", "5", "--seed", "3", "--json")
+    done = subprocess.run([sys.executable, "-m", "zmqrl", *words], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["returns"] == pytest.approx([total for total, _ in played])
 
 
 @pytest.mark.long

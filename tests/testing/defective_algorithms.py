@@ -193,5 +193,13 @@ class OtherLogProbs(PPOLearner):
         return {**rows, "log_prob": log_prob}
 
 
+class SlowFrozenSchedule(PPOLearner):
+    """The weight of the entropy bonus goes from 0.001 to 0 over the run, as a Python float."""
+
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        self.config = replace(self.config, ent_coef=1e-3 * (1.0 - progress.fraction))
+        return super().learn(batch, progress)
+
+
 def ppo_with(learner: type[PPOLearner]) -> type[_PPO]:
     return type(learner.__name__, (_PPO,), {"learner_kind": learner, "__module__": __name__})

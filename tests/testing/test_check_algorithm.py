@@ -25,6 +25,7 @@ ON_POLICY = [
     (defective.Terminating, "a_truncation_bootstraps"),
     (defective.TrainsResets, "rows_that_reset_are_not_trained"),
     (defective.OtherLogProbs, "stored_log_probs_are_those_of_the_acting_version"),
+    (defective.SlowFrozenSchedule, "recorded_updates_are_the_eager_ones"),
 ]
 OFF_POLICY = [
     (defective.Copying, "a_target_network_lags"),

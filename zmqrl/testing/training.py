@@ -27,6 +27,8 @@ from zmqrl.testing.experience import (
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, Array
 
 ROUNDS, MANY_UPDATES = 3, 40
+OVER_THE_HORIZON = (0, 50, 100)
+"""Rounds at the start, in the middle and at the end of the schedules' horizon."""
 LOG_PROB = "log_prob"
 """The extra column of heads that store the log-probability of the action."""
 TARGET = "target."
@@ -115,6 +117,8 @@ def a_target_network_is_read(make: AlgorithmMaker) -> None:
 def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
     """An executor records `train` once: a number that changes comes from its batch. For `learner.executor: compiled`.
 
+    The rounds are spread over the whole horizon, so that a schedule that changes slowly differs by as much as it can.
+
     Raises:
         TrainingFailed: An update differs from the recorded one.
         ConfigError: It cannot be recorded.
@@ -122,7 +126,7 @@ def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
     algorithm = make()
     if "compiled" in algorithm.executors:
         context = dataclasses.replace(context_of(algorithm), executor="traced")
-        train(algorithm, algorithm.learner(context), range(ROUNDS))
+        train(algorithm, algorithm.learner(context), OVER_THE_HORIZON)
 
 
 def a_new_version_replaces_the_old_one(make: AlgorithmMaker) -> None:
