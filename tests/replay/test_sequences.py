@@ -131,6 +131,8 @@ STATE = {"reward": (12, 2), "state.core": (3, 2, 8), "td": (12, 2), "features": 
         ({"length": 4}, STATE | {"state.core": (3, 1, 8)}, r"column state.core: \(3, 1, 8\): must be"),
         ({"first_priority": "tp"}, STATE, r"ReplaySpec.first_priority: 'tp': .* acting\(\): td$"),
         ({"first_priority": "features"}, STATE, "ReplaySpec.first_priority: 'features'"),
+        ({}, STATE | {"weight": (12, 2)}, "acting: extra 'weight' has the name of a field"),
+        ({"length": 4}, STATE | {"mask": (12, 2)}, "acting: extra 'mask' has the name of a field"),
         ({"first_priority": "reward"}, {"reward": (12, 2)}, r"ReplaySpec.first_priority: 'reward': .*: none$"),
     ],
 )

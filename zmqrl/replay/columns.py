@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from zmqrl.errors import ConfigError
+from zmqrl.replay.base import ReplaySample, SequenceSample
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import STATE_COLUMN
 
@@ -37,12 +39,21 @@ def check_columns(spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = Fal
     Raises:
         ConfigError: It names field or key, and what would fit.
     """
+    _check_extras(spec, shapes)
     _check_first_priority(spec, shapes)
     if spec.length:
         _check_length(spec, shapes["reward"][0])
         _check_states(spec, shapes)
     else:
         _check_n_step(spec, shapes["reward"][0], is_deterministic)
+
+
+def _check_extras(spec: ReplaySpec, shapes: Shapes) -> None:
+    """A batch has extra columns and the fields of samples side by side."""
+    taken = {field.name for field in fields(SequenceSample if spec.length else ReplaySample)}
+    for name in extra_columns(shapes):
+        if name in taken:
+            raise ConfigError(f"acting: extra {name!r} has the name of a field of replay's samples; use another name")
 
 
 def _check_first_priority(spec: ReplaySpec, shapes: Shapes) -> None:
