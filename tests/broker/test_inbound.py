@@ -368,11 +368,12 @@ def test_a_host_of_the_list_that_never_reports_is_lost_once(peers: BrokerWithPee
     assert peers.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
 
 
-def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(peers: BrokerWithPeers) -> None:
+def test_a_run_without_workers_is_ended_by_the_launcher_alone(peers: BrokerWithPeers) -> None:
+    """It knows which hosts are to return."""
     peers.receive(peers.near, allow(2, {}))
     assert peers.state.handle_all(peers.inbound.pop_removed()) == []
-    peers.state.handle(ev.HostReported({}, (0,), "local", ()))
-    assert isinstance(peers.state.handle(ev.HostReported({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
+    assert peers.state.handle_all([ev.HostReported({}, (0,), "local", ())] * 2) == []
+    assert not peers.state.workers.members
 
 
 def test_another_broker_waits_for_claims_for_a_while(peers: BrokerWithPeers, tmp_path: Path) -> None:

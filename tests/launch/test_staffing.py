@@ -111,11 +111,24 @@ def test_a_run_with_all_hosts_outside_of_their_windows_waits(tmp_path: Path) -> 
 def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
     run = Run(tmp_path, "06:59:59", only="20:00-07:00")
     run.come()
-    run.state.hosts["local"].workers = 0
+    run.state.hosts.expect("local", ())
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
     assert run.links.no_hosts_reason() is None
+
+
+def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_path: Path) -> None:
+    """As one that has workers on hosts with windows alone."""
+    run = Run(tmp_path, "06:59:59", only="20:00-07:00")
+    run.come()
+    run.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
+    run.pass_time()
+    assert run.workers() == [(0, False)]
+    run.leave()
+    assert (run.links.no_hosts_reason(), run.state.required_workers) == (None, 0)
+    run.pass_time(to="20:00")
+    assert run.state.required_workers == 1
 
 
 def test_a_command_counts_until_the_next_edge(tmp_path: Path) -> None:

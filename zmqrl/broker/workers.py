@@ -183,11 +183,6 @@ class Workers:
         """Until `end_wait` a worker that no host has reported is a member: its agent may come later than it does."""
         self._awaits_hosts = True
 
-    @property
-    def awaits_hosts(self) -> bool:
-        """Whether hosts may be about to report their workers."""
-        return self._awaits_hosts
-
     def end_wait(self) -> bool:
         """Remove members that no host has confirmed. True when there were any."""
         self._awaits_hosts = False

@@ -16,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostTable, Loss
+from zmqrl.launch.host_table import HostRow, HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -174,7 +174,21 @@ class RunState:
     def required_workers(self) -> int:
         """`min_workers`, or all workers of the hosts that are here now where others are to return."""
         least = self.plan.config.min_workers
-        return min(least, self.expected_workers) if any(row.away for row in self.hosts) else least
+        return min(least, self.remaining_workers) if any(row.away for row in self.hosts) else least
+
+    @property
+    def remaining_workers(self) -> int:
+        """Of `expected_workers` those that are restarted when they die."""
+        return sum(self.remaining_of(row) for row in self.hosts if not row.is_gone)
+
+    def remaining_of(self, row: HostRow) -> int:
+        """Workers of a host that are restarted when they die."""
+        return sum(index not in self.workers or self.workers[index].state != "failed" for index in row.assigned)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the run has a worker, or a host that is to return with workers."""
+        return self.remaining_workers > 0 or self.hosts.awaits_return
 
     @property
     def cut_off(self) -> str | None:
@@ -357,10 +371,10 @@ class RunState:
             return "the run continues without evaluations"
         if role != "worker":
             return "the run ends"
-        counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
-        if set(counted_on) <= {"failed"} and len(counted_on) >= self.expected_workers:
-            return "no rollout worker remains; the run ends"
-        return self._where_its_envs_go
+        if self.remaining_workers:
+            return self._where_its_envs_go
+        waits = "the run waits for the hosts that are to return"
+        return f"no rollout worker remains; {waits if self.hosts.awaits_return else 'the run ends'}"
 
     @property
     def _where_its_envs_go(self) -> str:
@@ -449,7 +463,7 @@ class RunState:
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
         """The broker's report of hosts whose events do not come to this launcher."""
-        row = self.hosts.register(message.host, len(message.workers))
+        row = self.hosts.register(message.host, message.workers)
         if row is None:
             return
         if row.is_gone:
@@ -483,7 +497,7 @@ class RunState:
 
     def drain(self, host: str) -> None:
         """The launcher ends the part of a host that is not reached by SSH."""
-        row = self.hosts.expect(host, 0)
+        row = self.hosts.expect(host, ())
         row.state = "drained"
         self._set_workers(host, "ended")
 
@@ -517,11 +531,11 @@ class RunState:
         if not loss.cause:
             return  # reported before
         others = "no host with workers remains"
-        if self.hosts.can_go_on and not self.expected_workers:
+        if self.can_go_on and not self.remaining_workers:
             others = "no host with workers remains; the run waits for its return"
         elif self.hosts.unusable_others:
             others = "no other host can be used"
-        elif self.hosts.can_go_on:
+        elif self.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}\n{others}" if loss.fix else others
         self.note(Problem(loss.host, loss.cause, done))
