@@ -143,6 +143,7 @@ class HostLinks:
         if now >= self._step_at:
             self._step_at = now + STEP_EVERY_S
             self._state.judge_leaving(now)
+            self._state.remove_left()
             if not self._state.hosts.ending and self._state.ended is None:
                 self._staff(now)
                 self._rejoin(now)

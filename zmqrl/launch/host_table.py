@@ -175,6 +175,11 @@ class HostTable:
         row.assigned = tuple(workers)
         return row
 
+    def is_assigned(self, host: str, worker: int) -> bool:
+        """Whether the host is to have this worker."""
+        row = self._rows.get(host)
+        return row is not None and worker in row.assigned
+
     def stayed_away(self, now: float) -> list[Loss]:
         """Hosts whose agents ended in order `LEAVE_S` ago, or more, though the run continues. `now`: of one clock."""
         leaving = [row for row in self if row.state == "leaving" and not self.ending]

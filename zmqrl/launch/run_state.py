@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
@@ -68,9 +68,9 @@ class RunState:
 
     plan: RunPlan
     workers: dict[int, WorkerRow] = field(default_factory=dict)
-    """Of the newest agent of each host, by index."""
+    """Of the newest agent of each host, by index, without those that have left."""
     former_restarts: Counter[str] = field(default_factory=Counter)
-    """By host: of the workers of its former agents."""
+    """By host: of workers that it has no more."""
     ready: set[tuple[str, int]] = field(default_factory=set)
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
@@ -125,7 +125,14 @@ class RunState:
         loss = self.hosts.handle(event)
         if loss is not None:
             self._lose(loss)
-        self._take(event.event, event)
+        if not self._is_of_removed_worker(event):
+            self._take(event.event, event)
+
+    def _is_of_removed_worker(self, event: HostEvent) -> bool:
+        """It was on its way when the row of the worker was removed."""
+        if event.role != "worker" or event.index is None or event.index in self.workers:
+            return False
+        return not self.hosts.is_assigned(event.host, event.index)
 
     @singledispatchmethod
     def _take(self, message: object, event: HostEvent) -> None:
@@ -240,6 +247,8 @@ class RunState:
     @_take.register
     def _on_worker_state(self, message: agent.WorkerState, event: HostEvent) -> None:
         process = (message.role, message.index)
+        if message.role == "worker" and message.index not in self.workers:
+            return  # it was removed
         if message.spawn >= self._judged.get(process, (0, "well"))[0]:
             self._judged[process] = (message.spawn, message.state)
 
@@ -394,7 +403,7 @@ class RunState:
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
         """A new agent has other workers, and counts restarts from none."""
-        self._remove_workers(event.host)
+        self._remove_workers(self._of_former_agent(event.host))
         self._restarted_at = {slot: times for slot, times in self._restarted_at.items() if slot[0] != event.host}
 
     @_take.register
@@ -469,7 +478,7 @@ class RunState:
         if row.is_gone:
             self._set_workers(row.host, "ended")
             return
-        self._remove_workers(row.host, present=message.workers)
+        self._remove_workers(self._of_former_agent(row.host, present=message.workers))
         for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))
@@ -506,16 +515,25 @@ class RunState:
         for loss in self.hosts.stayed_away(now) if self.ended is None else ():
             self._lose(loss)
 
-    def _remove_workers(self, host: str, present: Container[int] = ()) -> None:
-        """Those of its former agents, whose indexes are not used again."""
-        former = [row for row in self.workers.values() if row.host == host and row.index not in present]
-        for row in former:
-            self.former_restarts[host] += row.restarts
+    def remove_left(self) -> None:
+        """Remove the workers that were taken from their hosts and have no process; those of a lost host are shown."""
+        left = [row for row in self.workers.values() if row.state in ("ended", "down", "failed")]
+        self._remove_workers(row for row in left if not self.hosts.is_assigned(row.host, row.index))
+
+    def _remove_workers(self, rows: Iterable[WorkerRow]) -> None:
+        """Their indexes are not used again."""
+        for row in list(rows):
+            process = ("worker", row.index)
+            self.former_restarts[row.host] += row.restarts
             del self.workers[row.index]
-            self.ready.discard(("worker", row.index))
+            self.ready.discard(process)
             self._relieved.pop(row.index, None)
-            self._last_exit.pop(("worker", row.index), None)
-            self._judged.pop(("worker", row.index), None)
+            self._last_exit.pop(process, None)
+            self._judged.pop(process, None)
+            self._restarted_at.pop((row.host, *process), None)
+
+    def _of_former_agent(self, host: str, present: Container[int] = ()) -> list[WorkerRow]:
+        return [row for row in self.workers.values() if row.host == host and row.index not in present]
 
     def _set_workers(self, host: str, state: str) -> None:
         """Of a host that is gone."""
