@@ -184,6 +184,7 @@ class BrokerState:
                 actions += self._remove(process)
             elif is_listed:
                 process.listed = True
+        self.workers.remove_left(host, alive)
         if not self._acceptance.recovered and host == self._learner_host:
             if self._unreported is None:
                 self._unreported = {i: spawn for i, spawn in alive.items() if self.workers.process(i) is None}
