@@ -509,9 +509,10 @@ def _run_one(request: TrainRequest, directory: Path, seed: int | None) -> int:
         return _run_and_show(request, directory, seed)
     from zmqrl.logs.standard_output import output_as_errors
 
+    before = _record(directory)
     with output_as_errors(forks=request.detach) as output:
         code = _run_and_show(request, directory, seed)
-        if code != ConfigError.exit_code:
+        if code == 0 or _record(directory) not in (before, None):  # else no attempt has begun
             print(_result(directory, request.detach), file=output, flush=True)
     return code
 
