@@ -9,7 +9,7 @@ import pytest
 
 from zmqrl.agent import host_agent as commands
 from zmqrl.agent.host_agent import Commands
-from zmqrl.messages.agent import Kill, Stop
+from zmqrl.messages.agent import Kill, SetWorkers, Stop
 
 Pipe = tuple[Commands, int]
 
@@ -33,6 +33,18 @@ def test_half_a_line_waits_for_the_other(pipe: Pipe) -> None:
     os.write(fd, b'op"}\n{"command": "kill"}\n{"comm')
     assert told.read() == [Stop(), Kill()]
     assert not told.ended
+
+
+@pytest.mark.parametrize("last", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
+def test_a_request_to_end_is_seen_before_the_commands_are_read(pipe: Pipe, last: bytes) -> None:
+    """The agent may still be choosing its GPU."""
+    told, fd = pipe
+    os.write(fd, b'{"command": "set_workers", "workers": [1], "stays": false}\n')
+    assert not told.is_end_requested()
+    os.write(fd, last) if last else os.close(fd)
+    assert told.is_end_requested() and told.is_end_requested()
+    assert [type(command) for command in told.read()][:1] == [SetWorkers]
+    assert told.read() == []
 
 
 def test_garbage_is_left_out(pipe: Pipe) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from tests.agent.plans import START, stand_in_plan
 from tests.waiting import until
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.process import check_host
+from zmqrl.agent.process import check_host, torch_limit
 from zmqrl.agent.run_processes import processes_of
+from zmqrl.broker.liveness import JOIN_S
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Listen
-from zmqrl.config.sections import NetworkSection
+from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
 
 pytestmark = pytest.mark.whole
@@ -37,12 +39,14 @@ def far_boot(run_dir: str) -> Boot:
 
 
 @contextmanager
-def agent_of(boot: Boot, workdir: Path, niceness: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+def agent_of(
+    boot: Boot, workdir: Path, niceness: int = 0, variables: Mapping[str, str] = {}
+) -> Iterator[subprocess.Popen[bytes]]:
     command = ["nice", "-n", str(niceness), sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", boot.plan.run_id, "0"]
     with subprocess.Popen(
         command,
         cwd=workdir,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -130,6 +134,38 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
         assert agent.wait(WAIT_S) == 0, "its stdin is open, and no line came after the boot"
         assert agent.stdout is not None
         assert b'"event":"lease_lost","source":"launcher"' in agent.stdout.read()
+
+
+@pytest.mark.parametrize("last_words", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
+def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path, last_words: bytes) -> None:
+    """torch may take half a minute from a network file system."""
+    boot = far_boot("runs/mine")
+    config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
+    boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
+    (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text("#!/bin/sh\necho '0, GPU-1, NVIDIA L4, 700, 23034, [N/A]'\n")
+    nvidia_smi.chmod(0o755)
+    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with agent_of(boot, tmp_path, variables=variables) as agent:
+        until((tmp_path / "begun").exists, "the import of torch", WAIT_S)
+        begun = time.monotonic()
+        events = ended(agent, last_words)
+        assert time.monotonic() - begun < 10.0
+    assert [event["event"] for event in events if event["event"] != "warning"] == ["finished"]
+
+
+@pytest.mark.parametrize(("limits", "limit"), [
+    ({}, (60.0, "half of limits.start_s")),
+    ({"start_s": 300.0}, (60.0, "limits.host_lease_s")),
+    ({"host_lease_s": 10.0}, (10.0, "limits.host_lease_s")),
+    ({"start_s": 10.0}, (5.0, "half of limits.start_s")),
+])  # fmt: skip
+def test_torch_has_less_time_than_the_host(limits: dict[str, float], limit: tuple[float, str]) -> None:
+    """The run ends after `start_s`; the broker takes a host to be lost `JOIN_S` and its lease after its handshake."""
+    section = LimitsSection(**limits)
+    assert torch_limit(section) == limit
+    assert limit[0] < section.start_s and limit[0] < JOIN_S + section.host_lease_s
 
 
 def registered_as(boot: Boot) -> list[Entry]:

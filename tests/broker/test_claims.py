@@ -52,24 +52,6 @@ def test_each_goes_on_with_its_own() -> None:
     assert not broker.assignment.requests
 
 
-def test_a_failed_worker_here_ends_no_run_while_other_hosts_may_report_their_workers() -> None:
-    """The agent of this host reports to a new broker first."""
-    broker = second_broker()
-    failed = ev.HostReported({}, (5,), "local", ())
-    assert broker.handle(failed) == []
-    broker.handle_all(hello(0, 1, {0: 0}))
-    broker.handle(ev.ClaimsExpired())
-    assert broker.handle(failed) == []
-    broker.handle(ev.HostReported({}, (0,), "far0", ()))
-    assert isinstance(broker.handle(failed)[-1], ev.Fail)
-
-
-def test_a_run_whose_other_hosts_are_gone_ends_once_they_had_their_time() -> None:
-    broker = second_broker()
-    broker.handle(ev.ClaimsExpired())
-    assert isinstance(broker.handle(ev.HostReported({}, (5,), "local", ()))[-1], ev.Fail)
-
-
 def test_what_nobody_claims_in_time_is_taken_up_by_who_is_there() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from zmqrl.broker.liveness import Liveness
 from zmqrl.broker.workers import Workers
 from zmqrl.config.sections import LimitsSection
@@ -51,6 +53,25 @@ def test_a_silent_learner_is_named_after_longer_and_to_its_own_agent_alone() -> 
         assert not liveness.hanging("far", {}, second)
     assert {second for second, hanging in found.items() if hanging} == set(range(11, 20))
     assert found[11] == [Hanging("learner", 0, 1, "lost")]
+
+
+@pytest.mark.parametrize("lost_after_s", [2.0, 2.1, 3.0])
+def test_the_time_between_two_reports_is_no_gap(lost_after_s: float) -> None:
+    """An agent reports each heartbeat, and somewhat later than that; two heartbeats are the least `lost_after_s`."""
+    reports = [1.05 * n for n in range(10)]
+    named_at = [at for at, hanging in named_by_reports(lost_after_s, reports).items() if hanging]
+    assert named_at == [at for at in reports if at >= lost_after_s]
+
+
+def test_a_cut_as_long_as_the_least_time_is_a_gap() -> None:
+    assert not any(named_by_reports(2.0, [0.0, 1.0, 3.1, 4.1]).values())
+
+
+def named_by_reports(lost_after_s: float, reports: list[float]) -> dict[float, list[Hanging]]:
+    """By second of a report, whom the agent of a worker with one heartbeat, at 0, is told to kill."""
+    liveness = Liveness(LimitsSection(heartbeat_s=1.0, lost_after_s=lost_after_s), Workers(1), "local")
+    liveness.receive(Heartbeat("worker", 0, 1, progress=7), 0.0)
+    return {at: liveness.hanging("far", {0: 1}, at) for at in reports}
 
 
 def test_one_that_its_agent_does_not_list_is_not_named() -> None:

@@ -368,11 +368,44 @@ def test_a_host_of_the_list_that_never_reports_is_lost_once(peers: BrokerWithPee
     assert peers.state.handle_all(gone) == [], "the launcher knows whether another host is to come"
 
 
-def test_a_host_that_leaves_the_list_before_it_joined_does_not_end_the_run(peers: BrokerWithPeers) -> None:
+def test_a_run_without_workers_is_ended_by_the_launcher_alone(peers: BrokerWithPeers) -> None:
+    """It knows which hosts are to return."""
     peers.receive(peers.near, allow(2, {}))
     assert peers.state.handle_all(peers.inbound.pop_removed()) == []
-    peers.state.handle(ev.HostReported({}, (0,), "local", ()))
-    assert isinstance(peers.state.handle(ev.HostReported({}, (0,), "local", ()))[-1], ev.Fail), "its own workers failed"
+    assert peers.state.handle_all([ev.HostReported({}, (0,), "local", ())] * 2) == []
+    assert not peers.state.workers.members
+
+
+def worker(index: int) -> bytes:
+    return pack(bus.WorkerReport(index=index, spawn=0, broker=0, serial=-1, remote=True,
+        leases=[], streams=[], stopped=[], open=[], segments=0, busy_us=0))  # fmt: skip
+
+
+def test_a_host_that_leaves_and_returns_under_one_agent_leaves_nothing_behind(peers: BrokerWithPeers) -> None:
+    """Each return has other workers."""
+    for first in range(1, 101, 2):
+        here = {first: 0, first + 1: 0}
+        for alive in (here, here, {}):
+            messages = [pack(HostReport("far", alive, [], [], list(alive), "")), *map(worker, here)]
+            events = [peers.receive(peers.far, message) for message in messages]
+            peers.state.handle_all(filter(None, events))
+            assert [worker.index for worker in peers.state.workers] == list(alive)
+        for index in here:
+            peers.receive(peers.near, pack(bus.Heartbeat("worker", index, 0, 1)))
+    assert [worker.index for worker in peers.state.workers] == [99, 100], "of heartbeats on their way"
+    peers.state.handle(ev.HostReported({0: 0}, (), "local", (0,)))
+    assert [worker.index for worker in peers.state.workers] == [0]
+    peers.receive(peers.near, allow(2, {}))
+    assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [])]
+
+
+def test_workers_of_a_host_that_was_cut_off_stay_known_to_have_failed(peers: BrokerWithPeers) -> None:
+    peers.state.handle(ev.HostReported({1: 0}, (), "far", (1,)))
+    peers.state.handle(ev.HostRemoved("far", (1,)))
+    assert (list(peers.state.workers), peers.state.workers.has_failed(1)) == ([], True)
+    peers.receive(peers.far, agent("far", [1]))
+    (notice,) = peers.messages_to(peers.far)
+    assert isinstance(notice, bus.ShutdownNotice)
 
 
 def test_another_broker_waits_for_claims_for_a_while(peers: BrokerWithPeers, tmp_path: Path) -> None:

@@ -225,6 +225,26 @@ def test_a_resume_with_nothing_to_train_reports_so_in_message_and_summary(zmqrl:
     assert ended.out.startswith(f"nothing was trained: {ended_run} has reached run.total_env_steps (2,048) at 2,")
     assert f"zmqrl train --resume {ended_run} --for " in ended.out
     assert json.loads((ended_run / "summary.json").read_text()) == {**before, "trained_env_steps": 0}
+    assert json.loads(zmqrl("train", "--resume", ended_run, "--json").out)["trained_env_steps"] == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--detach",)], ids=["here", "detached"])
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_refused_resume_prints_no_result_of_the_attempt_before(
+    zmqrl: Command, ended_run: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], has_begun: bool
+) -> None:
+    """Exit code 4 is also that of a run which has begun, and one that has not, as its learner's host is unreachable."""
+
+    def end_early(*_: object) -> int:
+        if has_begun:
+            info = json.loads((ended_run / "run.json").read_text())
+            (ended_run / "run.json").write_text(json.dumps({**info, "run_id": "next"}))
+        return 4
+
+    monkeypatch.setattr("zmqrl.cli.train._run_and_show", end_early)
+    ended = zmqrl("train", "--resume", ended_run, "--json", *flags)
+    assert ended.code == 4
+    assert ("run_id" in ended.out, ended.out == "") == (has_begun, not has_begun)
 
 
 def test_an_algorithm_of_the_package_may_be_in_capitals(zmqrl: Command) -> None:

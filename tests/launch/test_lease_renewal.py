@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,9 @@ from zmqrl.config.codec import replace
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.lease_renewal import BLOCKED_S, LeaseRenewal
 from zmqrl.launch.run_directory import RunDirectory
-from zmqrl.messages.agent import Lease
+from zmqrl.messages.agent import Command, Lease
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.views.problem import Problem
 
 LEASE_S = 2.0
 
@@ -49,6 +51,40 @@ def test_a_launcher_that_does_not_continue_is_reported_once_it_does(monkeypatch:
     assert problem is not None and "for 90 s" in problem.cause
     assert leases.confirm(begun + BLOCKED_S / 2 + 90.1) is None
     leases.end()
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    leases = LeaseRenewal(Notebook(), 60.0)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError):
+        leases.start()
+    leases.end()
+
+
+def test_an_error_of_the_orchestrator_is_reported_once_and_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.launch.lease_renewal.LEASE_EVERY_S", 0.01)
+
+    class Failing(Notebook):
+        def command(self, host: str | None, command: Command) -> None:
+            super().command(host, command)
+            if len(self.sent) < 4:
+                raise KeyError("gpu1")
+
+    orchestrator, problems = Failing(), list[Problem | None]()
+    leases = LeaseRenewal(orchestrator, 60.0)
+    leases.start()
+
+    def more_leases() -> bool:
+        problems.append(leases.confirm(time.monotonic()))
+        return len(orchestrator.sent) > 6
+
+    until(more_leases, "leases", 10.0)
+    leases.end()
+    (problem,) = filter(None, problems)
+    assert problem.cause == "the leases of the hosts cannot be sent: KeyError: 'gpu1'"
 
 
 def ended(folder: Path, monkeypatch: pytest.MonkeyPatch, blocked_s: float, wait_s: float) -> tuple[int, dict[str, Any]]:

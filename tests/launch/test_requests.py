@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -65,6 +66,29 @@ def test_garbage_is_removed_and_has_its_reason(tmp_path: Path) -> None:
     reasons = [error.reason if isinstance(error, WireError) else None for _, error in wrong]
     assert reasons == ["not JSON", "not JSON", "size", "fields", "value"]
     assert list(folder.iterdir()) == []
+
+
+def test_what_cannot_be_removed_leaves_no_other_request_of_an_earlier_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that NFS holds for another process, a folder, and a request that is being withdrawn."""
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    requests.clear()
+    folder.mkdir()
+    for name in ("1.json", "2.json", "3.json", "4.json"):
+        (folder / name / "inner").mkdir(parents=True) if name == "2.json" else (folder / name).touch()
+    errors, unlink = {"1.json": OSError(errno.EBUSY, "busy"), "3.json": FileNotFoundError()}, Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name in errors:
+            raise errors[path.name]
+        unlink(path, missing_ok)
+
+    folder_of = [folder / name for name in ("1.json", "2.json", "3.json", "4.json")]
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(folder_of))
+    monkeypatch.setattr(Path, "unlink", refuse)
+    requests.clear()
+    assert [path.name for path in folder_of if path.exists()] == ["1.json", "2.json", "3.json"]
 
 
 def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:

@@ -111,11 +111,24 @@ def test_a_run_with_all_hosts_outside_of_their_windows_waits(tmp_path: Path) -> 
 def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
     run = Run(tmp_path, "06:59:59", only="20:00-07:00")
     run.come()
-    run.state.hosts["local"].workers = 0
+    run.state.hosts.expect("local", ())
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
     assert run.links.no_hosts_reason() is None
+
+
+def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_path: Path) -> None:
+    """As one that has workers on hosts with windows alone."""
+    run = Run(tmp_path, "06:59:59", only="20:00-07:00")
+    run.come()
+    run.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
+    run.pass_time()
+    assert run.workers() == [(0, False)]
+    run.leave()
+    assert (run.links.no_hosts_reason(), run.state.required_workers) == (None, 0)
+    run.pass_time(to="20:00")
+    assert run.state.required_workers == 1
 
 
 def test_a_command_counts_until_the_next_edge(tmp_path: Path) -> None:
@@ -178,6 +191,42 @@ def test_a_host_yields_and_returns(tmp_path: Path, used: dict[str, float]) -> No
     assert run.workers() == [(0, True), (2, False)]
     assert (run.b["state"], run.problems("not in use by others for 300 s")) == ("ready", 1)
     assert len(run.deployed()) == 1, "its agent has stayed"
+
+
+def test_a_host_that_yields_again_and_again_leaves_no_rows_of_workers_that_left(tmp_path: Path) -> None:
+    """Its agent stays, and each return has other workers."""
+    run, rounds = Run(tmp_path, "12:00", yield_when=YIELDS), 50
+    run.come()
+    for _ in range(rounds):
+        first, second = run.state.hosts["b"].assigned
+        for index in (first, second):
+            run.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
+            run.tell("b", "ready", role="worker", index=index)
+        died = {"role": "worker", "index": second, "cause": "exit code 1", "detail": {}, "log": "", "log_tail": []}
+        run.tell("b", "exit", **died, code=1, expected=False)
+        run.tell("b", "restart", role="worker", index=second, in_s=5.0)
+        assert {row.index: row.state for row in run.state.workers.values()} == {first: "ready", second: "down"}
+        use(run, 9.0)
+        run.pass_time()
+        assert [row.index for row in run.state.workers.values()] == [first], "the other has no process to wait for"
+        run.tell("local", "worker_state", role="worker", index=second, spawn=0, state="lost")
+        run.tell("b", "exit", **{**died, "index": first, "cause": "exit code 0"}, code=0, expected=True)
+        run.pass_time()
+        assert (run.state.workers, run.state.ready, run.state.hanging) == ({}, set(), {})
+        run.pass_time(300.0)
+        use(run)
+    assert run.workers() == [(0, True), (2, False)] * rounds
+    assert run.b["restarts"] == run.state.restarts == rounds
+
+
+def test_what_is_still_on_its_way_of_a_worker_that_was_removed_makes_no_row(tmp_path: Path) -> None:
+    run = Run(tmp_path, "12:00", yield_when=YIELDS)
+    run.come()
+    use(run, 9.0)
+    for name, data in (("started", {"pid": 1, "start_time": 1, "spawn": 1}), ("ready", {})):
+        run.tell("b", name, role="worker", index=1, **data)
+    run.tell("b", "restart_limit_reached", role="worker", index=2, cause="exit code 1")
+    assert (run.state.workers, run.state.ready, run.state.hanging) == ({}, set(), {})
 
 
 def test_a_measurement_counts_once(tmp_path: Path) -> None:

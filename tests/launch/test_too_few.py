@@ -44,6 +44,7 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
         assert text in str(problem)
     assert too_few.check(links.state, 150.0) is None, "once"
     assert (too_few.is_over(102.0 + LIMIT_S - 1), too_few.is_over(102.0 + LIMIT_S)) == (False, True)
+    links.state.hosts.expect("b", (3, 4))
     ready(links, 3, 4)
     assert "3 workers are ready again after 48 s" in str(too_few.check(links.state, 150.0))
     assert not links.state.paused and not too_few.is_over(1000.0)
@@ -85,7 +86,7 @@ def test_hosts_that_are_away_are_not_missed(tmp_path: Path) -> None:
     ready(links, 0, 1, 2)
     too_few.check(links.state, 1.0)
     links.state.hosts["b"].away = "outside its window"
-    links.state.hosts.expect("b", 0)
+    links.state.hosts.expect("b", ())
     links.tell("b", "agent_exit", code=0, introduced=True)
     assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
 
@@ -99,6 +100,56 @@ def test_the_last_host_is_waited_for_where_it_is_connected_to_again(tmp_path: Pa
     (problem,) = links.state.problems
     assert (links.links.no_hosts_reason() is None) == goes_on
     assert ("the run waits for its return" in str(problem)) == goes_on
+
+
+@pytest.mark.parametrize(("rejoin", "goes_on"), [("auto", True), ("manual", False)])
+def test_a_worker_that_is_not_restarted_is_no_reason_to_stop_waiting_for_a_host(
+    tmp_path: Path, rejoin: str, goes_on: bool
+) -> None:
+    links, too_few = Links(plan_of(tmp_path, rejoin=rejoin)), TooFew(LIMIT_S)
+    links.tell("local", "agent", public="server")
+    links.tell("b", "agent", public="key")
+    ready(links, 0, 1, 2)
+    too_few.check(links.state, 0.0)
+    died = {"role": "worker", "index": 0, "cause": "exit code 1"}
+    links.tell("local", "exit", **died, code=1, expected=False, detail={}, log="", log_tail=[])
+    links.tell("local", "restart_limit_reached", **died)
+    assert "its vector envs move to the other workers" in str(links.state.problems[-1])
+    assert links.links.no_hosts_reason() is None
+    links.tell("b", "agent_exit", code=None, introduced=True)
+    (_, lost) = links.state.problems
+    assert ("no host with workers remains" in str(lost), "the run waits for its return" in str(lost)) == (True, goes_on)
+    reason = "\n".join(["no usable host left", f"b: {lost.cause}", "local: its workers are not restarted"])
+    assert links.links.no_hosts_reason() == (None if goes_on else reason)
+    too_few.check(links.state, 1.0)
+    too_few.check(links.state, 1.0 + SETTLE_S)
+    assert links.state.paused
+
+
+def test_a_run_ends_with_the_last_worker_of_several_hosts(tmp_path: Path) -> None:
+    """The agent of one host does not know of the others."""
+    links = links_of(tmp_path)
+    for index, host in enumerate(("local", "b", "b")):
+        assert links.links.no_hosts_reason() is None
+        links.tell(host, "restart_limit_reached", role="worker", index=index, cause="exit code 1")
+    assert "no rollout worker remains; the run ends" in str(links.state.problems[-1])
+    either = "\n".join(f"{host}: its workers are not restarted" for host in ("local", "b"))
+    assert links.links.no_hosts_reason() == f"no usable host left\n{either}"
+
+
+def test_the_loss_of_the_learners_host_is_the_only_reason_while_others_have_workers(tmp_path: Path) -> None:
+    links = links_of(tmp_path)
+    links.tell("local", "host_failed", cause="no memory", fix="add some")
+    assert links.links.no_hosts_reason() == "no usable host left\nlocal: no memory\nadd some"
+
+
+def test_a_run_on_one_host_is_ended_by_its_agent(tmp_path: Path) -> None:
+    links = Links(replace(plan_of(tmp_path), workers={"local": 1}))
+    links.tell("local", "agent", public="server")
+    links.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
+    assert links.links.no_hosts_reason() is None
+    links.tell("local", "failed", cause="all rollout workers failed")
+    assert links.state.failure is not None
 
 
 def test_a_request_does_not_go_below_min_workers(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.launch.host_links import boots
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.on_hosts import reap_over
-from zmqrl.orchestrators.ssh import SshOrchestrator
+from zmqrl.orchestrators.ssh import MOST_UPLOADS, SshOrchestrator
 from zmqrl.ssh.auth import log_in
 from zmqrl.ssh.clients import connect_all
 from zmqrl.ssh.config import Target, resolve
@@ -115,6 +115,43 @@ def test_a_slow_host_holds_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     slow.go.set()
     until(lambda: slow.connections["a"].start.called)
     assert slow.orchestrator.undeploy(0.1).left == ()
+
+
+def test_files_go_to_a_few_hosts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many uploads that share one uplink all end late, and none within `limits.start_s`."""
+    hosts = {f"h{n}": HostSection(ssh="127.0.0.1", port=n + 1, workers=1) for n in range(MOST_UPLOADS + 4)}
+    started, going, lock, most, go = set[str](), set[str](), threading.Lock(), 0, threading.Event()
+
+    def send(_: SshOrchestrator, boot: Boot, connection: Connection) -> None:
+        nonlocal most
+        with lock:
+            going.add(boot.host)
+            most = max(most, len(going))
+        assert go.wait(WAIT_S)
+        going.remove(boot.host)
+
+    def connection_of(host: str) -> Any:
+        def start(*_: object) -> None:
+            started.add(host)
+            raise HostFailed(host, "no session", "try again")
+
+        made = create_autospec(Connection, instance=True, accepted=())
+        made.start.side_effect = start
+        return made
+
+    monkeypatch.setattr(
+        "zmqrl.orchestrators.ssh.connect_all", lambda *_: ((host, connection_of(host)) for host in hosts)
+    )
+    monkeypatch.setattr(SshOrchestrator, "_send_files", send)
+    plan = stand_in_plan(tmp_path / "run")
+    plan = replace(plan, config=replace(plan.config, hosts=hosts), workers=dict.fromkeys(("local", *hosts), 1))
+    orchestrator = SshOrchestrator(NO_KEYS, plan)
+    orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
+    until(lambda: threading.active_count() > len(hosts) and len(going) >= MOST_UPLOADS)
+    go.set()
+    until(lambda: started == set(hosts))
+    assert most == MOST_UPLOADS
+    assert orchestrator.undeploy(0.1).left == ()
 
 
 def test_no_agent_is_started_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

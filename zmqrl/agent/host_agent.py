@@ -69,17 +69,29 @@ class Commands:
         self.refused: Counter[str] = Counter()
         """By reason."""
         self._unread = b""
+        self._received: list[Command] = []
+        """Since the last `read`."""
         os.set_blocking(fd, False)
 
     def read(self) -> list[Command]:
         """Commands that came since the last call; lines that are none are counted in `refused`."""
+        self._receive()
+        received, self._received = self._received, []
+        return received
+
+    def is_end_requested(self) -> bool:
+        """Whether the launcher is gone, or a command that `read` is to return ends this host."""
+        self._receive()
+        return self.ended or any(isinstance(received, agent.Stop | agent.Kill) for received in self._received)
+
+    def _receive(self) -> None:
         try:
             chunk = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
-            return []
+            return
         self.ended = not chunk or len(self._unread) > MOST_UNREAD_BYTES
         *lines, self._unread = (self._unread + chunk).split(b"\n")
-        return [found for line in lines if (found := self._parsed(line)) is not None]
+        self._received += [found for line in lines if (found := self._parsed(line)) is not None]
 
     def _parsed(self, line: bytes) -> Command | None:
         try:
@@ -109,8 +121,8 @@ class HostAgent:
         boot: Boot,
         spawner: ProcessSpawner,
         data_plane: DataPlane,
+        commands: Commands,
         output: AgentOutput,
-        stdin_fd: int,
         acting_gpu: str = "",
     ) -> None:
         """`acting_gpu`: the model on which workers act; empty: the processor."""
@@ -119,7 +131,7 @@ class HostAgent:
         self._output = output
         self._events = ProcessEvents(output, LogStream(spawner.log_dir, output) if boot.streams_logs else None)
         self._processes = HostProcesses(boot, spawner, data_plane, self._events)
-        self._commands = Commands(stdin_fd)
+        self._commands = commands
         self._lease = HostLease(self._limits.host_lease_s)
         self._active = ActiveClock(self._limits.heartbeat_s)
         self._received = 0
@@ -141,8 +153,9 @@ class HostAgent:
         """Run the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
         self._lease.renew("launcher", self._active.now())  # by the boot line
-        if self._data_plane.endpoints is not None:
+        if self._data_plane.endpoints is not None and not self._commands.is_end_requested():
             self._processes.begin()
+        self._read_commands()  # what came before
         while not self._processes.is_over(time.monotonic()):
             self._turn()
         self._gpu_meter.close()

@@ -8,18 +8,20 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
-from zmqrl.agent.host_agent import HostAgent
+from zmqrl.agent.host_agent import Commands, HostAgent
 from zmqrl.agent.host_lock import Registration, registered
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Keys
+from zmqrl.config.sections import LimitsSection
 from zmqrl.data_stores.make import make_store, place_of
 from zmqrl.data_stores.owner import take_over
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
@@ -42,12 +44,13 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     """Run this host's part of the run until it ends. `command` starts children; `boot.keys` is the host's pair."""
     _apply_niceness_to_session()
     sys.stdout = sys.stderr  # a stray print is no event
-    output = AgentOutput(STDOUT)
+    output, commands = AgentOutput(STDOUT), Commands(STDIN)
     check_host(boot)
     boot = _at_home(by_own_clock(boot))
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
     with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
-        return _run_part(_with_devices(boot, registration, output), output, command)
+        devices = _with_devices(boot, registration, output, commands.is_end_requested)
+        return _run_part(devices, commands, output, command)
 
 
 def check_descriptors(boot: Boot) -> None:
@@ -83,18 +86,27 @@ def check_host(boot: Boot) -> None:
     check_descriptors(boot)
 
 
-def _with_devices(boot: Boot, registration: Registration, output: AgentOutput) -> Devices:
+def _with_devices(boot: Boot, registration: Registration, output: AgentOutput, is_over: Callable[[], bool]) -> Devices:
     if not needs_gpus(boot):
         return Devices(boot)
-    limit_s = boot.plan.config.limits.start_s
+    limit_s, limit = torch_limit(boot.plan.config.limits)
     return claimed(
         boot,
         registration,
-        query(),
+        query(is_over),
         os.environ,
         note=lambda text: output.send(Warned(text)),
-        fault_of=lambda gpu: torch_fault("cuda", limit_s, gpu.uuid),
+        fault_of=lambda gpu: torch_fault("cuda", limit_s, limit, gpu.uuid, is_over),
     )
+
+
+def torch_limit(limits: LimitsSection) -> tuple[float, str]:
+    """How many seconds torch has to use a GPU, and what this limit is.
+
+    After `start_s` the run has ended without this host. A host may take its lease to choose its devices, and
+    `zmqrl.broker.liveness.JOIN_S` more to join.
+    """
+    return min((limits.start_s / 2, "half of limits.start_s"), (limits.host_lease_s, "limits.host_lease_s"))
 
 
 def _apply_niceness_to_session() -> None:
@@ -105,7 +117,7 @@ def _apply_niceness_to_session() -> None:
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="utf-8")
 
 
-def _run_part(devices: Devices, output: AgentOutput, command: CommandLine) -> int:
+def _run_part(devices: Devices, commands: Commands, output: AgentOutput, command: CommandLine) -> int:
     boot = devices.boot
     keys = None if boot.plan.config.security.curve == "off" else boot.keys
     boot = replace(boot, keys=None)  # of this process: a child receives what it needs from the data plane
@@ -113,32 +125,36 @@ def _run_part(devices: Devices, output: AgentOutput, command: CommandLine) -> in
     if boot.host == boot.plan.config.learner.host and boot.plan.lineage.id:
         take_over(make_store(boot.plan), boot.plan.store_path, boot.plan.lineage)
     if boot.plan.config.mode.in_process:
-        return _run_agent(devices, NoDataPlane(), output, command)
+        return _run_agent(devices, NoDataPlane(), commands, output, command)
     if boot.host != boot.plan.config.learner.host:
         try:
-            return _run_agent(devices, RemoteDataPlane(boot.plan, boot.host, keys), output, command)
+            return _run_agent(devices, RemoteDataPlane(boot.plan, boot.host, keys), commands, output, command)
         finally:
             _remove_run_folder(boot)
-    return _run_with_broker(devices, keys, output, command)
+    return _run_with_broker(devices, keys, commands, output, command)
 
 
-def _run_with_broker(devices: Devices, keys: Keys | None, output: AgentOutput, command: CommandLine) -> int:
+def _run_with_broker(
+    devices: Devices, keys: Keys | None, commands: Commands, output: AgentOutput, command: CommandLine
+) -> int:
     from zmqrl.agent.data_plane import SharedDataPlane
 
     boot = devices.boot
     folder = IpcFolder(run_folder_root(), boot.plan.run_id)
     try:
-        shared = boot.listen is not None
-        return _run_agent(devices, SharedDataPlane(boot.plan, folder.endpoints(), keys, shared), output, command)
+        data_plane = SharedDataPlane(boot.plan, folder.endpoints(), keys, boot.listen is not None)
+        return _run_agent(devices, data_plane, commands, output, command)
     finally:
         folder.close()
 
 
-def _run_agent(devices: Devices, data_plane: DataPlane, output: AgentOutput, command: CommandLine) -> int:
+def _run_agent(
+    devices: Devices, data_plane: DataPlane, commands: Commands, output: AgentOutput, command: CommandLine
+) -> int:
     try:
         logs = Path(devices.boot.plan.run_dir) / "logs"
         spawner = ProcessSpawner(logs, PARENT_VARIABLE, command, devices.visible)
-        return HostAgent(devices.boot, spawner, data_plane, output, STDIN, devices.acting_gpu).run()
+        return HostAgent(devices.boot, spawner, data_plane, commands, output, devices.acting_gpu).run()
     finally:
         data_plane.close()
 

@@ -138,7 +138,7 @@ class HostRemoved(Struct, frozen=True):
 
     host: str
     workers: Sequence[int]
-    """Every index that was ever assigned to it."""
+    """Every worker that may live there."""
 
 
 class HostAbsent(Struct, frozen=True):

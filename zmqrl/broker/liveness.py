@@ -16,8 +16,9 @@ SLOW_HEARTBEATS = 20
 JOIN_S = 10.0
 """What a host may take, beyond its lease, from its place on the allow-list to its first report."""
 
-GAP = 0.5
-"""Share of `lost_after_s`: an agent without a report for so long was cut off, as its workers may have been."""
+GAP, GAP_HEARTBEATS = 0.5, 2
+"""Share of `lost_after_s`, and heartbeats: an agent without a report for the longer of both was cut off, as its workers
+may have been. It reports once per heartbeat, so two have passed when one report is missing."""
 
 UNREPORTED = -1
 """The progress of a process that was expected and has sent no heartbeat."""
@@ -41,6 +42,7 @@ class Liveness:
         self._lost_after_s, self._stalled_after_s = limits.lost_after_s, limits.stalled_after_s
         self._start_s = max(0.0, limits.start_s - limits.lost_after_s)
         self._slow_after_s = SLOW_HEARTBEATS * limits.heartbeat_s
+        self._gap_s = max(GAP * limits.lost_after_s, GAP_HEARTBEATS * limits.heartbeat_s)
         self._workers, self._learner_host = workers, learner_host
         self._learners: dict[int, Pulse] = {}
         self._reports: dict[str, tuple[float, float]] = {}
@@ -95,7 +97,7 @@ class Liveness:
         is after `stalled_after_s`: its work may delay its heartbeats, and its death costs more than a worker's.
         """
         since, last = self._reports.get(host, (now, now))
-        since = now if now - last >= GAP * self._lost_after_s else since
+        since = now if now - last >= self._gap_s else since
         self._reports[host] = since, now
         workers = [(w.index, w.pulse) for w in self._workers if w.pulse is not None]
         named = [

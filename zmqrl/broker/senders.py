@@ -11,7 +11,7 @@ from zmqrl.wire.gate import UNNAMED
 
 
 class Senders:
-    """Each worker index belongs to one host for the whole run: by the plan, else by the first agent that names it."""
+    """Each worker index belongs to one host as long as its agent names it: by the plan, else by the first that does."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._learner_host = plan.config.learner.host
@@ -48,12 +48,16 @@ class Senders:
         raise WireError("not from there", f"{bus.kind_of(message)} from {_name(user)}")  # the learner is on our host
 
     def learn(self, host: str, workers: Iterable[int]) -> None:
-        """These workers are assigned to the host of an agent that was admitted."""
-        for index in workers:
+        """The host of an agent that was admitted has these workers, alive or assigned, and no others."""
+        named = set(workers)
+        for index in named:
             self._host_of.setdefault(index, host)
+        for index in self.workers_of(host):
+            if index not in named:
+                del self._host_of[index]
 
     def workers_of(self, host: str) -> list[int]:
-        """Every worker that was ever assigned to the host: none is ever assigned to another."""
+        """Every worker that may live on the host."""
         return [index for index, holder in self._host_of.items() if holder == host]
 
     def _check_agent(self, user: str, report: bus.HostReport) -> None:

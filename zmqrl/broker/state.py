@@ -103,8 +103,8 @@ class BrokerState:
                 return self._version_announced(event)
             case ev.HostReported():
                 return self._host_reported(event)
-            case ev.HostRemoved():  # the launcher knows whether another host is to come
-                return self._update_host(ev.HostReported({}, event.workers, event.host))
+            case ev.HostRemoved():
+                return self._host_reported(ev.HostReported({}, event.workers, event.host))
             case ev.HostAbsent():
                 self.workers.settle(event.host)
             case ev.HandoverAnswered():
@@ -168,12 +168,6 @@ class BrokerState:
     # hosts
 
     def _host_reported(self, report: ev.HostReported) -> list[ev.Action]:
-        actions = self._update_host(report)
-        if report.failed and not self.workers.members and not self.workers.awaits_hosts:
-            actions.append(ev.Fail("all workers failed and are not restarted"))
-        return actions
-
-    def _update_host(self, report: ev.HostReported) -> list[ev.Action]:
         """What is true of the host's workers now: who is not alive is dead and reaped."""
         host, alive, allows = report.host, report.alive, self.workers.allows
         assigned, failed = list(filter(allows, report.workers)), list(filter(allows, report.failed))
@@ -190,6 +184,7 @@ class BrokerState:
                 actions += self._remove(process)
             elif is_listed:
                 process.listed = True
+        self.workers.remove_left(host, alive)
         if not self._acceptance.recovered and host == self._learner_host:
             if self._unreported is None:
                 self._unreported = {i: spawn for i, spawn in alive.items() if self.workers.process(i) is None}

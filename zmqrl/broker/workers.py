@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,7 +55,7 @@ class Pulse:
 
 @dataclass(eq=False, slots=True)
 class Worker:
-    """What the broker knows of one worker index. It outlives the processes of that index."""
+    """What the broker knows of one worker index, until the worker has left and its last process is dead."""
 
     index: int
     host: str | None = None
@@ -64,8 +64,6 @@ class Worker:
     """The acting digest of its host."""
     is_member: bool = False
     """It is there, or will be again: it may have vector envs and leases."""
-    failed: bool = False
-    """It does not come back: its restart limit was reached, or its host was lost."""
     last_turn: int = 0
     """The turn in which it got its last lease."""
     peer: bytes | None = None
@@ -81,6 +79,9 @@ class Workers:
         """`limit`: a worker has an index below it."""
         self._limit = limit
         self._by_index: dict[int, Worker] = {}
+        self._failed: set[int] = set()
+        """Indexes that do not come back: the restart limit was reached, or the host was lost. They outlive the records:
+        a host that was cut off may report them at any time."""
         self._any_host_reported = False
         self._settled: set[str] = set()
         """Hosts that have reported, were removed, or are not expected."""
@@ -159,7 +160,7 @@ class Workers:
 
     def has_failed(self, index: int) -> bool:
         """Whether the run continues without this worker."""
-        return index in self._by_index and self._by_index[index].failed
+        return index in self._failed
 
     def has_left(self, index: int) -> bool:
         """Whether it is no longer assigned to its host."""
@@ -182,11 +183,6 @@ class Workers:
     def await_hosts(self) -> None:
         """Until `end_wait` a worker that no host has reported is a member: its agent may come later than it does."""
         self._awaits_hosts = True
-
-    @property
-    def awaits_hosts(self) -> bool:
-        """Whether hosts may be about to report their workers."""
-        return self._awaits_hosts
 
     def end_wait(self) -> bool:
         """Remove members that no host has confirmed. True when there were any."""
@@ -212,15 +208,24 @@ class Workers:
         own, lost, running = (
             [self.of(index) for index in indexes if self.is_of(index, host)] for indexes in (workers, failed, alive)
         )
-        any_new = not all(worker.failed for worker in lost)
+        any_new = not self._failed.issuperset(worker.index for worker in lost)
         for worker in self:
             worker.is_member = worker.is_member and worker.host != host
         for worker in own:
             worker.is_member = True
-        for worker in lost:
-            worker.failed = True
+        self._failed.update(worker.index for worker in lost)
         for worker in (*own, *lost, *running):
             worker.acting = acting or (worker.acting if worker.host == host else "")
             worker.host = host
-            worker.is_member = worker.is_member and not worker.failed
+            worker.is_member = worker.is_member and worker.index not in self._failed
         return any_new or before != self._members_and_digests()
+
+    def remove_left(self, host: str, alive: Container[int]) -> None:
+        """Forget the workers of `host` that have left and are dead, and heartbeats of workers without a host.
+
+        `alive`: of its last report; processes that it does not list were removed before.
+        """
+        for worker in list(self):
+            is_its_own = worker.host == host or (worker.host is None and worker.peer is None)
+            if is_its_own and not worker.is_member and worker.process is None and worker.index not in alive:
+                del self._by_index[worker.index]

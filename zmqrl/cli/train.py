@@ -525,8 +525,8 @@ def _run_one(request: TrainRequest, directory: Path, seed: int | None, output: T
     """`output`: of the summary as JSON; None: it is shown as text."""
     before = _record(directory)
     code = _run_and_show(request, directory, seed)
-    is_refused = code == ConfigError.exit_code and _record(directory) == before
-    if output is not None and not is_refused:
+    has_begun = code == 0 or _record(directory) not in (before, None)
+    if output is not None and has_begun:
         print(_result(directory, request.detach), file=output, flush=True)
     return code
 

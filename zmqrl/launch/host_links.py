@@ -126,7 +126,7 @@ class HostLinks:
         self._uninvited = set(self._manual)
         for row in self._staffing.begin(self._state.hosts, self._clock()):
             self._scaling.scale(row.host, 0, least=0)
-            self._state.hosts.expect(row.host, 0)
+            self._state.hosts.expect(row.host, ())
             if row is not self._state.hosts.learner:
                 self._state.drain(row.host)
             self._state.note(Problem(row.host, row.away, "it is not waited for"))
@@ -143,6 +143,7 @@ class HostLinks:
         if now >= self._step_at:
             self._step_at = now + STEP_EVERY_S
             self._state.judge_leaving(now)
+            self._state.remove_left()
             if not self._state.hosts.ending and self._state.ended is None:
                 self._staff(now)
                 self._rejoin(now)
@@ -251,16 +252,21 @@ class HostLinks:
         return not self._plan.config.mode.deterministic or self._plan.config.env.recovery == "exact"
 
     def no_hosts_reason(self) -> str | None:
-        """Why the run cannot start or continue without further hosts; None while it can."""
+        """Why the run cannot start or continue without further hosts; None while it can.
+
+        A run that has one host alone ends with its workers by a decision of its agent.
+        """
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
-        alone = self._plan.config.mode.in_process
-        if not state.hosts.learner.is_gone and (alone or state.hosts.can_go_on):
+        is_alone = self._boots[self._learner_host].is_alone
+        if not state.hosts.learner.is_gone and (is_alone or state.can_go_on):
             return None
         learner = state.hosts.learner  # what to do about the others was reported as a problem
         missing = [f"{row.host}: {(row is learner and state.agent_fault) or row.cause}" for row in state.hosts.missing]
-        return "\n".join(["no usable host left", *missing])
+        here = [row for row in state.hosts if row.workers and not row.is_gone]
+        failed = [f"{row.host}: its workers are not restarted" for row in here if not state.remaining_of(row)]
+        return "\n".join(["no usable host left", *missing, *failed])
 
     def _invite(self) -> None:
         """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
@@ -367,10 +373,10 @@ class HostLinks:
             self._state.drain(host)
             self._allow()
             return f"{host}: removed from the run; env steps that it has not delivered are dropped"
-        row = self._state.hosts.expect(host, workers)
+        row = self._state.hosts[host]
         row.state = "connecting"
         self._allow()  # first: it forgets the indexes of the agent that is removed
-        self._scaling.scale(host, workers, least=0)
+        self._state.hosts.expect(host, self._scaling.scale(host, workers, least=0))
         self._uninvited.add(host)
         self._invite()
         self._allow()
@@ -385,7 +391,7 @@ class HostLinks:
         if host in self._manual:
             return self._scale_manual(host, workers)
         indexes = self._scaling.scale(host, workers, least)
-        row = self._state.hosts.expect(host, workers)
+        row = self._state.hosts.expect(host, indexes)
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":
             self._orchestrator.command(host, agent.SetWorkers(list(indexes), stays))

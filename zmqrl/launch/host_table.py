@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.config.sections import HostSection
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -24,8 +24,8 @@ class HostRow:
     """One host of the run."""
 
     host: str
-    workers: int
-    """How many it is to hold."""
+    assigned: tuple[int, ...]
+    """Indexes of the workers that it is to have. Those of a host that is lost are replaced when it returns."""
     state: str = "connecting"
     """connecting, joining, ready, leaving, failed, lost, drained, ended.
 
@@ -59,6 +59,11 @@ class HostRow:
     """Why it was lost and could not be connected to again, since it was last ready."""
 
     @property
+    def workers(self) -> int:
+        """How many it is to have."""
+        return len(self.assigned)
+
+    @property
     def is_failed(self) -> bool:
         """Whether the orchestrator reported it as unusable."""
         return self.state == "failed"
@@ -89,8 +94,8 @@ class HostTable:
 
     def __init__(self, plan: RunPlan) -> None:
         self._learner, self._lease_s = plan.config.learner.host, plan.config.limits.host_lease_s
-        counts = {self._learner: 0, **{host: count for host, count in plan.workers.items() if count}}
-        self._rows = {host: HostRow(host, count) for host, count in counts.items()}
+        assigned = {host: tuple(indexes) for host, indexes in worker_indexes(plan.workers).items() if indexes}
+        self._rows = {host: HostRow(host, indexes) for host, indexes in {self._learner: (), **assigned}.items()}
         self._others = frozenset(host for host, count in plan.workers.items() if count and host != LOCAL)
         self._tunnelled = {name for name, host in plan.config.hosts.items() if host.tunnel}
         self._manual = {name for name, host in plan.config.hosts.items() if host.manual}
@@ -129,9 +134,9 @@ class HostTable:
         }
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether any host with workers is ready or may join, or is to return."""
-        return any((row.workers and not row.is_gone) or row.away or self._returns(row) for row in self)
+    def awaits_return(self) -> bool:
+        """Whether a host is to return: one that is away, or a lost one that is connected to again."""
+        return any(row.away or self._is_rejoined(row) for row in self)
 
     @property
     def unusable_others(self) -> list[HostRow]:
@@ -139,24 +144,23 @@ class HostTable:
         rows = [self._rows[host] for host in sorted(self._others)]
         return rows if all(row.is_failed and not row.incarnation for row in rows) else []
 
-    def _returns(self, row: HostRow) -> bool:
-        """Whether a lost host is connected to again."""
+    def _is_rejoined(self, row: HostRow) -> bool:
         is_tried = self._rejoins and row.host not in self._manual and row is not self.learner
         return bool(is_tried and row.is_missing and row.incarnation and row.workers)
 
-    def register(self, host: str, workers: int) -> HostRow | None:
+    def register(self, host: str, workers: Sequence[int]) -> HostRow | None:
         """A host that SSH does not reach has joined, or left (no workers); None when it is another, or is gone."""
         row = self._rows.get(host)
         if row is None or host not in self._manual or (workers and row.is_gone):
             return None
         left = "ended" if self.ending else "drained"
-        row.state, row.workers = ("ready" if workers else left), workers
+        row.state, row.assigned = ("ready" if workers else left), tuple(workers)
         return row
 
     def admit(self, host: str, section: HostSection) -> None:
         """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
         before = self._rows.get(host)
-        self._rows[host] = HostRow(host, 0, "drained", incarnation=0 if before is None else before.incarnation)
+        self._rows[host] = HostRow(host, (), "drained", incarnation=0 if before is None else before.incarnation)
         for named, applies in ((self._tunnelled, section.tunnel), (self._manual, section.manual)):
             named.discard(host)
             named.update({host} if applies else ())
@@ -165,11 +169,16 @@ class HostTable:
         """A host that SSH does not reach has shown its token; its agent has this key."""
         self._introduce(self._rows[host], "joining", public)
 
-    def expect(self, host: str, workers: int) -> HostRow:
-        """It is to hold so many workers from now on."""
+    def expect(self, host: str, workers: Sequence[int]) -> HostRow:
+        """It is to have these workers from now on."""
         row = self._rows[host]
-        row.workers = workers
+        row.assigned = tuple(workers)
         return row
+
+    def is_assigned(self, host: str, worker: int) -> bool:
+        """Whether the host is to have this worker."""
+        row = self._rows.get(host)
+        return row is not None and worker in row.assigned
 
     def stayed_away(self, now: float) -> list[Loss]:
         """Hosts whose agents ended in order `LEAVE_S` ago, or more, though the run continues. `now`: of one clock."""

@@ -96,7 +96,7 @@ class StallDetector:
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
-        is_paused = state.paused or (not state.expected_workers and any(row.away for row in state.hosts))
+        is_paused = state.paused or (not state.remaining_workers and any(row.away for row in state.hosts))
         if is_paused or self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._is_reported = seen, now, False
         if self._is_reported or now - self._since < self._after_s:

@@ -79,10 +79,17 @@ class Requests:
         self._folder = run_dir / FOLDER
 
     def clear(self) -> None:
-        """An attempt begins: what commands and the launcher of an earlier one left in the folder is removed."""
+        """An attempt begins: what commands and the launcher of an earlier one left in the folder is removed.
+
+        A file that cannot be removed leaves the others: as a request, it is not served before it can be.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
-                path.unlink()
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def waiting(self) -> Iterator[tuple[Path, ScaleRequest | WireError]]:
         """Requests that are there, or why one is none, each with the name to answer under.

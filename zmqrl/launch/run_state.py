@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
@@ -16,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostTable, Loss
+from zmqrl.launch.host_table import HostRow, HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -68,9 +68,9 @@ class RunState:
 
     plan: RunPlan
     workers: dict[int, WorkerRow] = field(default_factory=dict)
-    """Of the newest agent of each host, by index."""
+    """Of the newest agent of each host, by index, without those that have left."""
     former_restarts: Counter[str] = field(default_factory=Counter)
-    """By host: of the workers of its former agents."""
+    """By host: of workers that it has no more."""
     ready: set[tuple[str, int]] = field(default_factory=set)
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
@@ -126,7 +126,14 @@ class RunState:
         loss = self.hosts.handle(event)
         if loss is not None:
             self._lose(loss)
-        self._take(event.event, event)
+        if not self._is_of_removed_worker(event):
+            self._take(event.event, event)
+
+    def _is_of_removed_worker(self, event: HostEvent) -> bool:
+        """It was on its way when the row of the worker was removed."""
+        if event.role != "worker" or event.index is None or event.index in self.workers:
+            return False
+        return not self.hosts.is_assigned(event.host, event.index)
 
     @singledispatchmethod
     def _take(self, message: object, event: HostEvent) -> None:
@@ -175,7 +182,21 @@ class RunState:
     def required_workers(self) -> int:
         """`min_workers`, or all workers of the hosts that are here now where others are to return."""
         least = self.plan.config.min_workers
-        return min(least, self.expected_workers) if any(row.away for row in self.hosts) else least
+        return min(least, self.remaining_workers) if any(row.away for row in self.hosts) else least
+
+    @property
+    def remaining_workers(self) -> int:
+        """Of `expected_workers` those that are restarted when they die."""
+        return sum(self.remaining_of(row) for row in self.hosts if not row.is_gone)
+
+    def remaining_of(self, row: HostRow) -> int:
+        """Workers of a host that are restarted when they die."""
+        return sum(index not in self.workers or self.workers[index].state != "failed" for index in row.assigned)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the run has a worker, or a host that is to return with workers."""
+        return self.remaining_workers > 0 or self.hosts.awaits_return
 
     @property
     def cut_off(self) -> str | None:
@@ -227,6 +248,8 @@ class RunState:
     @_take.register
     def _on_worker_state(self, message: agent.WorkerState, event: HostEvent) -> None:
         process = (message.role, message.index)
+        if message.role == "worker" and message.index not in self.workers:
+            return  # it was removed
         if message.spawn >= self._judged.get(process, (0, "well"))[0]:
             self._judged[process] = (message.spawn, message.state)
 
@@ -358,10 +381,10 @@ class RunState:
             return "the run continues without evaluations"
         if role != "worker":
             return "the run ends"
-        counted_on = [row.state for row in self.workers.values() if row.state not in ("ended", "lost")]
-        if set(counted_on) <= {"failed"} and len(counted_on) >= self.expected_workers:
-            return "no rollout worker remains; the run ends"
-        return self._where_its_envs_go
+        if self.remaining_workers:
+            return self._where_its_envs_go
+        waits = "the run waits for the hosts that are to return"
+        return f"no rollout worker remains; {waits if self.hosts.awaits_return else 'the run ends'}"
 
     @property
     def _where_its_envs_go(self) -> str:
@@ -381,7 +404,7 @@ class RunState:
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
         """A new agent has other workers, and counts restarts from none."""
-        self._remove_workers(event.host)
+        self._remove_workers(self._of_former_agent(event.host))
         self._restarted_at = {slot: times for slot, times in self._restarted_at.items() if slot[0] != event.host}
 
     @_take.register
@@ -450,13 +473,13 @@ class RunState:
     @_take.register
     def _on_host_here(self, message: agent.HostHere, event: HostEvent) -> None:
         """The broker's report of hosts whose events do not come to this launcher."""
-        row = self.hosts.register(message.host, len(message.workers))
+        row = self.hosts.register(message.host, message.workers)
         if row is None:
             return
         if row.is_gone:
             self._set_workers(row.host, "ended")
             return
-        self._remove_workers(row.host, present=message.workers)
+        self._remove_workers(self._of_former_agent(row.host, present=message.workers))
         for index in message.workers:
             self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
             self.ready.add(("worker", index))
@@ -484,7 +507,7 @@ class RunState:
 
     def drain(self, host: str) -> None:
         """The launcher ends the part of a host that is not reached by SSH."""
-        row = self.hosts.expect(host, 0)
+        row = self.hosts.expect(host, ())
         row.state = "drained"
         self._set_workers(host, "ended")
 
@@ -493,16 +516,25 @@ class RunState:
         for loss in self.hosts.stayed_away(now) if self.ended is None else ():
             self._lose(loss)
 
-    def _remove_workers(self, host: str, present: Container[int] = ()) -> None:
-        """Those of its former agents, whose indexes are not used again."""
-        former = [row for row in self.workers.values() if row.host == host and row.index not in present]
-        for row in former:
-            self.former_restarts[host] += row.restarts
+    def remove_left(self) -> None:
+        """Remove the workers that were taken from their hosts and have no process; those of a lost host are shown."""
+        left = [row for row in self.workers.values() if row.state in ("ended", "down", "failed")]
+        self._remove_workers(row for row in left if not self.hosts.is_assigned(row.host, row.index))
+
+    def _remove_workers(self, rows: Iterable[WorkerRow]) -> None:
+        """Their indexes are not used again."""
+        for row in list(rows):
+            process = ("worker", row.index)
+            self.former_restarts[row.host] += row.restarts
             del self.workers[row.index]
-            self.ready.discard(("worker", row.index))
+            self.ready.discard(process)
             self._relieved.pop(row.index, None)
-            self._last_exit.pop(("worker", row.index), None)
-            self._judged.pop(("worker", row.index), None)
+            self._last_exit.pop(process, None)
+            self._judged.pop(process, None)
+            self._restarted_at.pop((row.host, *process), None)
+
+    def _of_former_agent(self, host: str, present: Container[int] = ()) -> list[WorkerRow]:
+        return [row for row in self.workers.values() if row.host == host and row.index not in present]
 
     def _set_workers(self, host: str, state: str) -> None:
         """Of a host that is gone."""
@@ -518,11 +550,11 @@ class RunState:
         if not loss.cause:
             return  # reported before
         others = "no host with workers remains"
-        if self.hosts.can_go_on and not self.expected_workers:
+        if self.can_go_on and not self.remaining_workers:
             others = "no host with workers remains; the run waits for its return"
         elif self.hosts.unusable_others:
             others = "no other host can be used"
-        elif self.hosts.can_go_on:
+        elif self.can_go_on:
             others = f"the run continues without this host; {self._where_its_envs_go}"
         done = f"{loss.fix}\n{others}" if loss.fix else others
         self.note(Problem(loss.host, loss.cause, done))

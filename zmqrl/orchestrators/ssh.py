@@ -28,6 +28,9 @@ from zmqrl.ssh.clients import connect_all, make_client
 from zmqrl.ssh.code_sync import deliver, make_archive
 from zmqrl.ssh.connection import SILENT_S, Client, Connection
 
+MOST_UPLOADS = 4
+"""Hosts that files are sent to at once. They share the uplink of this machine: of many, none would be ready in time."""
+
 
 class AgentContext(NamedTuple):
     """What an agent's end here is made of."""
@@ -142,6 +145,7 @@ class SshOrchestrator(AgentsOrchestrator):
         self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
         """By host: the ports there, and the connection that they end with."""
         self._connectors: list[threading.Thread] = []
+        self._uploads = threading.Semaphore(MOST_UPLOADS)
         self._cancelled = threading.Event()
         self._mirror: Mirror | None = None
 
@@ -187,9 +191,9 @@ class SshOrchestrator(AgentsOrchestrator):
             self.warn(boot.host, accepted)
         try:
             with as_host_failed(boot.host):
-                self._send_files(boot, connection)
                 section = self.section(boot.plan.config, boot.host)
-                code = deliver(connection, self._archive, section.workdir or "~") if self._archive is not None else None
+                with self._uploads:
+                    code = None if self._cancelled.is_set() else self._upload(boot, section, connection)
                 if self._cancelled.is_set():
                     connection.close()
                     return
@@ -204,6 +208,11 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _failed(self, error: HostFailed) -> None:
         self.put(error.host, HostUnusable(error.cause, error.fix))
+
+    def _upload(self, boot: Boot, section: HostSection, connection: Connection) -> str | None:
+        """Send what the host lacks. Returns the folder of the user's own modules there, if there are any."""
+        self._send_files(boot, connection)
+        return None if self._archive is None else deliver(connection, self._archive, section.workdir or "~")
 
     def _send_files(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of the run directory, before its agent starts."""

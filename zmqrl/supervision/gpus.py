@@ -8,6 +8,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _FORMAT = "--format=csv,noheader,nounits"
 GPU_COMMAND = (NVIDIA_SMI, "--query-gpu=index,uuid,name,memory.used,memory.total,mig.mode.current", _FORMAT)
 PROCESS_COMMAND = (NVIDIA_SMI, "--query-compute-apps=gpu_uuid,pid,used_memory", _FORMAT)
 QUERY_S = 10.0
+POLL_S = 0.2
+"""How often a process that waits for an answer looks whether it is to end."""
 KILL_S = 0.1
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARE = "learner.share_gpu: true"
@@ -28,10 +31,13 @@ Owner = tuple[str, bool]
 """Login name of a process, and whether it is that of this user."""
 
 
-def query() -> list[Gpu]:
-    """All GPUs of this machine; none where nvidia-smi is missing, fails or does not answer in time."""
-    found = _output(GPU_COMMAND)
-    return [] if found is None else parse(found, _output(PROCESS_COMMAND) or "", owner_of)
+def query(is_over: Callable[[], bool] = lambda: False) -> list[Gpu]:
+    """All GPUs of this machine; none where nvidia-smi is missing, fails or does not answer in time.
+
+    `is_over`: whether this process is to end, and does not wait for the answer.
+    """
+    found = _output(GPU_COMMAND, is_over)
+    return [] if found is None else parse(found, _output(PROCESS_COMMAND, is_over) or "", owner_of)
 
 
 def parse(gpus: str, processes: str, owner: Callable[[int], Owner]) -> list[Gpu]:
@@ -156,33 +162,34 @@ def brief(gpu: Gpu) -> str:
     return " ".join([gpu.name.removeprefix("NVIDIA "), used, *(["MIG"] if gpu.mig else []), *users])
 
 
-def torch_fault(device: str, limit_s: float, visible: str | None = None) -> str | None:
-    """Why torch cannot use `device`; None: it can.
+def torch_fault(
+    device: str, limit_s: float, limit: str, visible: str | None = None, is_over: Callable[[], bool] = lambda: False
+) -> str | None:
+    """Why torch cannot use `device`; None: it can, or `is_over` came first.
 
     In a child, because the import of torch takes seconds, from a network file system up to half a minute.
 
     Args:
         device: Of torch.
         limit_s: For the answer; a later one is a fault.
+        limit: What `limit_s` is, for the message.
         visible: `CUDA_VISIBLE_DEVICES` of the child; None: as this process has it.
+        is_over: Whether this process is to end.
     """
     environ = {**os.environ, **({} if visible is None else {VISIBLE: visible})}
     command = [sys.executable, "-c", "import sys, torch; torch.empty(1, device=sys.argv[1])", device]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-            env=environ,
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
         )
-    except subprocess.TimeoutExpired:
-        return f"torch did not respond within limits.start_s ({limit_s:g} s); check the GPU with nvidia-smi"
-    lines = done.stderr.strip().splitlines() or ["no output"]
-    return None if done.returncode == 0 else lines[-1]
+    except OSError as error:
+        return f"torch cannot be started: {error}"
+    printed = _communicate(process, limit_s, is_over)
+    if printed is None:
+        late = f"torch did not respond within {limit_s:g} s ({limit}); check the GPU with nvidia-smi"
+        return None if is_over() else late
+    lines = printed[1].decode(errors="replace").strip().splitlines() or ["no output"]
+    return None if process.returncode == 0 else lines[-1]
 
 
 def _free_mib(gpu: Gpu) -> int:
@@ -203,18 +210,27 @@ def _mib(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _output(command: tuple[str, ...]) -> str | None:
+def _output(command: tuple[str, ...], is_over: Callable[[], bool]) -> str | None:
     try:
         process = start_query(command)
     except OSError:
         return None
+    printed = _communicate(process, QUERY_S, is_over)
+    return printed[0].decode(errors="replace") if printed is not None and process.returncode == 0 else None
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], limit_s: float, is_over: Callable[[], bool]
+) -> tuple[bytes, bytes] | None:
+    """What it has printed, once it has ended; None after `limit_s`, or if `is_over` before: then it is killed."""
+    until = time.monotonic() + limit_s
     try:
-        output = process.communicate(timeout=QUERY_S)[0]
-    except subprocess.TimeoutExpired:
+        while not is_over() and (left_s := until - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=min(left_s, POLL_S))
         return None
     finally:
         end_query(process)
-    return output.decode(errors="replace") if process.returncode == 0 else None
 
 
 def start_query(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
@@ -228,8 +244,9 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
         query.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             query.wait(KILL_S)
-    if query.stdout is not None:
-        query.stdout.close()
+    for pipe in (query.stdout, query.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def has_nvidia_smi() -> bool:

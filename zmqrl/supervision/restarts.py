@@ -92,7 +92,7 @@ class Supervision:
     a checkpoint and so raises it again. Where a worker raises it in its first segment, the limit is reached once every
     worker does: until then others train, and it may pass.
 
-    Without a remaining worker the run fails. Where other hosts may have workers, the broker decides that.
+    Without a remaining worker the run fails. Where other hosts may have workers, the launcher decides that.
     """
 
     def __init__(self, restart: RestartSection, workers: Iterable[int], alone: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
-from zmqrl.agent.host_agent import HostAgent
+from zmqrl.agent.host_agent import Commands, HostAgent
 from zmqrl.agent.output import AgentOutput
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE, STDIN, STDOUT
@@ -19,4 +19,4 @@ def command(role: str, run_id: str, index: int) -> list[str]:
 
 def main(boot: Boot) -> int:
     spawner = ProcessSpawner(Path(boot.plan.run_dir) / "logs", PARENT_VARIABLE, command)
-    return HostAgent(boot, spawner, NoDataPlane(), AgentOutput(STDOUT), STDIN).run()
+    return HostAgent(boot, spawner, NoDataPlane(), Commands(STDIN), AgentOutput(STDOUT)).run()
