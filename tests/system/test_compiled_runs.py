@@ -65,5 +65,5 @@ def test_sync_has_the_bits_of_single(tmp_path: Path, cache: Path) -> None:
 
 @pytest.mark.long
 def test_sac_has_the_same_bits_in_single_in_sync_and_after_a_resume(tmp_path: Path, cache: Path) -> None:
-    runs = Runs(tmp_path, "pendulum-sac", 1_200)
+    runs = Runs(tmp_path, "pendulum-sac", 1_200, network__hidden=(32, 32), algorithm__batch_size=64)
     check_all_are_the_same([runs.trained("single"), runs.trained("sync"), runs.resumed_at_half()], cache)
