@@ -21,6 +21,15 @@ def test_whole_numbers_are_unrolled_as_floats(dtype: torch.dtype) -> None:
     assert torch.equal(found, expected)
 
 
+def test_zero_rows_leave_the_state_as_it_is() -> None:
+    """As a burn-in of no rows."""
+    layers, tensors = network(3)
+    state = {CORE: torch.full((2, SIZE), 0.5)}
+    found, after = unroll(layers, tensors, torch.zeros(0, 2, 3), state, torch.zeros(0, 2, dtype=torch.bool))
+    assert found.shape == (0, 2, 7)
+    assert torch.equal(after[CORE], state[CORE])
+
+
 def test_a_second_input_is_appended_row_by_row() -> None:
     joined, tensors = network(3 + 2)
     layers = (LayerSpec("flatten"), LayerSpec("concat", inputs=3, outputs=3 + 2), *joined)

@@ -60,7 +60,7 @@ def unroll(
     Args:
         layers: Of the network.
         tensors: By name.
-        x: `[L, B, ...]`.
+        x: `[L, B, ...]`; with L = 0, as without a burn-in, the states stay what they are.
         state: By layer, `[B, size]`: before the first row.
         reset: `[L, B]` bool: an episode begins at the row, whose state is zero.
         more: `[L, B, ...]` each: a layer `concat` appends the next of them.
@@ -73,7 +73,7 @@ def unroll(
     rest, after = [rows.flatten(0, 1) for rows in more], dict(state)
     for layer in layers:
         kind = layer_kind(layer.kind)
-        if not kind.state_size(layer):
+        if not (length and kind.state_size(layer)):  # zero rows of any layer: the shape of its output
             flat = _output(layer, tensors, x.flatten(0, 1), rest)
             x = flat.reshape(length, batch, *flat.shape[1:])
             continue
