@@ -114,6 +114,16 @@ def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: 
     assert learned == {"Identity", "InfiniteHorizon", "Memory"}
 
 
+@pytest.mark.parametrize(("burn_in", "length", "segment_steps"), [(8, 16, 32), (0, 8, 16)])
+def test_memory_passes_the_checks_with_other_sequences(
+    burn_in: int, length: int, segment_steps: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, probes = module(folder, "my_drqn", monkeypatch), [name for name in PROBES if name != "Identity"]
+    config = made.DRQNConfig(burn_in=burn_in, length=length)
+    report = check_algorithm(made.DRQN, config, segment_steps=segment_steps, skip=probes)
+    assert any(name.startswith("Identity, discrete actions: learned") for name in report.passed)
+
+
 def test_the_on_policy_algorithm_runs_in_async(folder: Path) -> None:
     words = ("--env", "CartPole-v1", "--algo", "my_a2c:A2C", "--mode", "async", "--workers", "1")
     assert int(str(train(folder, *words, "--run-dir", "run-a2c", env_steps=2000)["updates"])) > 0

@@ -103,6 +103,12 @@ def test_targets_follow_without_sharing_memory() -> None:
     assert torch.equal(net("a", batch()["x"], target=True), online)
 
 
+def test_a_second_input_is_unrolled_row_by_row() -> None:
+    net, x, y = made(), torch.randn(4, 7, 3), torch.randn(4, 7, 2)
+    found, _ = net.unroll("b", x, {}, torch.zeros(4, 7, dtype=torch.bool), y)
+    assert torch.equal(found.flatten(0, 1), net("b", x.flatten(0, 1), y.flatten(0, 1)))
+
+
 def test_a_loss_that_reaches_no_weight_is_refused() -> None:
     net = made()
 

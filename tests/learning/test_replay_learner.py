@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from torch import Tensor
 
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, ReplayLearner
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.returns import sequence_priorities
@@ -121,6 +123,23 @@ def test_a_batch_of_sequences_has_their_states_resets_and_extras() -> None:
     assert learner.seen["obs"].shape == (7, 9, 3) and learner.seen["mask"].shape == (7, 8)
     mixed = sequence_priorities(sample.extras["log_prob"], sample.mask, 0.5)
     np.testing.assert_allclose(replay.given[0], mixed, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "message"),
+    [
+        (SEQUENCES, lambda errors: errors.T, r"PRIORITY: \[6, 7\]: must be \[batch_size, length\], here \[7, 6\]"),
+        (SEQUENCES, lambda errors: errors.mean(1), r"PRIORITY: \[7\]: must be \[batch_size, length\], here \[7, 6\]"),
+        (TRANSITIONS, lambda errors: errors.unsqueeze(1), r"PRIORITY: \[7, 1\]: must be \[batch_size\], here \[7\]"),
+    ],
+)
+def test_priorities_of_another_shape_are_refused(
+    spec: ReplaySpec, change: Callable[[Tensor], Tensor], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Recording.train
+    monkeypatch.setattr(Recording, "train", lambda self, batch: {PRIORITY: change(train(self, batch)[PRIORITY])})
+    with pytest.raises(ConfigError, match=message):
+        updated(spec)
 
 
 def build_like(replay: SegmentReplay) -> SegmentReplay:

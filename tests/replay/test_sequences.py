@@ -125,7 +125,7 @@ STATE = {"reward": (12, 2), "state.core": (3, 2, 8), "td": (12, 2), "features": 
         ({"length": 10, "burn_in": 4}, STATE, "env.segment_steps: 12 is too short for sequences of 14 rows"),
         ({"n_step": 13}, STATE, "env.segment_steps: 12 is too short for n_step 13 in async: .* at least 13$"),
         ({"length": 5}, {"reward": (12, 2)}, "env.segment_steps: 12: the last 2 rows .* write 10 or 15"),
-        ({"length": 6}, STATE, "ReplaySpec.stride: 6: must be a multiple of 4, the rows between .* column state.core"),
+        ({"length": 6}, STATE, "ReplaySpec.stride: 6: .* multiple of 4, .* state.core; .* to a divisor of 6$"),
         ({"length": 4}, STATE | {"state.core": (5, 2, 8)}, r"column state.core: \(5, 2, 8\): must be"),
         ({"length": 4}, STATE | {"state.core": (0, 2, 8)}, r"column state.core: \(0, 2, 8\): must be"),
         ({"length": 4}, STATE | {"state.core": (3, 1, 8)}, r"column state.core: \(3, 1, 8\): must be"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from zmqrl import Summary, resume, train
+from zmqrl.learning.package_cache import cache_folder
 from zmqrl.types import ModeName
 
 COMPILER = os.environ.get("CXX", "g++")
@@ -47,9 +48,9 @@ class Runs:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test keep their packages."""
+    """Where the runs of a test keep their packages, which this process would use too."""
     monkeypatch.setenv("ZMQRL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "compiled"
+    return cache_folder()
 
 
 def check_all_are_the_same(summaries: list[Summary], cache: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zmqrl.errors import TrainingFailed
+from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
@@ -184,7 +184,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
         del batch
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
-        """Do `updates` updates."""
+        """Do `updates` updates. ConfigError when `PRIORITY` has another shape than it must have."""
         self.anneal(replay, progress)
         rates, results = self.learning_rates(progress), {}
         for number in range(progress.updates, progress.updates + updates):
@@ -215,9 +215,19 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
     def _prioritise(self, replay: Replay, sample: AnySample, delta: Array) -> None:
         """Of a sequence a mixture of those of its rows (`Prioritised.max_share`)."""
         if isinstance(sample, SequenceSample):
-            settings = self.algorithm.replay().prioritised or Prioritised()
-            delta = sequence_priorities(delta.T, sample.mask[-delta.shape[1] :], settings.max_share)
+            spec = self.algorithm.replay()
+            _check_priority(delta, batch_size=len(sample.rows), length=spec.length)
+            settings = spec.prioritised or Prioritised()
+            delta = sequence_priorities(delta.T, sample.mask[-spec.length :], settings.max_share)
+        else:
+            _check_priority(delta, batch_size=len(sample.rows))
         replay.set_priorities(sample, delta)
+
+
+def _check_priority(found: Array, **sizes: int) -> None:
+    """ConfigError when the axes of `PRIORITY` do not have these sizes."""
+    if found.shape != tuple(sizes.values()):
+        raise ConfigError(f"PRIORITY: {list(found.shape)}: must be [{', '.join(sizes)}], here {list(sizes.values())}")
 
 
 class BatchLearner(NetLearner, OnPolicyLearner):

@@ -83,11 +83,17 @@ class Net:
         return forward(self.spec.tower(tower), tensors, *inputs)
 
     def unroll(
-        self, tower: str, x: Tensor, state: Mapping[str, Tensor], reset: Tensor, target: bool = False
+        self,
+        tower: str,
+        x: Tensor,
+        state: Mapping[str, Tensor],
+        reset: Tensor,
+        *more: Tensor,
+        target: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
         tensors = self._now.targets if target else self._now.parameters
-        return unroll(self.spec.tower(tower), tensors, x, state, reset)
+        return unroll(self.spec.tower(tower), tensors, x, state, reset, *more)
 
     def parameter(self, name: str) -> Tensor:
         """A free parameter, or any tensor of the network."""

@@ -24,12 +24,16 @@ def forward(layers: tuple[LayerSpec, ...], tensors: Mapping[str, Tensor], x: Ten
     rest = list(more)
     x = x if x.is_floating_point() else x.float()
     for layer in layers:
-        kind = layer_kind(layer.kind)
-        if kind.takes_input:
-            x = torch.cat((x.flatten(1), rest.pop(0).flatten(1)), 1)
-        else:
-            x = kind.torch(layer, tensors, x)
+        x = _output(layer, tensors, x, rest)
     return x
+
+
+def _output(layer: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, rest: list[Tensor]) -> Tensor:
+    """The output `[B, ...]` of one layer; a layer `concat` takes the first of `rest`."""
+    kind = layer_kind(layer.kind)
+    if kind.takes_input:
+        return torch.cat((x.flatten(1), rest.pop(0).flatten(1)), 1)
+    return kind.torch(layer, tensors, x)
 
 
 def step(layers: tuple[LayerSpec, ...], tensors: Mapping[str, Tensor], x: Tensor, state: dict[str, Tensor]) -> Tensor:
@@ -49,26 +53,28 @@ def unroll(
     x: Tensor,
     state: Mapping[str, Tensor],
     reset: Tensor,
+    *more: Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Sequences from stored state, for backpropagation through time.
 
     Args:
         layers: Of the network.
         tensors: By name.
-        x: `[L, B, ...]`.
+        x: `[L, B, ...]`; with L = 0, as without a burn-in, the states stay what they are.
         state: By layer, `[B, size]`: before the first row.
         reset: `[L, B]` bool: an episode begins at the row, whose state is zero.
+        more: `[L, B, ...]` each: a layer `concat` appends the next of them.
 
     Returns:
         The output `[L, B, ...]`, and the states after the last row.
     """
     x = x if x.is_floating_point() else x.float()
     length, batch = x.shape[:2]
-    after = dict(state)
+    rest, after = [rows.flatten(0, 1) for rows in more], dict(state)
     for layer in layers:
         kind = layer_kind(layer.kind)
-        if not kind.state_size(layer):
-            flat = kind.torch(layer, tensors, x.flatten(0, 1))
+        if not (length and kind.state_size(layer)):  # zero rows of any layer: the shape of its output
+            flat = _output(layer, tensors, x.flatten(0, 1), rest)
             x = flat.reshape(length, batch, *flat.shape[1:])
             continue
         held, outputs = after[layer.name], []

@@ -98,5 +98,5 @@ def _check_states(spec: ReplaySpec, shapes: Shapes) -> None:
         if spec.every % every:
             raise ConfigError(
                 f"ReplaySpec.stride: {spec.every}: must be a multiple of {every}, the rows between two states of "
-                f"column {name}"
+                f"column {name}; or set ActingSpec.state_every to a divisor of {spec.every}"
             )

@@ -29,7 +29,7 @@ from zmqrl.testing.rounds import Rounds
 from zmqrl.testing.training import TRAINING
 from zmqrl.types import EnvSpec
 
-STEPS, ENVS, VECTOR_ENVS, EPISODES, SEED = 16, 2, 4, 50, 1
+ENVS, VECTOR_ENVS, EPISODES, SEED = 2, 4, 50, 1
 LEAST = 0.7
 """Of the way from a random policy to the best one, that a probe requires."""
 LOOK_EVERY = 500
@@ -68,6 +68,7 @@ def check_algorithm(
     *,
     network: NetworkSection = SMALL,
     replay: ReplaySection = REPLAY,
+    segment_steps: int = 16,
     env_steps: int = 10_000,
     skip: Collection[str] = (),
 ) -> Report:
@@ -78,6 +79,8 @@ def check_algorithm(
         config: Its configuration; default: `kind.Config()`.
         network: The network section.
         replay: Of off-policy algorithms in the probe envs.
+        segment_steps: Rows T of a segment, as `env.segment_steps` of a run: what the algorithm cuts out of segments,
+            such as sequences of replay, must fit.
         env_steps: The most that a probe is trained; it ends as soon as the probe is learned.
         skip: Names of checks and probes that are left out.
 
@@ -88,7 +91,36 @@ def check_algorithm(
         AssertionError: A check failed: its name, the space and the cause.
     """
     with _one_quiet_thread():
-        return _checked(kind, kind.Config() if config is None else config, network, replay, env_steps, skip)
+        subject = _Subject(kind, kind.Config() if config is None else config, segment_steps)
+        return _checked(subject, network, replay, env_steps, skip)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The algorithm that is checked, over any network and env."""
+
+    kind: type[Algorithm]
+    config: Any
+    segment_steps: int
+
+    def made(self, network: NetworkSection, env: EnvSpec) -> Algorithm:
+        """A new instance."""
+        return self.kind(self.config, network, env, self.segment_steps, ENVS)
+
+    def refusal(self, network: NetworkSection, env: EnvSpec) -> str:
+        """Why the algorithm does not accept the env; empty if it does."""
+        try:
+            algorithm = self.made(network, env)
+            algorithm.check("single", VECTOR_ENVS, ReplaySection())
+            make_head(algorithm.acting(), 1)
+        except ConfigError as error:
+            return str(error)
+        except Exception as error:
+            raise AssertionError(
+                f"{env.id}: {type(error).__name__}: {error}: what the algorithm does not accept must be refused: "
+                "declare the class attributes `actions`, `needs_bounds` and `masks`, or raise ConfigError in `__init__`"
+            ) from error
+        return ""
 
 
 @contextmanager
@@ -108,34 +140,28 @@ def _one_quiet_thread() -> Iterator[None]:
 
 
 def _checked(
-    kind: type[Algorithm],
-    config: Any,
-    network: NetworkSection,
-    replay: ReplaySection,
-    env_steps: int,
-    skip: Collection[str],
+    subject: _Subject, network: NetworkSection, replay: ReplaySection, env_steps: int, skip: Collection[str]
 ) -> Report:
-    report = Report(kind.__qualname__)
+    report = Report(subject.kind.__qualname__)
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
         spec = EnvSpec(f"{name} actions", VECTOR, action)
-        refusal = _refusal(kind, config, network, spec)
-        if refusal:
+        if refusal := subject.refusal(network, spec):
             report.skipped[spec.id] = refusal
             continue
         accepted.append(action is CONTINUOUS)
-        _suite(report, kind, config, network, spec, skip, (*ALGORITHM, *TRAINING))
+        _suite(report, subject, network, spec, skip, (*ALGORITHM, *TRAINING))
         with_module = replace(spec, id=f"{spec.id}, a module as network")
-        if refusal := _refusal(kind, config, MODULE, with_module):
+        if refusal := subject.refusal(MODULE, with_module):
             report.skipped[with_module.id] = refusal
         else:
-            _suite(report, kind, config, MODULE, with_module, skip, OVER_MODULE)
+            _suite(report, subject, MODULE, with_module, skip, OVER_MODULE)
     if not report.passed:
-        raise AssertionError(f"{kind.__qualname__} accepts no actions: {report.skipped}")
+        raise AssertionError(f"{report.algorithm} accepts no actions: {report.skipped}")
     for env in (env for env in PROBES if env.__name__ not in skip):
         for continuous in (c for c in env.kinds_of_action if c in accepted):
-            _probe(report, kind, config, network, replay, env, continuous, env_steps)
-    report.imports_torch = imports_torch(kind)
+            _probe(report, subject, network, replay, env, continuous, env_steps)
+    report.imports_torch = imports_torch(subject.kind)
     return report
 
 
@@ -157,8 +183,7 @@ def imports_torch(kind: type[Algorithm]) -> bool | None:
 
 def _suite(
     report: Report,
-    kind: type[Algorithm],
-    config: Any,
+    subject: _Subject,
     network: NetworkSection,
     spec: EnvSpec,
     skip: Collection[str],
@@ -167,7 +192,7 @@ def _suite(
     for check in checks:
         if check.__name__ not in skip:
             name = f"{check.__name__}, {spec.id}"
-            _run(check, lambda: kind(config, network, spec, STEPS, ENVS), name)
+            _run(check, lambda: subject.made(network, spec), name)
             report.passed.append(name)
 
 
@@ -181,19 +206,19 @@ def _run(check: Callable[[Callable[[], Algorithm]], None], make: Callable[[], Al
 
 def _probe(
     report: Report,
-    kind: type[Algorithm],
-    config: Any,
+    subject: _Subject,
     network: NetworkSection,
     replay: ReplaySection,
     env: type[ProbeEnv],
     continuous: bool,
     env_steps: int,
 ) -> None:
-    section = EnvSection(f"{env.__module__}:{env.__qualname__}", ENVS, VECTOR_ENVS, STEPS, {"continuous": continuous})
+    kwargs = {"continuous": continuous}
     name = f"{env.__name__}, {'continuous' if continuous else 'discrete'} actions"
+    section = EnvSection(f"{env.__module__}:{env.__qualname__}", ENVS, VECTOR_ENVS, subject.segment_steps, kwargs)
     spec = probe(section)
-    refusal = _refusal(kind, config, network, spec)
-    algorithm = None if refusal else kind(config, network, spec, STEPS, ENVS)
+    refusal = subject.refusal(network, spec)
+    algorithm = None if refusal else subject.made(network, spec)
     if env is Memory and algorithm is not None and not algorithm.acting().state:
         refusal = "no recurrent state"
     if algorithm is None or refusal:
@@ -214,19 +239,3 @@ def _probe(
         f"{name}: {share:.0%} of the way from a random policy to the best one after {rounds.env_steps:,} env steps, "
         f"at least {LEAST:.0%} expected. It is learned only if this is right: {env.about}"
     )
-
-
-def _refusal(kind: type[Algorithm], config: Any, network: NetworkSection, spec: EnvSpec) -> str:
-    """Why the algorithm does not accept the space; empty if it does."""
-    try:
-        algorithm = kind(config, network, spec, STEPS, ENVS)
-        algorithm.check("single", VECTOR_ENVS, ReplaySection())
-        make_head(algorithm.acting(), 1)
-    except ConfigError as error:
-        return str(error)
-    except Exception as error:
-        raise AssertionError(
-            f"{spec.id}: {type(error).__name__}: {error}: what the algorithm does not accept must be refused: declare "
-            "the class attributes `actions`, `needs_bounds` and `masks`, or raise ConfigError in `__init__`"
-        ) from error
-    return ""
