@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.lab.kernel import LabUnavailable
+from tests.lab.systemd import own_systemd
 from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
@@ -226,16 +229,26 @@ def test_a_scope_of_a_stand_in_for_systemd_run_holds_the_agent_itself(
         assert process.wait(20) == 1
 
 
-def test_a_scope_of_systemd_run_holds_the_agent_itself(section: HostSection) -> None:
-    user = () if os.getuid() == 0 else ("--user",)
-    trial = ["systemd-run", *user, "--scope", "--quiet", "true"]
-    done = subprocess.run(trial, capture_output=True, text=True) if shutil.which("systemd-run") else None
-    if done is None or done.returncode != 0:
-        pytest.skip(f"systemd-run cannot make a scope here: {done and done.stderr.strip()}")
-    command = handshake_command(replace(section, wrap=" ".join(trial[:-1])), "h0")
-    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True) as process:
-        out, _ = process.communicate(timeout=20)
-    assert json.loads(out.removeprefix(SENTINEL))["pid"] == process.pid
+@pytest.fixture
+def beside_systemd() -> Iterator[list[str]]:
+    """A prefix of commands: they run where systemd is process 1."""
+    if Path("/run/systemd/private").exists() and os.getuid() == 0:
+        yield []
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            prefix = stack.enter_context(own_systemd())
+        except LabUnavailable as missing:
+            pytest.skip(str(missing))
+        yield prefix
+
+
+def test_a_scope_of_systemd_run_holds_the_agent_itself(section: HostSection, beside_systemd: list[str]) -> None:
+    scope = "systemd-run --scope --quiet -p MemoryMax=8G"
+    command = f"echo $$; {handshake_command(replace(section, wrap=scope), 'h0')}"
+    done = subprocess.run([*beside_systemd, "sh", "-c", command], capture_output=True, text=True, timeout=20)
+    pid, shaken = done.stdout.splitlines()
+    assert json.loads(shaken.removeprefix(SENTINEL))["pid"] == int(pid), done.stderr
 
 
 @pytest.mark.parametrize(("workdir", "below"), [("~", ""), ("~/", ""), ("~/it's here", "it's here")])
