@@ -25,11 +25,15 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Join
+from zmqrl.messages.lines import line_of
+from zmqrl.types import Gpu
 
 pytestmark = pytest.mark.whole
 AUTOGROUP = Path("/proc/self/autogroup")
 ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
+JOIN_LINE = line_of(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
 
 
 def far_boot(run_dir: str) -> Boot:
@@ -138,7 +142,7 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
 
 @pytest.mark.parametrize("last_words", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
 def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path, last_words: bytes) -> None:
-    """torch may take half a minute from a network file system."""
+    """torch may take half a minute from a network file system. A command before the end starts nothing any more."""
     boot = far_boot("runs/mine")
     config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
@@ -150,7 +154,7 @@ def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path,
     with agent_of(boot, tmp_path, variables=variables) as agent:
         until((tmp_path / "begun").exists, "the import of torch", WAIT_S)
         begun = time.monotonic()
-        events = ended(agent, last_words)
+        events = ended(agent, JOIN_LINE + last_words)
         assert time.monotonic() - begun < 10.0
     assert [event["event"] for event in events if event["event"] != "warning"] == ["finished"]
 
