@@ -287,7 +287,7 @@ class HostAgent:
             self._lease.renew("launcher", self._active.now())
             match received:
                 case agent.Stop():
-                    self._processes.end(ShutdownMode.CLEAN)
+                    self._processes.end(ShutdownMode.FAILED if received.failed else ShutdownMode.CLEAN)
                 case agent.Kill():
                     self._processes.end(ShutdownMode.KILL)
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:

@@ -283,7 +283,9 @@ class Launcher:
             if reason is not None:
                 self._state.failure = reason
                 self._no_hosts_at_start = bool(self._state.hosts.unusable_others)
-                return
+                if self._state.hosts.learner.state != "ready":
+                    return  # there is no learner that could write a checkpoint
+                self._stop(now, failed=True)
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
             if now >= self._deadlines.status_at:
@@ -400,10 +402,10 @@ class Launcher:
             view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
         self._same_presses = self._signals.same_presses
 
-    def _stop(self, now: float) -> None:
+    def _stop(self, now: float, failed: bool = False) -> None:
         self._state.hosts.ending = True
         # the learner's host first: its learner needs the others' workers to reach a version boundary
-        self._orchestrator.command(self._plan.config.learner.host, agent.Stop())
+        self._orchestrator.command(self._plan.config.learner.host, agent.Stop(failed))
         self._deadlines.end_by = self._clean_end_by(now)
 
     def _give_time(self) -> None:

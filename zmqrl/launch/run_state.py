@@ -91,6 +91,8 @@ class RunState:
     refused: str | None = None
     """The first error of a process that rejected the configuration; None once the run has env steps without it. The
     learner may reject it later too: it compiles its first update."""
+    last_failed_worker: str | None = None
+    """`host/worker-index: cause` of the last one that reached its restart limit."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
@@ -345,6 +347,7 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.state = "failed"
+            self.last_failed_worker = f"{event.where}: {message.cause}"
         self._note(
             event, f"{self._why_not_restarted(event, message)}; {self._without(event.process[0])}", message.cause
         )
@@ -508,7 +511,7 @@ class RunState:
     def drain(self, host: str) -> None:
         """The launcher ends the part of a host that is not reached by SSH."""
         row = self.hosts.expect(host, ())
-        row.state = "drained"
+        row.state, row.cause = "drained", ""
         self._set_workers(host, "ended")
 
     def judge_leaving(self, now: float) -> None:
