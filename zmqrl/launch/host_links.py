@@ -391,7 +391,7 @@ class HostLinks:
             return f"{host}: not part of this run"
         if host in self._manual:
             return self._scale_manual(host, workers)
-        indexes = self._scaling.scale(host, workers, least)
+        indexes = self._scaling.scale(host, workers, least, self._state.failed_workers)
         row = self._state.hosts.expect(host, indexes)
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":

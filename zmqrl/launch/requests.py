@@ -151,18 +151,24 @@ class Scaling:
         """The host is lost: when it returns, its workers have other indexes."""
         self._held[host] = []
 
-    def scale(self, host: str, workers: int, least: int = 1) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection.
+    def scale(self, host: str, workers: int, least: int = 1, failed: Collection[int] = ()) -> tuple[int, ...]:
+        """The indexes that `host` is to hold from now on.
+
+        Args:
+            host: Of the run.
+            workers: How many it is to hold.
+            least: Workers that the run keeps.
+            failed: Workers that are not restarted: they are removed first, then the highest indexes.
 
         `least`: workers that the run keeps.
         """
         self._check(host, workers, least)
-        held = self._held.setdefault(host, [])
+        held = sorted(self._held.get(host, ()), key=lambda index: (index in failed, index))
         while len(held) < workers:
             held.append(self._next)
             self._next += 1
-        del held[workers:]
-        return tuple(held)
+        self._held[host] = sorted(held[:workers])
+        return self.held(host)
 
     def try_all(
         self,

@@ -16,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostRow, HostTable, Loss
+from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -189,11 +189,13 @@ class RunState:
     @property
     def remaining_workers(self) -> int:
         """Of `expected_workers` those that are restarted when they die."""
-        return sum(self.remaining_of(row) for row in self.hosts if not row.is_gone)
+        failed = self.failed_workers
+        return sum(index not in failed for row in self.hosts if not row.is_gone for index in row.assigned)
 
-    def remaining_of(self, row: HostRow) -> int:
-        """Workers of a host that are restarted when they die."""
-        return sum(index not in self.workers or self.workers[index].state != "failed" for index in row.assigned)
+    @property
+    def failed_workers(self) -> set[int]:
+        """Indexes of the workers that reached their restart limit."""
+        return {row.index for row in self.workers.values() if row.state == "failed"}
 
     @property
     def can_go_on(self) -> bool:
