@@ -318,6 +318,16 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     assert "limits.start_s (2 s)" in summary["error"]
 
 
+@pytest.mark.timed
+@pytest.mark.parametrize(("mode", "detach"), [("sync", False), ("sync", True), ("single", False)])
+def test_a_learner_that_is_not_built_in_time(run_dir: Path, started: list[Run], mode: str, detach: bool) -> None:
+    """Its workers step with version 0, which is published before it is built."""
+    run = StandInRun(run_dir, "learner=silent", "start_s=2.0", mode=mode, detach=detach)
+    started.append(run)
+    assert run.end()[0] == 4
+    assert run.summary()["error"].startswith("the learner was not ready within limits.start_s (2 s); see its log")
+
+
 def test_an_agent_of_this_machine_that_starts_too_late_is_reported_without_a_login_shell(
     run_dir: Path, started: list[Run]
 ) -> None:
