@@ -43,7 +43,7 @@ def test_a_request_to_end_is_seen_before_the_commands_are_read(pipe: Pipe, last:
     assert not told.is_end_requested()
     os.write(fd, last) if last else os.close(fd)
     assert told.is_end_requested() and told.is_end_requested()
-    assert [type(command) for command in told.read()][:1] == [SetWorkers]
+    assert [type(command) for command in told.read()][-1:] == [SetWorkers], "after the end, which starts nothing more"
     assert told.read() == []
 
 

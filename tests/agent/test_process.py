@@ -7,29 +7,37 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
 from tests.waiting import until
+from zmqrl.agent import process
+from zmqrl.agent.devices import Devices, FaultOf
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.process import check_host, torch_limit
+from zmqrl.agent.process import check_host, choice_limit
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.broker.liveness import JOIN_S
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.messages.agent import Join
+from zmqrl.messages.lines import line_of
+from zmqrl.types import Gpu
 
 pytestmark = pytest.mark.whole
 AUTOGROUP = Path("/proc/self/autogroup")
 ROOT = Path(__file__).parents[2]
 WAIT_S = 20.0
+JOIN_LINE = line_of(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
 
 
 def far_boot(run_dir: str) -> Boot:
@@ -138,7 +146,7 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
 
 @pytest.mark.parametrize("last_words", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
 def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path, last_words: bytes) -> None:
-    """torch may take half a minute from a network file system."""
+    """torch may take half a minute from a network file system. A command before the end starts nothing any more."""
     boot = far_boot("runs/mine")
     config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
@@ -150,22 +158,47 @@ def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path,
     with agent_of(boot, tmp_path, variables=variables) as agent:
         until((tmp_path / "begun").exists, "the import of torch", WAIT_S)
         begun = time.monotonic()
-        events = ended(agent, last_words)
+        events = ended(agent, JOIN_LINE + last_words)
         assert time.monotonic() - begun < 10.0
     assert [event["event"] for event in events if event["event"] != "warning"] == ["finished"]
 
 
 @pytest.mark.parametrize(("limits", "limit"), [
-    ({}, (60.0, "half of limits.start_s")),
-    ({"start_s": 300.0}, (60.0, "limits.host_lease_s")),
-    ({"host_lease_s": 10.0}, (10.0, "limits.host_lease_s")),
-    ({"start_s": 10.0}, (5.0, "half of limits.start_s")),
+    ({}, (60.0, "half of limits.start_s (60 s)")),
+    ({"start_s": 300.0}, (60.0, "limits.host_lease_s (60 s)")),
+    ({"host_lease_s": 10.0}, (10.0, "limits.host_lease_s (10 s)")),
+    ({"start_s": 10.0}, (5.0, "half of limits.start_s (5 s)")),
 ])  # fmt: skip
-def test_torch_has_less_time_than_the_host(limits: dict[str, float], limit: tuple[float, str]) -> None:
+def test_the_choice_of_a_gpu_has_less_time_than_the_host(limits: dict[str, float], limit: tuple[float, str]) -> None:
     """The run ends after `start_s`; the broker takes a host to be lost `JOIN_S` and its lease after its handshake."""
     section = LimitsSection(**limits)
-    assert torch_limit(section) == limit
+    assert choice_limit(section) == limit
     assert limit[0] < section.start_s and limit[0] < JOIN_S + section.host_lease_s
+
+
+def test_nvidia_smi_and_torch_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot, now = far_boot("runs/mine"), 1000.0
+    config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
+    boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
+    limits: list[tuple[float, str]] = []
+
+    def query(is_over: Callable[[], bool]) -> list[Gpu]:
+        nonlocal now
+        assert not is_over()
+        now += 20.0
+        assert not is_over()
+        return [Gpu(0, "GPU-1", "NVIDIA L4", 700, 23034, False, ())]
+
+    def claimed(*_: object, fault_of: FaultOf, note: object) -> Devices:
+        fault_of(Gpu(0, "GPU-1", "NVIDIA L4", 700, 23034, False, ()))
+        return Devices(boot)
+
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(process, "query", query)
+    monkeypatch.setattr(process, "torch_fault", lambda device, limit_s, limit, *_: limits.append((limit_s, limit)))
+    monkeypatch.setattr(process, "claimed", claimed)
+    process._with_devices(boot, Mock(), Mock(), lambda: False)
+    assert limits == [(40.0, "half of limits.start_s (60 s)")]
 
 
 def registered_as(boot: Boot) -> list[Entry]:

@@ -318,6 +318,16 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     assert "limits.start_s (2 s)" in summary["error"]
 
 
+@pytest.mark.timed
+@pytest.mark.parametrize(("mode", "detach"), [("sync", False), ("sync", True), ("single", False)])
+def test_a_learner_that_is_not_built_in_time(run_dir: Path, started: list[Run], mode: str, detach: bool) -> None:
+    """Its workers step with version 0, which is published before it is built."""
+    run = StandInRun(run_dir, "learner=silent", "start_s=2.0", mode=mode, detach=detach)
+    started.append(run)
+    assert run.end()[0] == 4
+    assert run.summary()["error"].startswith("the learner was not ready within limits.start_s (2 s); see its log")
+
+
 def test_an_agent_of_this_machine_that_starts_too_late_is_reported_without_a_login_shell(
     run_dir: Path, started: list[Run]
 ) -> None:
@@ -354,6 +364,35 @@ def test_a_run_for_several_hosts_of_which_none_can_be_used_does_not_train_here_a
     assert ("b: no route" in json.loads((run_dir / "summary.json").read_text())["error"]) and not readied
     sent = [call.args[1] for call in orchestrator.command.call_args_list]
     assert (Stop() in sent) == bool(here)
+
+
+def test_a_run_of_several_hosts_without_workers_ends_with_the_last_words_of_its_learner(run_dir: Path) -> None:
+    """A full checkpoint takes longer than `limits.grace_s` on a slow store."""
+    first = [
+        *(host_event(host, "agent", public=host) for host in ("local", "b")),
+        *(host_event("local", "ready", role=role, index=0) for role in ("learner", "worker")),
+        host_event("b", "ready", role="worker", index=1),
+    ]
+    failed = [
+        host_event(host, "restart_limit_reached", role="worker", index=index, cause=f"EnvFault: {host}")
+        for index, host in enumerate(("local", "b"))
+    ]
+    writing = [host_event("local", "writing", role="learner", index=0)]
+    ends = [host_event("local", "ended", reason="stop"), host_event("local", "finished")]
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.monitor.side_effect = chain(
+        [first, failed, [], writing, [*ends, HostEvent("local", AgentExited(0, True))]], repeat([])
+    )
+    orchestrator.undeploy.return_value = Teardown(1)
+    plan = stand_in_plan(run_dir)
+    hosts = {host: HostSection(workers=1) for host in ("local", "b")}
+    plan = replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": 1, "b": 1})
+    assert Launcher(plan, orchestrator, plain=True).run() == 1
+    summary = json.loads((run_dir / "summary.json").read_text())
+    error = "all rollout workers failed, the last was b/worker-1: EnvFault: b"
+    assert (summary["error"], summary["weights_sha256"] is not None) == (error, True)
+    stops = [call.args for call in orchestrator.command.call_args_list if isinstance(call.args[1], Stop)]
+    assert stops == [("local", Stop(failed=True))]
 
 
 def test_a_clock_that_steps_back_changes_no_wall_s(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,6 +455,15 @@ def test_requests_are_served(links: Links, tmp_path: Path) -> None:
     assert links.state.hosts["b"].state == "connecting"
 
 
+def test_a_run_of_one_host_keeps_the_worker_that_did_not_fail(tmp_path: Path) -> None:
+    """Its agent fails the run with the last worker that it has; of a worker that leaves it is not the last."""
+    links = Links(replace(plan_of(tmp_path), workers={"local": 2}))
+    links.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
+    assert "local: 1 worker" in links.serve(tmp_path, '{"scale": {"local": 1}}', 1.0)
+    assert links.orchestrator.commands(SetWorkers) == [("local", SetWorkers([1]))]
+    assert links.state.remaining_workers == 1
+
+
 def test_a_run_of_one_host_takes_no_other_and_refuses_all_that_was_requested_with_it(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"local": 1, "b": 0, "c": 0}))
     before = status_of(links.state, 0.0, 0.0)

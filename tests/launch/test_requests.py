@@ -89,6 +89,18 @@ def test_what_cannot_be_removed_leaves_no_other_request_of_an_earlier_attempt(
     monkeypatch.setattr(Path, "unlink", refuse)
     requests.clear()
     assert [path.name for path in folder_of if path.exists()] == ["1.json", "2.json", "3.json"]
+    (folder / "5.json").write_text('{"scale": {"a": 1}}')
+    assert [path.name for path, _ in requests.waiting()] == ["5.json"], "one of this attempt"
+    monkeypatch.undo()
+    assert list(requests.waiting()) == []
+    assert [path.name for path in folder.iterdir()] == ["2.json"]
+
+
+def test_a_folder_is_no_request(tmp_path: Path) -> None:
+    requests, folder = Requests(tmp_path), tmp_path / FOLDER
+    (folder / "1.json").mkdir(parents=True)
+    (folder / "2.json").write_text('{"scale": {"a": 1}}')
+    assert [path.name for path, _ in requests.waiting()] == ["2.json"]
 
 
 def test_without_a_launcher_there_is_a_deadline_and_nothing_is_left(tmp_path: Path) -> None:

@@ -30,6 +30,14 @@ def test_an_index_that_was_given_up_is_never_used_again() -> None:
     assert scaling.total == 4
 
 
+def test_workers_that_are_not_restarted_leave_first() -> None:
+    scaling = Scaling(plan_of())
+    assert scaling.scale("local", 1, failed={0}) == (1,)
+    assert scaling.scale("local", 3, failed={0}) == (1, 3, 4)
+    assert scaling.scale("local", 3, failed={3}) == (1, 3, 4)
+    assert scaling.scale("local", 1, failed={1, 3, 4}) == (1,)
+
+
 @pytest.mark.parametrize(("mode", "host", "workers", "why"), [
     ("sync", "x", 1, "unknown host 'x'; hosts of this run: local, b, c"),
     ("sync", "c", 1, "unknown host 'c'; hosts of this run: local, b, c"),

@@ -8,6 +8,8 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
+from zmqrl.config.sections import HostSection
+from zmqrl.launch.host_table import LEFT
 from zmqrl.launch.status import status_of
 from zmqrl.launch.too_few import SETTLE_S, TooFew
 from zmqrl.messages.agent import Allow
@@ -119,7 +121,7 @@ def test_a_worker_that_is_not_restarted_is_no_reason_to_stop_waiting_for_a_host(
     links.tell("b", "agent_exit", code=None, introduced=True)
     (_, lost) = links.state.problems
     assert ("no host with workers remains" in str(lost), "the run waits for its return" in str(lost)) == (True, goes_on)
-    reason = "\n".join(["no usable host left", f"b: {lost.cause}", "local: its workers are not restarted"])
+    reason = f"all rollout workers failed, the last was local/worker-0: exit code 1\nb: {lost.cause}"
     assert links.links.no_hosts_reason() == (None if goes_on else reason)
     too_few.check(links.state, 1.0)
     too_few.check(links.state, 1.0 + SETTLE_S)
@@ -131,10 +133,20 @@ def test_a_run_ends_with_the_last_worker_of_several_hosts(tmp_path: Path) -> Non
     links = links_of(tmp_path)
     for index, host in enumerate(("local", "b", "b")):
         assert links.links.no_hosts_reason() is None
-        links.tell(host, "restart_limit_reached", role="worker", index=index, cause="exit code 1")
+        links.tell(host, "restart_limit_reached", role="worker", index=index, cause=f"exit code {index}")
     assert "no rollout worker remains; the run ends" in str(links.state.problems[-1])
-    either = "\n".join(f"{host}: its workers are not restarted" for host in ("local", "b"))
-    assert links.links.no_hosts_reason() == f"no usable host left\n{either}"
+    assert links.links.no_hosts_reason() == "all rollout workers failed, the last was b/worker-2: exit code 2"
+
+
+def test_where_the_events_of_the_last_host_do_not_come_its_output_is_named(tmp_path: Path) -> None:
+    """A host that joined by a connection file; the launcher cannot separate a failure from Ctrl-C there."""
+    hosts = {"local": HostSection(workers=0), "b": HostSection(workers=2, manual=True)}
+    links = Links(replace(plan_of(tmp_path, hosts=hosts), workers={"b": 2}))
+    links.tell("local", "agent", public="server")
+    links.tell("local", "host_here", role="broker", index=0, host="b", workers=[0, 1])
+    assert links.links.no_hosts_reason() is None
+    links.tell("local", "host_here", role="broker", index=0, host="b", workers=[])
+    assert links.links.no_hosts_reason() == f"no usable host left\nb: {LEFT}"
 
 
 def test_the_loss_of_the_learners_host_is_the_only_reason_while_others_have_workers(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ LAUNCHER: list[Struct] = [
 ]
 JOIN = agent.Join(["a"], (1, 2, 3), None, "server", "token")
 COMMANDS: list[agent.Command] = [
-    agent.Stop(),
+    agent.Stop(failed=True),
     agent.Kill(),
     agent.Lease(),
     JOIN,

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import call, create_autospec
 
 import pytest
 
@@ -27,6 +28,7 @@ from zmqrl.messages.agent import (
     Stop,
 )
 from zmqrl.messages.lines import command
+from zmqrl.orchestrators.agent_pool import Agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -148,6 +150,16 @@ def test_a_stop_before_the_handshake_follows_the_boot(tmp_path: Path, is_deploye
         assert isinstance(command(second.read_bytes()), Stop)
     finally:
         orchestrator.undeploy(0.1)
+
+
+def test_an_agent_that_takes_no_command_costs_no_other_its_lease() -> None:
+    orchestrator, agents = LocalOrchestrator(), [create_autospec(Agent, instance=True, host=host) for host in "abc"]
+    orchestrator.agents = {agent.host: agent for agent in agents}
+    for agent in agents[:2]:
+        agent.send.side_effect = KeyError(agent.host)
+    with pytest.raises(KeyError, match="a"):
+        orchestrator.command(None, Lease())
+    assert [agent.send.call_args_list for agent in agents] == [[call(Lease())]] * 3
 
 
 def test_calls_side_by_side_are_made_one_by_one_when_the_interpreter_exits() -> None:

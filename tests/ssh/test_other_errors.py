@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import create_autospec
 
@@ -24,6 +26,7 @@ from zmqrl.orchestrators.on_hosts import reap_over
 from zmqrl.orchestrators.ssh import MOST_UPLOADS, SshOrchestrator
 from zmqrl.ssh.auth import log_in
 from zmqrl.ssh.clients import connect_all
+from zmqrl.ssh.code_sync import CodeArchive
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Client, Connection
 from zmqrl.ssh.shell import Finished, HostShell, Pipe
@@ -96,12 +99,12 @@ class Slow:
         self.connections = {host: create_autospec(Connection, instance=True, accepted=()) for host in HOSTS}
         self.connections["a"].start.side_effect = HostFailed("a", "no session", "try again")
         monkeypatch.setattr("zmqrl.orchestrators.ssh.connect_all", lambda *_: iter(self.connections.items()))
-        monkeypatch.setattr(SshOrchestrator, "_send_files", self._send_files)
+        monkeypatch.setattr(SshOrchestrator, "_upload", self._upload)
         plan = plan_of(tmp_path)
         self.orchestrator = SshOrchestrator(NO_KEYS, plan)
         self.orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
 
-    def _send_files(self, boot: Boot, connection: Connection) -> None:
+    def _upload(self, boot: Boot, section: HostSection, connection: Connection) -> None:
         if boot.host == "b":
             raise HostFailed("b", "No space left on device", "df")
         assert self.go.wait(WAIT_S)
@@ -117,41 +120,67 @@ def test_a_slow_host_holds_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert slow.orchestrator.undeploy(0.1).left == ()
 
 
-def test_files_go_to_a_few_hosts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many uploads that share one uplink all end late, and none within `limits.start_s`."""
-    hosts = {f"h{n}": HostSection(ssh="127.0.0.1", port=n + 1, workers=1) for n in range(MOST_UPLOADS + 4)}
-    started, going, lock, most, go = set[str](), set[str](), threading.Lock(), 0, threading.Event()
+class Uploads:
+    """Many hosts. The code of `code.sync` is on those of `has_code`; the others take it only after `go`."""
 
-    def send(_: SshOrchestrator, boot: Boot, connection: Connection) -> None:
-        nonlocal most
-        with lock:
-            going.add(boot.host)
-            most = max(most, len(going))
-        assert go.wait(WAIT_S)
-        going.remove(boot.host)
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: int, has_code: Collection[str]) -> None:
+        self.go, self.started, self.going, self.most = threading.Event(), set[str](), set[str](), 0
+        self._lock, self._has_code = threading.Lock(), has_code
+        self.hosts = {f"h{n}": HostSection(ssh="127.0.0.1", port=n + 1, workers=1) for n in range(hosts)}
+        connections = [(host, self._connection_of(host)) for host in self.hosts]
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.connect_all", lambda *_: iter(connections))
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.make_archive", lambda _: CodeArchive("ab", b"", ()))
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.find_code", self._find)
+        monkeypatch.setattr("zmqrl.orchestrators.ssh.send_code", self._send)
+        plan = stand_in_plan(tmp_path / "run")
+        plan = replace(plan, config=replace(plan.config, hosts=self.hosts))
+        plan = replace(plan, workers=dict.fromkeys(("local", *self.hosts), 1))
+        self.orchestrator = SshOrchestrator(NO_KEYS, plan)
+        self.orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
 
-    def connection_of(host: str) -> Any:
+    def _connection_of(self, host: str) -> Any:
         def start(*_: object) -> None:
-            started.add(host)
+            self.started.add(host)
             raise HostFailed(host, "no session", "try again")
 
-        made = create_autospec(Connection, instance=True, accepted=())
+        made = create_autospec(Connection, instance=True, accepted=(), target=SimpleNamespace(host=host))
         made.start.side_effect = start
         return made
 
-    monkeypatch.setattr(
-        "zmqrl.orchestrators.ssh.connect_all", lambda *_: ((host, connection_of(host)) for host in hosts)
-    )
-    monkeypatch.setattr(SshOrchestrator, "_send_files", send)
-    plan = stand_in_plan(tmp_path / "run")
-    plan = replace(plan, config=replace(plan.config, hosts=hosts), workers=dict.fromkeys(("local", *hosts), 1))
-    orchestrator = SshOrchestrator(NO_KEYS, plan)
-    orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host != "local"})
-    until(lambda: threading.active_count() > len(hosts) and len(going) >= MOST_UPLOADS)
-    go.set()
-    until(lambda: started == set(hosts))
-    assert most == MOST_UPLOADS
-    assert orchestrator.undeploy(0.1).left == ()
+    def _find(self, connection: Connection, archive: CodeArchive, workdir: str) -> str | None:
+        return "code" if connection.target.host in self._has_code else None
+
+    def _send(self, connection: Connection, archive: CodeArchive, workdir: str) -> str:
+        with self._lock:
+            self.going.add(connection.target.host)
+            self.most = max(self.most, len(self.going))
+        assert self.go.wait(WAIT_S)
+        self.going.remove(connection.target.host)
+        return "code"
+
+
+def test_files_go_to_a_few_hosts_at_once_and_a_host_that_has_them_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many uploads that share one uplink all end late, and none within `limits.start_s`."""
+    last = f"h{MOST_UPLOADS + 3}"
+    uploads = Uploads(tmp_path, monkeypatch, MOST_UPLOADS + 4, has_code=[last])
+    until(lambda: len(uploads.going) >= MOST_UPLOADS and uploads.started == {last})
+    uploads.go.set()
+    until(lambda: uploads.started == set(uploads.hosts))
+    assert uploads.most == MOST_UPLOADS
+    assert uploads.orchestrator.undeploy(0.1).left == ()
+
+
+def test_hosts_that_take_no_files_hold_the_others_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.ssh.TURN_S", 0.1)
+    uploads = Uploads(tmp_path, monkeypatch, MOST_UPLOADS + 2, has_code=())
+    until(lambda: uploads.most == MOST_UPLOADS + 2)
+    uploads.go.set()
+    until(lambda: uploads.started == set(uploads.hosts))
+    assert uploads.orchestrator.undeploy(0.1).left == ()
 
 
 def test_no_agent_is_started_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,19 @@ from tests.marks import long
 from tests.running import END_S
 from tests.system.references import References
 from tests.system.secret_search import assert_each_stays_on_its_host
+from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, SLOW_TALLY, TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EnvSection, HostSection, LearnerSection, LimitsSection, OrchestratorSection
+from zmqrl.config.sections import (
+    EnvSection,
+    HostSection,
+    LearnerSection,
+    LimitsSection,
+    OrchestratorSection,
+    RestartSection,
+)
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.requests import send_request
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
@@ -184,6 +192,26 @@ def test_async_over_hosts(tmp_path: Path, begin: Any) -> None:
     run.wait_for_updates(5)
     os.kill(run.agent("c"), signal.SIGKILL)
     _balanced(run.done())
+
+
+def test_a_run_whose_last_worker_failed_waits_for_the_last_full_checkpoint(tmp_path: Path, begin: Any) -> None:
+    env = EnvSection(
+        id="tests.system.faulty_envs:Faulty",
+        num_envs=2,
+        vector_envs=2,
+        segment_steps=16,
+        kwargs={"fault": "raise", "after": 100, "works_in": os.getpid()},  # the check before the start finds nothing
+        max_episode_steps=25,
+    )
+    more: dict[str, Any] = {"restart": RestartSection(max=0), "limits": replace(LIMITS, grace_s=FULL_S / 3)}
+    plan = hosts_plan(tmp_path / "run", hosts={"local": 1, "b": 1}, algorithm=IDLE, env=env, **more)
+    store = replace(plan.config.store, kind="tests.system.slow_store:SlowFulls")
+    run = begin(replace(plan, config=replace(plan.config, store=store)))
+    code, out, err = run.end()
+    assert code == 1, err
+    error = run.summary()["error"]
+    assert error.startswith("all rollout workers failed, the last was ") and "the wheel came off" in error
+    assert "killed" not in out and newest_n(Path(plan.store_path), "full-") > 0
 
 
 @pytest.mark.long

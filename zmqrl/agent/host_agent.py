@@ -57,6 +57,8 @@ def _compared_runtime(boot: Boot) -> str | None:
 
 READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
+ENDS = (agent.Stop, agent.Kill)
+"""Commands that end this host's part of the run."""
 
 
 class Commands:
@@ -74,15 +76,18 @@ class Commands:
         os.set_blocking(fd, False)
 
     def read(self) -> list[Command]:
-        """Commands that came since the last call; lines that are none are counted in `refused`."""
+        """Commands that came since the last call, those that end this host first: after them nothing is started.
+
+        Lines that are none are counted in `refused`.
+        """
         self._receive()
         received, self._received = self._received, []
-        return received
+        return sorted(received, key=lambda each: not isinstance(each, ENDS))
 
     def is_end_requested(self) -> bool:
         """Whether the launcher is gone, or a command that `read` is to return ends this host."""
         self._receive()
-        return self.ended or any(isinstance(received, agent.Stop | agent.Kill) for received in self._received)
+        return self.ended or any(isinstance(received, ENDS) for received in self._received)
 
     def _receive(self) -> None:
         try:
@@ -153,7 +158,8 @@ class HostAgent:
         """Run the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
         self._lease.renew("launcher", self._active.now())  # by the boot line
-        if self._data_plane.endpoints is not None and not self._commands.is_end_requested():
+        is_ending = self._commands.is_end_requested()
+        if self._data_plane.endpoints is not None and not is_ending:
             self._processes.begin()
         self._read_commands()  # what came before
         while not self._processes.is_over(time.monotonic()):
@@ -274,11 +280,14 @@ class HostAgent:
             self._processes.notify(notice)
 
     def _read_commands(self) -> None:
-        for received in self._commands.read():
+        commands = self._commands.read()
+        if self._commands.ended:
+            self._processes.end(ShutdownMode.HURRIED)
+        for received in commands:
             self._lease.renew("launcher", self._active.now())
             match received:
                 case agent.Stop():
-                    self._processes.end(ShutdownMode.CLEAN)
+                    self._processes.end(ShutdownMode.FAILED if received.failed else ShutdownMode.CLEAN)
                 case agent.Kill():
                     self._processes.end(ShutdownMode.KILL)
                 case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
@@ -287,8 +296,6 @@ class HostAgent:
                     self._processes.set_workers(tuple(received.workers), received.stays)
                 case agent.Allow():
                     self._data_plane.allow(received.allowed)
-        if self._commands.ended:
-            self._processes.end(ShutdownMode.HURRIED)
 
     def _join(self, join: agent.Join) -> None:
         try:

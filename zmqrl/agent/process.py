@@ -89,24 +89,26 @@ def check_host(boot: Boot) -> None:
 def _with_devices(boot: Boot, registration: Registration, output: AgentOutput, is_over: Callable[[], bool]) -> Devices:
     if not needs_gpus(boot):
         return Devices(boot)
-    limit_s, limit = torch_limit(boot.plan.config.limits)
+    limit_s, limit = choice_limit(boot.plan.config.limits)
+    until = time.monotonic() + limit_s
     return claimed(
         boot,
         registration,
-        query(is_over),
+        query(lambda: is_over() or time.monotonic() >= until),
         os.environ,
         note=lambda text: output.send(Warned(text)),
-        fault_of=lambda gpu: torch_fault("cuda", limit_s, limit, gpu.uuid, is_over),
+        fault_of=lambda gpu: torch_fault("cuda", until - time.monotonic(), limit, gpu.uuid, is_over),
     )
 
 
-def torch_limit(limits: LimitsSection) -> tuple[float, str]:
-    """How many seconds torch has to use a GPU, and what this limit is.
+def choice_limit(limits: LimitsSection) -> tuple[float, str]:
+    """How many seconds nvidia-smi and torch have together until the GPUs are chosen, and what this limit is.
 
     After `start_s` the run has ended without this host. A host may take its lease to choose its devices, and
     `zmqrl.broker.liveness.JOIN_S` more to join.
     """
-    return min((limits.start_s / 2, "half of limits.start_s"), (limits.host_lease_s, "limits.host_lease_s"))
+    limit_s, name = min((limits.start_s / 2, "half of limits.start_s"), (limits.host_lease_s, "limits.host_lease_s"))
+    return limit_s, f"{name} ({limit_s:g} s)"
 
 
 def _apply_niceness_to_session() -> None:

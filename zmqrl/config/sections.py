@@ -383,7 +383,8 @@ class LimitsSection(Section, frozen=True):
     """Every time-out and the number of leases."""
 
     start_s: Seconds = 120.0
-    """Time within which `min_workers` must be ready; and time of a host for the handshake of its agent."""
+    """Time within which the learner and `min_workers` must be ready; and time of a host for the handshake of its
+    agent."""
     too_few_s: Seconds = 3600.0
     """Maximum pause of a run that has fewer ready workers than `min_workers`; then it ends with a full checkpoint and
     exit code 4."""

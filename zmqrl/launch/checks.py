@@ -184,7 +184,8 @@ def _check_device(config: Config, here: bool) -> bool:
     if kind == "cuda" and not found and not NVIDIA.exists():
         raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
     if kind == "cuda":
-        fault = torch_fault(device, config.limits.start_s, "limits.start_s")
+        start_s = config.limits.start_s
+        fault = torch_fault(device, start_s, f"limits.start_s ({start_s:g} s)")
         if fault is not None:
             raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {fault}")
     return found or kind == "cuda"

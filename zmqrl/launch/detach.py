@@ -42,7 +42,7 @@ def run_detached(run_dir: Path, run: Callable[[Callable[[], None]], int]) -> int
         with _forwarded_to(pid):
             if not select.select([read_fd], [], [], REPORT_S)[0]:
                 print(
-                    f"waiting for workers that are not ready; see: zmqrl status {run_dir}; to stop the run: Ctrl-C",
+                    f"waiting for processes that are not ready; see: zmqrl status {run_dir}; to stop the run: Ctrl-C",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -264,9 +264,10 @@ class HostLinks:
             return None
         learner = state.hosts.learner  # what to do about the others was reported as a problem
         missing = [f"{row.host}: {(row is learner and state.agent_fault) or row.cause}" for row in state.hosts.missing]
-        here = [row for row in state.hosts if row.workers and not row.is_gone]
-        failed = [f"{row.host}: its workers are not restarted" for row in here if not state.remaining_of(row)]
-        return "\n".join(["no usable host left", *missing, *failed])
+        reason = "no usable host left"
+        if state.expected_workers and not state.remaining_workers:
+            reason = f"all rollout workers failed, the last was {state.last_failed_worker}"
+        return "\n".join([reason, *missing])
 
     def _invite(self) -> None:
         """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
@@ -390,7 +391,7 @@ class HostLinks:
             return f"{host}: not part of this run"
         if host in self._manual:
             return self._scale_manual(host, workers)
-        indexes = self._scaling.scale(host, workers, least)
+        indexes = self._scaling.scale(host, workers, least, self._state.failed_workers)
         row = self._state.hosts.expect(host, indexes)
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":

@@ -18,6 +18,9 @@ from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 LEAVE_S = 10.0
 """At the end of a run the other hosts may be known to have ended so much before the learner is."""
 
+LEFT = "it has left, or its workers failed; see the output of `zmqrl worker` there"
+"""Of a host that joined by a connection file: its events do not come to the launcher."""
+
 
 @dataclass
 class HostRow:
@@ -32,7 +35,7 @@ class HostRow:
     leaving: its agent ended with exit code 0, as at the end of a run; lost when the run continues.
     """
     cause: str = ""
-    """Why it failed or was lost."""
+    """Why it failed, was lost or has left."""
     milliseconds: float | None = None
     """The broker's first answer."""
     sees_store: bool = True
@@ -121,8 +124,8 @@ class HostTable:
 
     @property
     def missing(self) -> list[HostRow]:
-        """Hosts that are not part of the run, though they should be."""
-        return [row for row in self if row.is_missing]
+        """Hosts that are not part of the run, though the launcher has not removed them."""
+        return [row for row in self if row.is_gone and row.cause]
 
     @property
     def keys(self) -> dict[str, HostKey]:
@@ -155,6 +158,7 @@ class HostTable:
             return None
         left = "ended" if self.ending else "drained"
         row.state, row.assigned = ("ready" if workers else left), tuple(workers)
+        row.cause = "" if workers or self.ending else LEFT
         return row
 
     def admit(self, host: str, section: HostSection) -> None:

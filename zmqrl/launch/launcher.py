@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -89,6 +90,7 @@ class _Deadlines:
     """Monotonic times of what the launcher waits for."""
 
     start_by: float
+    """Infinite once the run has started."""
     status_at: float = 0.0
     end_by: float | None = None
     writing_until: float = 0.0
@@ -142,7 +144,7 @@ class Launcher:
         self._slow_worker = SlowWorkerReport()
         self._problems_reported = self._same_presses = 0
         self._too_few = TooFew(plan.config.limits.too_few_s)
-        self._too_few_error: str | None = None
+        self._not_ready_error: str | None = None
         self._no_hosts_at_start = self._taken_over = False
         self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
 
@@ -283,7 +285,9 @@ class Launcher:
             if reason is not None:
                 self._state.failure = reason
                 self._no_hosts_at_start = bool(self._state.hosts.unusable_others)
-                return
+                if self._state.hosts.learner.state != "ready":
+                    return  # there is no learner that could write a checkpoint
+                self._stop(now, failed=True)
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
             if now >= self._deadlines.status_at:
@@ -400,10 +404,10 @@ class Launcher:
             view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
         self._same_presses = self._signals.same_presses
 
-    def _stop(self, now: float) -> None:
+    def _stop(self, now: float, failed: bool = False) -> None:
         self._state.hosts.ending = True
         # the learner's host first: its learner needs the others' workers to reach a version boundary
-        self._orchestrator.command(self._plan.config.learner.host, agent.Stop())
+        self._orchestrator.command(self._plan.config.learner.host, agent.Stop(failed))
         self._deadlines.end_by = self._clean_end_by(now)
 
     def _give_time(self) -> None:
@@ -417,18 +421,29 @@ class Launcher:
         return now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
 
     def _check_start(self, now: float) -> None:
-        started = self._state.ready_workers >= self._plan.config.min_workers or self._state.first_step_s is not None
-        if self._state.required_workers < self._plan.config.min_workers:  # hosts that are away are not waited for
-            self._deadlines.start_by = now + self._plan.config.limits.start_s
-        if started or now < self._deadlines.start_by or self._deadlines.end_by is not None:
+        """Once the learner and `min_workers` were ready, `TooFew` and the restart limits decide."""
+        state, config, start_s = self._state, self._plan.config, self._plan.config.limits.start_s
+        has_learner = ("learner", 0) in state.ready
+        is_stepping = state.first_step_s is not None
+        has_workers = config.mode.in_process or is_stepping or state.ready_workers >= config.min_workers
+        if has_learner and has_workers:
+            self._deadlines.start_by = math.inf
+        elif has_learner and state.required_workers < config.min_workers:  # hosts that are away are not waited for
+            self._deadlines.start_by = max(self._deadlines.start_by, now + start_s)
+        if now < self._deadlines.start_by or self._deadlines.end_by is not None:
             return
-        start_s = self._plan.config.limits.start_s
-        self._end_with_too_few(f"ready within limits.start_s ({start_s:g} s)", now)
+        limit = f"within limits.start_s ({start_s:g} s)"
+        workers = [] if has_workers else [self._too_few_ready(limit)]
+        learner = [] if has_learner else [f"the learner was not ready {limit}; see its log, or raise limits.start_s"]
+        self._end_not_ready("; ".join([*workers, *learner]), now)
 
     def _check_pause(self, now: float) -> None:
         if self._deadlines.end_by is None and not self._state.ended and self._too_few.is_over(now):
             too_few_s = self._plan.config.limits.too_few_s
-            self._end_with_too_few(f"ready for limits.too_few_s ({too_few_s:g} s)", now)
+            self._end_not_ready(self._too_few_ready(f"for limits.too_few_s ({too_few_s:g} s)"), now)
+
+    def _too_few_ready(self, when: str) -> str:
+        return f"{self._state.ready_workers} of at least {self._plan.config.min_workers} workers ready {when}"
 
     def _check_other_hosts(self, now: float) -> None:
         """A run for several hosts does not train on this machine alone without a request for that.
@@ -437,13 +452,12 @@ class Launcher:
         """
         others = self._state.hosts.unusable_others
         if others and self._deadlines.end_by is None and self._state.all_ready and not self._state.ended:
-            self._too_few_error = "\n".join([NO_OTHER_HOST, *(f"{row.host}: {row.cause}" for row in others)])
+            self._not_ready_error = "\n".join([NO_OTHER_HOST, *(f"{row.host}: {row.cause}" for row in others)])
             self._stop(now)
 
-    def _end_with_too_few(self, when: str, now: float) -> None:
+    def _end_not_ready(self, error: str, now: float) -> None:
         if self._state.failure is None:
-            least = self._plan.config.min_workers
-            self._too_few_error = f"{self._state.ready_workers} of at least {least} workers {when}"
+            self._not_ready_error = error
         self._stop(now)
 
     def _check_wall_limit(self, now: float) -> None:
@@ -515,7 +529,7 @@ class Launcher:
             print(json.dumps(summary), file=sys.stderr, flush=True)
 
     def _outcome(self, directory: RunDirectory, teardown: Teardown) -> tuple[Status, int, str | None]:
-        """2 before 1 before 4 (too few workers) before 3; then interrupted, stopped, done."""
+        """2 before 1 before 4 (not ready) before 3; then interrupted, stopped, done."""
         state = self._state
         if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
             return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
@@ -527,8 +541,8 @@ class Launcher:
         if failure is not None and request is not Request.KILL:
             return "failed", TOO_FEW if self._no_hosts_at_start else FAILED, failure
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
-        if self._too_few_error is not None:  # usually with hosts that cannot be reached
-            return "failed", TOO_FEW, f"{self._too_few_error}; {left}" if teardown.left else self._too_few_error
+        if self._not_ready_error is not None:  # usually with hosts that cannot be reached
+            return "failed", TOO_FEW, f"{self._not_ready_error}; {left}" if teardown.left else self._not_ready_error
         if teardown.left:
             return "failed", UNCLEAN, left
         cut_off = request is Request.NONE and state.cut_off is not None

@@ -77,19 +77,26 @@ class Requests:
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
+        self._earlier: set[Path] = set()
+        """Files of an earlier attempt that could not be removed."""
 
     def clear(self) -> None:
         """An attempt begins: what commands and the launcher of an earlier one left in the folder is removed.
 
-        A file that cannot be removed leaves the others: as a request, it is not served before it can be.
+        A file that cannot be removed is never served.
 
         Raises:
             OSError: The folder cannot be read.
         """
         with contextlib.suppress(FileNotFoundError):
-            for path in self._folder.iterdir():
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            self._earlier = set(self._folder.iterdir())
+            self._remove_earlier()
+
+    def _remove_earlier(self) -> None:
+        for path in list(self._earlier):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                self._earlier.remove(path)
 
     def waiting(self) -> Iterator[tuple[Path, ScaleRequest | WireError]]:
         """Requests that are there, or why one is none, each with the name to answer under.
@@ -97,7 +104,10 @@ class Requests:
         Raises:
             OSError: The folder cannot be used now.
         """
+        self._remove_earlier()
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
+            if path in self._earlier or not path.is_file():  # a folder may have such a name
+                continue
             request = _read(path)
             if _removed(path):  # first: what cannot be removed would be served for ever
                 yield path, request
@@ -151,18 +161,25 @@ class Scaling:
         """The host is lost: when it returns, its workers have other indexes."""
         self._held[host] = []
 
-    def scale(self, host: str, workers: int, least: int = 1) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on. ConfigError states the reason for a rejection.
+    def scale(self, host: str, workers: int, least: int = 1, failed: Collection[int] = ()) -> tuple[int, ...]:
+        """The indexes that `host` is to hold from now on.
 
-        `least`: workers that the run keeps.
+        Args:
+            host: Of the run.
+            workers: How many it is to hold.
+            least: Workers that the run keeps.
+            failed: Workers that are not restarted: they are removed first, then the highest indexes.
+
+        Raises:
+            ConfigError: The reason for a rejection; nothing was changed.
         """
         self._check(host, workers, least)
-        held = self._held.setdefault(host, [])
+        held = sorted(self._held.get(host, ()), key=lambda index: (index in failed, index))
         while len(held) < workers:
             held.append(self._next)
             self._next += 1
-        del held[workers:]
-        return tuple(held)
+        self._held[host] = sorted(held[:workers])
+        return self.held(host)
 
     def try_all(
         self,

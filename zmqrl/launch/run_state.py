@@ -16,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostRow, HostTable, Loss
+from zmqrl.launch.host_table import HostTable, Loss
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -91,6 +91,8 @@ class RunState:
     refused: str | None = None
     """The first error of a process that rejected the configuration; None once the run has env steps without it. The
     learner may reject it later too: it compiles its first update."""
+    last_failed_worker: str | None = None
+    """`host/worker-index: cause` of the last one that reached its restart limit."""
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
@@ -187,11 +189,13 @@ class RunState:
     @property
     def remaining_workers(self) -> int:
         """Of `expected_workers` those that are restarted when they die."""
-        return sum(self.remaining_of(row) for row in self.hosts if not row.is_gone)
+        failed = self.failed_workers
+        return sum(index not in failed for row in self.hosts if not row.is_gone for index in row.assigned)
 
-    def remaining_of(self, row: HostRow) -> int:
-        """Workers of a host that are restarted when they die."""
-        return sum(index not in self.workers or self.workers[index].state != "failed" for index in row.assigned)
+    @property
+    def failed_workers(self) -> set[int]:
+        """Indexes of the workers that reached their restart limit."""
+        return {row.index for row in self.workers.values() if row.state == "failed"}
 
     @property
     def can_go_on(self) -> bool:
@@ -345,6 +349,7 @@ class RunState:
         row = self._row(event)
         if row is not None:
             row.state = "failed"
+            self.last_failed_worker = f"{event.where}: {message.cause}"
         self._note(
             event, f"{self._why_not_restarted(event, message)}; {self._without(event.process[0])}", message.cause
         )
@@ -508,7 +513,7 @@ class RunState:
     def drain(self, host: str) -> None:
         """The launcher ends the part of a host that is not reached by SSH."""
         row = self.hosts.expect(host, ())
-        row.state = "drained"
+        row.state, row.cause = "drained", ""
         self._set_workers(host, "ended")
 
     def judge_leaving(self, now: float) -> None:

@@ -653,10 +653,13 @@ class _Command(Struct, frozen=True, forbid_unknown_fields=True, tag_field="comma
 class Stop(_Command, frozen=True, tag="stop"):
     """End every process of this host in order, with a checkpoint.
 
-    Launcher to agent: at a clean stop.
+    Launcher to agent: at a clean stop, and where the run cannot continue.
 
     A second one changes nothing.
     """
+
+    failed: bool = False
+    """The run cannot continue: the learner waits for no further segment, and nothing final is scored."""
 
 
 class Kill(_Command, frozen=True, tag="kill"):

@@ -340,11 +340,18 @@ class AgentsOrchestrator(Orchestrator, ABC):
                 agent.terminate()
 
     def command(self, host: str | None, command: messages.Command) -> None:
+        """The first error of an agent is raised once all were sent the command: it may be a lease."""
         if isinstance(command, messages.Stop):
             self._stopped.add(host)
+        errors = []
         for agent in list(self.agents.values()):
             if host in (None, agent.host):
-                agent.send(command)
+                try:
+                    agent.send(command)
+                except Exception as error:  # noqa: BLE001 - of any kind of agent
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def undeploy(self, grace_s: float) -> Teardown:
         agents = list(self.agents.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +26,13 @@ from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
 from zmqrl.ssh.clients import connect_all, make_client
-from zmqrl.ssh.code_sync import deliver, make_archive
+from zmqrl.ssh.code_sync import find_code, make_archive, send_code
 from zmqrl.ssh.connection import SILENT_S, Client, Connection
 
 MOST_UPLOADS = 4
 """Hosts that files are sent to at once. They share the uplink of this machine: of many, none would be ready in time."""
+TURN_S = 30.0
+"""A host that has waited so long for others is sent its files nevertheless: those others may be stuck."""
 
 
 class AgentContext(NamedTuple):
@@ -142,6 +145,7 @@ class SshOrchestrator(AgentsOrchestrator):
         self._client = make_client(plan.config.ssh)
         self._archive = make_archive(plan.config.code)
         self._plan = plan
+        self._initial = Path(plan.run_dir) / INITIAL
         self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
         """By host: the ports there, and the connection that they end with."""
         self._connectors: list[threading.Thread] = []
@@ -192,8 +196,7 @@ class SshOrchestrator(AgentsOrchestrator):
         try:
             with as_host_failed(boot.host):
                 section = self.section(boot.plan.config, boot.host)
-                with self._uploads:
-                    code = None if self._cancelled.is_set() else self._upload(boot, section, connection)
+                code = self._upload(boot, section, connection)
                 if self._cancelled.is_set():
                     connection.close()
                     return
@@ -211,16 +214,43 @@ class SshOrchestrator(AgentsOrchestrator):
 
     def _upload(self, boot: Boot, section: HostSection, connection: Connection) -> str | None:
         """Send what the host lacks. Returns the folder of the user's own modules there, if there are any."""
-        self._send_files(boot, connection)
-        return None if self._archive is None else deliver(connection, self._archive, section.workdir or "~")
+        archive, workdir = self._archive, section.workdir or "~"
+        code = None if archive is None else find_code(connection, archive, workdir)
+        missing = archive if code is None else None
+        if missing is None and not self._has_files(boot):
+            return code
+        with self._turn():
+            if self._cancelled.is_set():
+                return None
+            self._send_files(boot, connection)
+            return code if missing is None else send_code(connection, missing, workdir)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One of `MOST_UPLOADS`, or one more after `TURN_S`."""
+        is_one_of_them = self._uploads.acquire(timeout=TURN_S)
+        try:
+            yield
+        finally:
+            if is_one_of_them:
+                self._uploads.release()
 
     def _send_files(self, boot: Boot, connection: Connection) -> None:
         """What the learner's host needs of the run directory, before its agent starts."""
-        initial = Path(self._plan.run_dir) / INITIAL
-        if boot.host == self._plan.config.learner.host and initial.is_file():
-            connection.put(initial, f"{self._remote_run_dir(boot)}/{INITIAL}")
-        if self._plan.resume and self._keeps_copies(boot.host):
+        if self._needs_initial(boot.host):
+            connection.put(self._initial, f"{self._remote_run_dir(boot)}/{INITIAL}")
+        if self._needs_checkpoints(boot.host):
             send(connection, Path(self._plan.store_path), self._remote_checkpoints(boot))
+
+    def _has_files(self, boot: Boot) -> bool:
+        """Whether `_send_files` has something to send."""
+        return self._needs_initial(boot.host) or self._needs_checkpoints(boot.host)
+
+    def _needs_initial(self, host: str) -> bool:
+        return host == self._plan.config.learner.host and self._initial.is_file()
+
+    def _needs_checkpoints(self, host: str) -> bool:
+        return self._plan.resume and self._keeps_copies(host)
 
     def _keeps_copies(self, host: str) -> bool:
         """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""

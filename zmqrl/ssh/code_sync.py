@@ -128,26 +128,44 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
 
 
 def deliver(connection: Connection, archive: CodeArchive, workdir: str) -> str:
-    """Bring `archive` to a host, unless it is there; returns the absolute path of the folder for its `PYTHONPATH`.
+    """`find_code`, or `send_code` where it is not there."""
+    return find_code(connection, archive, workdir) or send_code(connection, archive, workdir)
 
-    Blocks until it is there, at most some minutes.
+
+def find_code(connection: Connection, archive: CodeArchive, workdir: str) -> str | None:
+    """The absolute path of the folder with `archive` on a host, for its `PYTHONPATH`; None: it is not there.
+
+    Blocks for `CHECK_S` at most.
+
+    Raises:
+        HostFailed: The host does not answer, or went away.
+    """
+    found = connection.run(f"sh -s -- {_arguments(archive, workdir)}", CHECK_S, (_BEGIN + _CHECK).encode())
+    there = _after(found, HERE)
+    if there is None and _after(found, ABSENT) is None:
+        raise _failed(connection.target, found, workdir)
+    return there
+
+
+def send_code(connection: Connection, archive: CodeArchive, workdir: str) -> str:
+    """Bring `archive` to a host; returns as `find_code`.
+
+    Blocks for `SEND_S` at most.
 
     Raises:
         HostFailed: The host cannot take it, or went away.
     """
-    arguments = f"{shlex.quote(workdir)} {archive.sha256}"
-    found = connection.run(f"sh -s -- {arguments}", CHECK_S, (_BEGIN + _CHECK).encode())
-    there = _after(found, HERE)
-    if there is not None:
-        return there
-    if _after(found, ABSENT) is None:
-        raise _failed(connection.target, found, workdir)
-    # The script is an argument this time: stdin carries the archive.
-    sent = connection.run(f"sh -c {shlex.quote(_one_line(_BEGIN + _UNPACK))} sh {arguments}", SEND_S, archive.content)
+    # The script is an argument here: stdin carries the archive.
+    command = f"sh -c {shlex.quote(_one_line(_BEGIN + _UNPACK))} sh {_arguments(archive, workdir)}"
+    sent = connection.run(command, SEND_S, archive.content)
     there = _after(sent, HERE) if sent.code == 0 else None
     if there is None:
         raise _failed(connection.target, sent, workdir)
     return there
+
+
+def _arguments(archive: CodeArchive, workdir: str) -> str:
+    return f"{shlex.quote(workdir)} {archive.sha256}"
 
 
 def _one_line(script: str) -> str:

@@ -171,8 +171,8 @@ def torch_fault(
 
     Args:
         device: Of torch.
-        limit_s: For the answer; a later one is a fault.
-        limit: What `limit_s` is, for the message.
+        limit_s: Seconds for the answer; a later one is a fault.
+        limit: What bounds the wait, for the message.
         visible: `CUDA_VISIBLE_DEVICES` of the child; None: as this process has it.
         is_over: Whether this process is to end.
     """
@@ -186,7 +186,7 @@ def torch_fault(
         return f"torch cannot be started: {error}"
     printed = _communicate(process, limit_s, is_over)
     if printed is None:
-        late = f"torch did not respond within {limit_s:g} s ({limit}); check the GPU with nvidia-smi"
+        late = f"torch did not respond within {limit}; check the GPU with nvidia-smi"
         return None if is_over() else late
     lines = printed[1].decode(errors="replace").strip().splitlines() or ["no output"]
     return None if process.returncode == 0 else lines[-1]

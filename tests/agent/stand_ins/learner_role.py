@@ -1,4 +1,4 @@
-"""Trains for `algorithm.train_s`, or until SIGTERM; `algorithm.learner: raise` fails instead."""
+"""Trains for `algorithm.train_s`, or until SIGTERM. `algorithm.learner`: `raise` fails, `silent` is never ready."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ def main(boot: Boot) -> int:
     algorithm = boot.plan.config.algorithm
     events = EventPipe(boot.fds["events"])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if algorithm.get("learner") == "silent":
+        signal.sigwait({signal.SIGTERM})
+        return 0
     notice = Notice(Version(0, 1), "v1", 8, "00", 64)
     events.send(agent.Ready())
     events.send(agent.NewVersion(notice))
