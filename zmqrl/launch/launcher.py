@@ -286,7 +286,7 @@ class Launcher:
                 self._state.failure = reason
                 self._no_hosts_at_start = bool(self._state.hosts.unusable_others)
                 if self._state.hosts.learner.state != "ready":
-                    return  # there is no learner that could write a checkpoint
+                    return  # no learner can write a checkpoint
                 self._stop(now, failed=True)
             if self._deadlines.end_by is not None and now > self._deadlines.end_by:
                 return
