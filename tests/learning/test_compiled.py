@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.learning.test_net import batch, loss_of, made
+from tests.learning.test_net import SPEC, batch, loss_of, made
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import compiled, package_cache
 from zmqrl.learning.compiled import UNFINISHED, CompiledExecutor, Signature
@@ -19,6 +19,7 @@ from zmqrl.learning.executor import EagerExecutor, Executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
 from zmqrl.learning.package_cache import cache_folder
+from zmqrl.networks.initial import initial_weights
 
 RATES = (1e-3, 2e-3, 5e-4, 1e-3, 4e-3, 1e-3)
 ROWS = (64, 63, 17, 2, 1, 128)
@@ -130,6 +131,60 @@ def test_a_mean_of_many_nearly_equal_numbers_is_within_the_tolerance(cache: Path
     rows = batch(65_536)
     found = CompiledExecutor(net, cache).run(update, rows, rates)["entropy"]
     assert abs(float(found) - np.log(3)) < 1e-3
+
+
+class Cancelling:
+    """Two numbers of some thousands differ by about one: the errors, and so the gradients, have few right digits."""
+
+    def __init__(self, size: float) -> None:
+        weights = initial_weights(SPEC, 1)
+        weights["a.1.bias"] = weights["a.1.bias"] + np.float32(size)
+        self.net = Net(SPEC, (Group("a"), Group("b", ("b", "scale"))), weights, "cpu")
+        self.factor = 1.0
+
+    def train(self, rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        level = self.net("a", rows["x"]).sum(1) * 10.0
+        self.net.step("a", (level - level.detach().mean()).square().mean() * self.factor)
+        return {}
+
+    def run(self, executor: Executor, rows: int = 256) -> dict[str, torch.Tensor]:
+        rates = {name: torch.tensor(1e-3, dtype=torch.float64) for name in self.net.groups}
+        return executor.run(self.train, batch(rows), rates)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("rows", [256, 4096])
+def test_rounding_of_numbers_that_nearly_cancel_is_no_error(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(compiled, "COMPARE_EVERY", 1)
+    learner = Cancelling(3000.0)
+    executor = CompiledExecutor(learner.net, cache)
+    for _ in range(10):
+        learner.run(executor, rows)
+    traced: list[object] = []
+    monkeypatch.setattr(compiled, "_traced", lambda *arguments: traced.append(arguments))
+    learner.run(executor, rows)
+    assert not traced, "what was found to be rounding needs no second graph"
+    monkeypatch.undo()
+    monkeypatch.setattr(compiled, "MOST_ROUNDING", 0.0)
+    learner = Cancelling(3000.0)
+    with pytest.raises(
+        TrainingFailed, match=r"differs from the eager one by .*: no number of it was frozen"
+    ):
+        learner.run(CompiledExecutor(learner.net, cache), rows)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("size", [0.0, 3000.0])
+def test_a_frozen_number_is_found_beside_rounding(cache: Path, monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    monkeypatch.setattr(compiled, "COMPARE_EVERY", 1)
+    learner = Cancelling(size)
+    executor = CompiledExecutor(learner.net, cache)
+    learner.run(executor)
+    learner.factor = 1.01
+    with pytest.raises(TrainingFailed, match=r"in 'grad_norm/a': a number that changes .* must come from the batch"):
+        learner.run(executor)
 
 
 def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning.comparison import Difference, EagerUpdate
 from zmqrl.learning.executor import Batch, EagerExecutor, Executor, Update
 from zmqrl.learning.net import Net
 from zmqrl.learning.package_cache import FIX, cache_folder, check_compiler, check_first_compilation
@@ -28,15 +29,13 @@ else:
 
 COMPARE_EVERY = 1_000
 """Compiled updates between two that also run eagerly."""
-TOLERANCE = 1e-5
-"""Of each entry, relative to the largest of the tensor, and at least to 1: of tensors of the net and gradient norms."""
-RESULT_TOLERANCE = 1e-3
-"""Likewise, of what the update returns, often means over the batch. Compiled code adds numbers of float32 one after
-another, eager torch in pairs. n additions have a relative error of up to n 2^-24, with one sign where the numbers are
-nearly equal, as the entropies of a fresh policy are: n is 16,000 here. A mean of 65,536 entropies differed by 3e-5.
-What a frozen number changes in the training is in the tensors."""
-NOISE = 1e-4
-"""Of the largest gradient of a group: entries with less are not compared."""
+MOST_ROUNDING = 5_000.0
+"""Tolerances: more is an error in any case. Rounding exceeds one where values nearly cancel, as two estimates of some
+thousands do in their difference. A number that tracing froze is in the graph: the update has another one then."""
+FROZEN = (
+    "a number that changes from one update to the next must come from the batch (schedules, counters, noise), because "
+    "tracing keeps a Python number as it was; or "
+)
 MOST_ROWS = 1 << 20
 UNFINISHED = "unfinished"
 """Folder of the packages that are being written: a compilation that was killed leaves one there."""
@@ -73,13 +72,15 @@ class Package(NamedTuple):
 
     run: Callable[..., Sequence[Tensor]]
     results: tuple[str, ...]
+    key: str
+    """Of its graph."""
 
 
 class TracedExecutor(Executor):
     """Records each combination of variant and batch layout as a graph, and runs the graph.
 
-    At the first update of a combination, and at every `compare_every`-th, the same update also runs eagerly: what
-    tracing froze, such as a schedule read as a Python float, is found there.
+    At the first update of a combination, and at every `compare_every`-th, the same update also runs eagerly. What
+    tracing froze, such as a schedule read as a Python float, is found there: the update has another graph then.
     """
 
     compare_every = 1
@@ -89,6 +90,8 @@ class TracedExecutor(Executor):
         self._eager = EagerExecutor(net)
         self._packages: dict[Signature, Package] = {}
         self._runs: dict[Signature, int] = {}
+        self._rounding: dict[str, float] = {}
+        """Tolerances that each tensor has, where it has more than one."""
 
     def run(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], **variant: bool) -> dict[str, Tensor]:
         """As `Executor.run`. A batch of fewer than two rows runs eagerly: tracing takes 0 and 1 for constants.
@@ -104,15 +107,29 @@ class TracedExecutor(Executor):
             self._packages[signature] = self._build(update, batch, rates, signature)
         package, runs = self._packages[signature], self._runs.get(signature, 0)
         self._runs[signature] = runs + 1
-        expected = self._copy_of_eager(update, batch, rates, variant) if runs % self.compare_every == 0 else None
+        compared = runs % self.compare_every == 0
+        expected = EagerUpdate.of(self.net, update, batch, rates, variant) if compared else None
         flat = list(self.net.tensors.values())
         found = package.run(flat, list(rates.values()), list(batch.values()))
         results = dict(zip(package.results, found, strict=True))
         if expected is not None:
-            after = {**results, **self.net.tensors}
-            for part, tolerance in zip(expected, (RESULT_TOLERANCE, TOLERANCE), strict=True):
-                _compare(after, part, tolerance)
+            differences = expected.differences({**results, **self.net.tensors})
+            above = [each for each in differences if not each.tolerances <= self._rounding.get(each.name, 1.0)]
+            if above:
+                graph, arguments, _ = self._graph(update, batch, rates, signature)
+                self._check(above, _key(graph, arguments()) != package.key)
         return results
+
+    def _check(self, above: Sequence[Difference], frozen: bool) -> None:
+        """What is found to be rounding is tolerated twice as large from now on: values grow as training goes on."""
+        for difference in above:
+            if frozen or not difference.tolerances <= MOST_ROUNDING:
+                cause = FROZEN if frozen else "no number of it was frozen by tracing; please report it, and "
+                raise TrainingFailed(
+                    f"the compiled update differs from the eager one by {difference.largest:.3g} in "
+                    f"{difference.name!r}: {cause}{FIX}"
+                )
+            self._rounding[difference.name] = 2 * difference.tolerances
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
         """What runs the graph."""
@@ -120,16 +137,23 @@ class TracedExecutor(Executor):
         run: Callable[..., Sequence[Tensor]] = graph
         return run
 
-    def _copy_of_eager(
-        self, update: Update, batch: Batch, rates: Mapping[str, Tensor], variant: Mapping[str, bool]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What the update returned; gradient norms and the tensors of the net after it."""
-        copies = {name: tensor.clone() for name, tensor in self.net.tensors.items()}
-        with torch.enable_grad(), self.net.running(rates, copies) as norms:
-            results = update(batch, **variant)
-            return _detached(results), _detached({**norms, **copies})
-
     def _build(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature) -> Package:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of its own use of what it deprecates
+                graph, arguments, results = self._graph(update, batch, rates, signature)
+                return Package(self._made(graph, arguments, batch), results, _key(graph, arguments()))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"learner.executor: the update cannot be compiled: {type(error).__name__}: {_first_line(error)}; {FIX}"
+            ) from error
+
+    def _graph(
+        self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature
+    ) -> tuple[Any, Callable[[], Arguments], tuple[str, ...]]:
+        """The update as a graph, what makes arguments for it, and the names of its results."""
         names: list[str] = []
         state, steps = list(self.net.tensors), list(rates)
 
@@ -144,16 +168,7 @@ class TracedExecutor(Executor):
             held = tuple([t.clone() for t in group.values()] for group in (self.net.tensors, rates))
             return (*held, [_with_rows(tensor) for tensor in batch.values()])
 
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch warns of its own use of what it deprecates
-                return Package(self._made(_traced(flat_update, arguments()), arguments, batch), tuple(names))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"learner.executor: the update cannot be compiled: {type(error).__name__}: {_first_line(error)}; {FIX}"
-            ) from error
+        return _traced(flat_update, arguments()), arguments, tuple(names)
 
 
 class CompiledExecutor(TracedExecutor):
@@ -236,27 +251,6 @@ def _loaded(path: Path) -> Callable[..., Sequence[Tensor]]:
 
     run: Callable[..., Sequence[Tensor]] = inductor.aoti_load_package(str(path))
     return run
-
-
-def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in tensors.items()}
-
-
-def _compare(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> None:
-    for name, tensor in expected.items():
-        difference, scale = (found[name] - tensor).abs(), tensor.abs()
-        group, _, part = name.rpartition(".")
-        if part in ("parameters", "target") and f"{group}.square" in expected:
-            # Adam makes whole steps of gradients that are rounding errors.
-            square = expected[f"{group}.square"]
-            difference = difference[square >= NOISE**2 * square.max()]
-        worst = float(difference.max()) if difference.numel() else 0.0
-        if not worst <= tolerance * max(1.0, float(scale.max()) if scale.numel() else 0.0):
-            raise TrainingFailed(
-                f"the compiled update differs from the eager one by {worst:.3g} in {name!r}: a number that "
-                "changes from one update to the next must come from the batch (schedules, counters, noise), because "
-                f"tracing keeps a Python number as it was; or {FIX}"
-            )
 
 
 def _first_line(error: Exception) -> str:
