@@ -169,9 +169,7 @@ def test_rounding_of_numbers_that_nearly_cancel_is_no_error(
     monkeypatch.undo()
     monkeypatch.setattr(compiled, "MOST_ROUNDING", 0.0)
     learner = Cancelling(3000.0)
-    with pytest.raises(
-        TrainingFailed, match=r"differs from the eager one by .*: no number of it was frozen"
-    ):
+    with pytest.raises(TrainingFailed, match=r"differs from the eager one by .*: no number of it was frozen"):
         learner.run(CompiledExecutor(learner.net, cache), rows)
 
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, TrainingFailed
@@ -19,6 +20,7 @@ from zmqrl.learning.comparison import Difference, EagerUpdate
 from zmqrl.learning.executor import Batch, EagerExecutor, Executor, Update
 from zmqrl.learning.net import Net
 from zmqrl.learning.package_cache import FIX, cache_folder, check_compiler, check_first_compilation
+from zmqrl.learning.rational_tanh import rational_tanh
 from zmqrl.loading import lazy
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class TracedExecutor(Executor):
     """
 
     compare_every = 1
+    decompositions: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({})
+    """Operations of aten that are recorded as others."""
 
     def __init__(self, net: Net) -> None:
         super().__init__(net)
@@ -168,11 +172,13 @@ class TracedExecutor(Executor):
             held = tuple([t.clone() for t in group.values()] for group in (self.net.tensors, rates))
             return (*held, [_with_rows(tensor) for tensor in batch.values()])
 
-        return _traced(flat_update, arguments()), arguments, tuple(names)
+        return _traced(flat_update, arguments(), self.decompositions), arguments, tuple(names)
 
 
 class CompiledExecutor(TracedExecutor):
     """Compiles each graph once; packages are kept in `cache` for later runs."""
+
+    decompositions = MappingProxyType({"tanh": rational_tanh})
 
     def __init__(self, net: Net, cache: Path | None = None) -> None:
         """`cache`: of this machine. ConfigError as `check_first_compilation`."""
@@ -204,12 +210,17 @@ def _with_rows(tensor: Tensor) -> Tensor:
     return tensor[:1].expand(MANY_ROWS, *tensor.shape[1:]).contiguous()
 
 
-def _traced(function: Callable[..., list[Tensor]], arguments: Arguments) -> Any:
+def _traced(
+    function: Callable[..., list[Tensor]],
+    arguments: Arguments,
+    decompositions: Mapping[str, Callable[[Tensor], Tensor]],
+) -> Any:
     """The graph of `function` with its gradients, for any number of rows."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*arguments)
     aten = torch.ops.aten
+    table = {getattr(aten, name).default: recorded for name, recorded in decompositions.items()}
+    graph = make_fx(function, table, "symbolic", _allow_non_fake_inputs=True)(*arguments)
     for node in list(graph.graph.nodes):
         if node.target in (aten.detach.default, aten.alias.default):  # a dispatch each, and no arithmetic
             node.replace_all_uses_with(node.args[0])
@@ -249,7 +260,12 @@ def _compile(graph: Any, arguments: Arguments, batch: Batch, path: Path) -> None
 def _loaded(path: Path) -> Callable[..., Sequence[Tensor]]:
     import torch._inductor as inductor
 
-    run: Callable[..., Sequence[Tensor]] = inductor.aoti_load_package(str(path))
+    loader = inductor.aoti_load_package(str(path)).loader
+
+    def run(tensors: list[Tensor], rates: list[Tensor], rows: list[Tensor]) -> Sequence[Tensor]:
+        results: Sequence[Tensor] = loader.boxed_run([*tensors, *rates, *rows])  # 9 us less than by torch's pytrees
+        return results
+
     return run
 
 
