@@ -137,3 +137,11 @@ def test_an_unknown_group_is_named_with_the_groups_and_the_line() -> None:
 def test_groups_that_do_not_fit_are_refused(groups: tuple[Group, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         made(*groups)
+
+
+def test_a_tower_without_a_target_network_is_named() -> None:
+    net = made(Group("a", target=True), Group("b", ("b", "scale")))
+    rows = batch()
+    assert torch.equal(net("a", rows["x"], target=True), net("a", rows["x"]).detach())
+    with pytest.raises(ConfigError, match="tower 'b' has no target network: its Group needs target=True"):
+        net("b", rows["x"], rows["x"][:, :2], target=True)

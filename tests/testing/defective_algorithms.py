@@ -14,13 +14,15 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOLearner
 from zmqrl.config.codec import replace
-from zmqrl.learning import Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner
+from zmqrl.learning import Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner, Schedule
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import categorical
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, Array, ModeName
+
+SCALE = Schedule(1.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class SoundConfig:
     gamma: float = 0.9
     batch_size: int = 32
     tau: float = 0.05
+    scale: Schedule = SCALE
 
 
 class Sound(Algorithm):
@@ -60,7 +63,7 @@ class SoundLearner(ReplayLearner):
         return {"noise": ()}
 
     def numbers(self, progress: Progress) -> Mapping[str, float]:
-        return {"scale": 1.0 - 0.5 * progress.fraction}
+        return {"scale": self.config.scale.at(progress.fraction)}
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         with torch.no_grad():
@@ -129,6 +132,13 @@ class FrozenSchedule(SoundLearner):
 
     def scale(self, batch: Batch) -> Tensor:
         return batch["scale"] * self.factor
+
+
+class NeverAnnealed(SoundLearner):
+    """A schedule keeps the value of its start."""
+
+    def numbers(self, progress: Progress) -> Mapping[str, float]:
+        return {"scale": self.config.scale.at(0.0)}
 
 
 class OtherDevice(SoundLearner):

@@ -32,6 +32,7 @@ OFF_POLICY = [
     (defective.Unread, "a_target_network_is_read"),
     (defective.Forgetful, "a_restored_learner_continues_bit_for_bit"),
     (defective.GlobalRandom, "training_is_deterministic"),
+    (defective.NeverAnnealed, "schedules_are_followed"),
     (defective.FrozenSchedule, "recorded_updates_are_the_eager_ones"),
     (defective.OtherDevice, "updates_run_on_one_device"),
     (defective.ReadsFromDevice, "updates_run_on_one_device"),

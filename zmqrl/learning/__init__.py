@@ -5,7 +5,7 @@ from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import PRIORITY, BatchLearner, Part, ReplayLearner
 from zmqrl.learning.net import Net
-from zmqrl.learning.schedule import Rate, Schedule, value_at
+from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, value_at
 
 __all__ = [
     "PRIORITY",
@@ -18,6 +18,7 @@ __all__ = [
     "Part",
     "Progress",
     "Rate",
+    "RateSchedule",
     "ReplayLearner",
     "Schedule",
     "value_at",

@@ -14,7 +14,7 @@ from zmqrl.learning.groups import Group, adam_step, clipped, layouts
 from zmqrl.loading import lazy
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
-from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import Array, Weights
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ class Net:
             if self._groups[name].target:
                 self.tensors[f"{name}.target"] = torch.zeros(layout.length, device=device)
         self._own = self._views(self.tensors)
+        self._with_target = frozenset(
+            tower
+            for tower, layers in spec.towers
+            if all(name in self._own.targets for layer in layers for name in shapes if _is_of(name, layer))
+        )
         self._now = self._own
         self._load(weights)
         self.update_targets()
@@ -77,7 +82,7 @@ class Net:
         Target networks share the buffers of modules with the network. `noise [B, size]` by layer: standard normal
         numbers for noisy layers; those without are run without noise.
         """
-        tensors = self._now.targets if target else self._now.parameters
+        tensors = self._seen(tower, target)
         if noise:
             tensors = {**tensors, **{f"{layer}.noise": drawn for layer, drawn in noise.items()}}
         return forward(self.spec.tower(tower), tensors, *inputs)
@@ -92,8 +97,14 @@ class Net:
         target: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
-        tensors = self._now.targets if target else self._now.parameters
-        return unroll(self.spec.tower(tower), tensors, x, state, reset, *more)
+        return unroll(self.spec.tower(tower), self._seen(tower, target), x, state, reset, *more)
+
+    def _seen(self, tower: str, target: bool) -> Mapping[str, Tensor]:
+        if not target:
+            return self._now.parameters
+        if tower not in self._with_target:
+            raise ConfigError(f"tower {tower!r} has no target network: its Group needs target=True")
+        return self._now.targets
 
     def parameter(self, name: str) -> Tensor:
         """A free parameter, or any tensor of the network."""
@@ -206,6 +217,10 @@ class Net:
         parameters |= buffers
         targets |= buffers
         return Views(tensors, parameters, targets)
+
+
+def _is_of(tensor: str, layer: LayerSpec) -> bool:
+    return bool(layer.name) and tensor.startswith(f"{layer.name}.")
 
 
 def _array(tensor: Tensor) -> Array:

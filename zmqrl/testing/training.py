@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from zmqrl.algorithms.base import Algorithm, BaseLearner, schedule_of
+from zmqrl.algorithms.base import Algorithm, BaseLearner, Progress, schedule_of
+from zmqrl.learning.schedule import Schedule
 from zmqrl.random_streams import stream
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.devices import updates_run_on_one_device
@@ -129,6 +130,24 @@ def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
         train(algorithm, algorithm.learner(context), OVER_THE_HORIZON)
 
 
+def schedules_are_followed(make: AlgorithmMaker) -> None:
+    """Another end of each `Schedule` of the configuration changes updates or what workers get at the horizon's end."""
+    algorithm = make()
+    end = progress_at(OVER_THE_HORIZON[-1])
+    expected = _at_the_end(algorithm, end)
+    for field in dataclasses.fields(algorithm.config):
+        schedule = getattr(algorithm.config, field.name)
+        if isinstance(schedule, Schedule) and schedule.start != schedule.end:
+            other = dataclasses.replace(schedule, end=(schedule.start + schedule.end) / 2)
+            config = dataclasses.replace(algorithm.config, **{field.name: other})
+            shape = (algorithm.network_section, algorithm.env, algorithm.segment_steps, algorithm.num_envs)
+            found = _at_the_end(type(algorithm)(config, *shape), end)
+            assert not _is_equal(expected, found), (
+                f"the end of the schedule {field.name!r} has no effect: its value is `at(progress.fraction)`, in "
+                "`numbers`, `learning_rates` or `schedule`"
+            )
+
+
 def a_new_version_replaces_the_old_one(make: AlgorithmMaker) -> None:
     """A policy that has acted with another version has, after `load`, the bits of one that never did."""
     algorithm = make()
@@ -159,6 +178,14 @@ def _after(algorithm: Algorithm, slots: Mapping[str, Array], updates: int = UPDA
     learner = algorithm.learner(context_of(algorithm))
     learn(algorithm, learner, slots, updates=updates)
     return _everything(learner)
+
+
+def _at_the_end(algorithm: Algorithm, end: Progress) -> dict[str, Array]:
+    """What a learner holds after rounds over the horizon, and what workers then receive."""
+    learner = algorithm.learner(context_of(algorithm))
+    train(algorithm, learner, OVER_THE_HORIZON)
+    sent = {name: np.array(value) for name, value in schedule_of(algorithm, end).items()}
+    return {**_everything(learner), **sent}
 
 
 def _from_other_target(algorithm: Algorithm, slots: Mapping[str, Array], tower: str, draw: int) -> dict[str, Array]:
@@ -196,6 +223,7 @@ TRAINING = (
     a_target_network_lags,
     a_target_network_is_read,
     recorded_updates_are_the_eager_ones,
+    schedules_are_followed,
     a_new_version_replaces_the_old_one,
     stored_log_probs_are_those_of_the_acting_version,
     updates_run_on_one_device,
