@@ -185,6 +185,14 @@ def test_a_frozen_number_is_found_beside_rounding(cache: Path, monkeypatch: pyte
         learner.run(executor)
 
 
+@pytest.mark.whole
+def test_training_that_diverged_is_not_a_difference(cache: Path) -> None:
+    """The learner names the group whose gradient is not finite."""
+    learner = Cancelling(float("inf"))
+    results = learner.run(CompiledExecutor(learner.net, cache))
+    assert not results["grad_norm/a"].isfinite()
+
+
 def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
     net = made()
 

@@ -58,7 +58,7 @@ class EagerUpdate(NamedTuple):
         """`found`: the results, gradient norms and tensors of the net after the recorded update."""
         for part, tolerance in ((self.results, RESULT_TOLERANCE), (self.tensors, TOLERANCE)):
             for name, expected in part.items():
-                difference, scale = (found[name] - expected).abs(), expected.abs()
+                difference, scale = _distances(found[name], expected), expected.abs()
                 group, _, kind = name.rpartition(".")
                 if kind in ("parameters", "target") and f"{group}.square" in part:
                     # Adam makes whole steps of gradients that are rounding errors.
@@ -67,6 +67,12 @@ class EagerUpdate(NamedTuple):
                 largest = float(difference.max()) if difference.numel() else 0.0
                 most = float(scale.max()) if scale.numel() else 0.0
                 yield Difference(name, largest, largest / (tolerance * max(1.0, most)))
+
+
+def _distances(one: Tensor, other: Tensor) -> Tensor:
+    """0 where both are the same infinity, or both not a number: training that diverged is no other training."""
+    same = (one == other) | (one.isnan() & other.isnan())
+    return (one - other).abs().masked_fill(same, 0.0)
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
