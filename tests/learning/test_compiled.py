@@ -134,7 +134,7 @@ def test_a_mean_of_many_nearly_equal_numbers_is_within_the_tolerance(cache: Path
 
 
 class Cancelling:
-    """Two numbers of some thousands differ by about one: the errors, and so the gradients, have few right digits."""
+    """Two numbers of some thousands differ by about one: the errors, and so the gradients, have few correct digits."""
 
     def __init__(self, size: float) -> None:
         weights = initial_weights(SPEC, 1)

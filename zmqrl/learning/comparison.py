@@ -70,7 +70,7 @@ class EagerUpdate(NamedTuple):
 
 
 def _distances(one: Tensor, other: Tensor) -> Tensor:
-    """0 where both are the same infinity, or both not a number: training that diverged is no other training."""
+    """Absolute differences; 0 where both are NaN, or the same infinity, as after training that diverged."""
     same = (one == other) | (one.isnan() & other.isnan())
     return (one - other).abs().masked_fill(same, 0.0)
 

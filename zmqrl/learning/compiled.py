@@ -95,7 +95,7 @@ class TracedExecutor(Executor):
         self._packages: dict[Signature, Package] = {}
         self._runs: dict[Signature, int] = {}
         self._rounding: dict[str, float] = {}
-        """Tolerances that each tensor has, where it has more than one."""
+        """Accepted difference by name of the tensor, as a multiple of its tolerance; others: 1."""
 
     def run(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], **variant: bool) -> dict[str, Tensor]:
         """As `Executor.run`. A batch of fewer than two rows runs eagerly: tracing takes 0 and 1 for constants.
@@ -125,7 +125,7 @@ class TracedExecutor(Executor):
         return results
 
     def _check(self, above: Sequence[Difference], frozen: bool) -> None:
-        """What is found to be rounding is tolerated twice as large from now on: values grow as training goes on."""
+        """Raise `TrainingFailed`, or set the tolerance of each tensor to twice its difference, which is rounding."""
         for difference in above:
             if frozen or not difference.tolerances <= MOST_ROUNDING:
                 cause = FROZEN if frozen else "no number of it was frozen by tracing; please report it, and "

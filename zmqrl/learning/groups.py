@@ -86,9 +86,9 @@ def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> d
     found: dict[str, Layout] = {}
     owner: dict[str, str] = {}
     for group in groups:
-        own = {name: shape for name, shape in shapes.items() if _member(name, group.members)}
+        own = {name: shape for name, shape in shapes.items() if is_member(name, group.members)}
         for member in group.members:
-            if not any(_member(name, (member,)) for name in shapes):
+            if not any(is_member(name, (member,)) for name in shapes):
                 raise ConfigError(f"group {group.name!r}: the network has no tower or parameter {member!r}")
         for name in own:
             if name in owner:
@@ -100,7 +100,8 @@ def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> d
     return found
 
 
-def _member(tensor: str, members: tuple[str, ...]) -> bool:
+def is_member(tensor: str, members: Sequence[str]) -> bool:
+    """Whether a tensor of the network is of one of these towers, layers or parameters."""
     return any(tensor == member or tensor.startswith(f"{member}.") for member in members)
 
 

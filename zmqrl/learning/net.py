@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.learning.groups import Group, adam_step, clipped, layouts
+from zmqrl.learning.groups import Group, adam_step, clipped, is_member, layouts
 from zmqrl.loading import lazy
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
-from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import Array, Weights
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Net:
         self._with_target = frozenset(
             tower
             for tower, layers in spec.towers
-            if all(name in self._own.targets for layer in layers for name in shapes if _is_of(name, layer))
+            if all(name in self._own.targets for name in shapes if is_member(name, [layer.name for layer in layers]))
         )
         self._now = self._own
         self._load(weights)
@@ -217,10 +217,6 @@ class Net:
         parameters |= buffers
         targets |= buffers
         return Views(tensors, parameters, targets)
-
-
-def _is_of(tensor: str, layer: LayerSpec) -> bool:
-    return bool(layer.name) and tensor.startswith(f"{layer.name}.")
 
 
 def _array(tensor: Tensor) -> Array:
