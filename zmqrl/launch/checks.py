@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
@@ -24,6 +25,7 @@ from zmqrl.envs.make import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
+from zmqrl.launch.checked import call
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.networks.build import check_section
@@ -267,7 +269,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", _weights_of(config.network), _weights_of(stored.network)),
-        *_changed("algorithm", completed(config.algorithm), completed(stored.algorithm)),
+        *_changed("algorithm", _completed(config), _completed(stored)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),
@@ -285,6 +287,15 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
                 f"{key}: {shown(requested)}: the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
             )
             raise ConfigError(message if sources is None else sources.locate(message))
+
+
+def _completed(config: Config) -> Mapping[str, Any]:
+    """The section `algorithm` with its defaults. A class of the user is not imported here."""
+    kind, limit_s = config.algorithm["kind"], config.limits.start_s
+    if ":" not in kind:
+        return completed(config.algorithm)
+    found: dict[str, Any] = call("completed", config.algorithm, subject=f"algorithm.kind: {kind!r}", limit_s=limit_s)
+    return found
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
