@@ -26,6 +26,8 @@ ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """Kind of an exception of the user's code."""
+UNANSWERED = 97
+"""Exit code of a process whose answer could not be written."""
 TEMPLATE, CHECK = "zmqrl.template", "zmqrl.check"
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -42,7 +44,7 @@ class Pipes(NamedTuple):
 
 def run(call: Call, pipes: Pipes, template: int) -> NoReturn:
     """Carry out `call` in this process, a fork of the template. Nothing of the interpreter's own end is run."""
-    pid = os.getpid()
+    pid, code = os.getpid(), UNANSWERED
     try:
         answer: Returned | Raised
         try:
@@ -52,8 +54,9 @@ def run(call: Call, pipes: Pipes, template: int) -> NoReturn:
             answer = _raised(error)
         if os.getpid() == pid:  # else the user's code has forked, and its copy came here
             write(pipes.answers, line(answer))
+            code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _prepare(call: Call, pipes: Pipes, template: int) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from zmqrl.errors import WireError
 from zmqrl.loading import loading
 from zmqrl.messages.check import Call, Ended, Place, Raised, Returned, Stage, Waiting, line, read_call, read_from_check
-from zmqrl.supervision.check_child import Pipes, places, run, write
+from zmqrl.supervision.check_child import UNANSWERED, Pipes, places, run, write
 from zmqrl.supervision.process_table import ProcessId, await_gone, cause_of, children_of, send
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -92,7 +92,8 @@ class _Served:
         pids = tuple(process.pid for process in left)
         if self._answer is not None:
             return Ended(self._answer, self._stage, "", None, tuple(log), pids)
-        return Ended(None, self._stage, cause or cause_of(code), self._place, tuple(log), pids)
+        how = CLOSED if code == UNANSWERED else cause_of(code)
+        return Ended(None, self._stage, cause or how, self._place, tuple(log), pids)
 
     def _wait(self) -> str:
         """Read until there is an answer, or none will come. Why the process is to be ended; empty: it has ended."""
