@@ -43,7 +43,7 @@ class SpaceSpec(Struct, frozen=True):
     from `starts[i]` in the env. Actions of MultiBinary are a multi_discrete space of twos.
     `box`: `low` and `high` are flat, in C order. Of actions they are infinite on each side without a bound, and empty
     where no entry has a bound. Of observations they are empty where the space is unbounded in some entry; those that
-    have the same bound in every entry hold it once.
+    have the same bound in every entry hold it once. `n` is 2 of those of MultiBinary, which hold 0 and 1 alone.
     `parts`: the parts of a Dict or Tuple, those within parts too. The shape is `(float32 entries,)` or `(bytes,)`.
     """
 
