@@ -168,6 +168,31 @@ class Returns(gym.Env[Any, Any]):
         return (np.zeros(2, np.float32), (np.zeros(3, np.int8), found)) if self._space == "tuple" else found
 
 
+F32, F64 = float(np.finfo(np.float32).max), float(np.finfo(np.float64).max)
+
+
+class Acts(Returns):
+    """Actions with bounds, by name; it refuses an action outside of them."""
+
+    bounds: ClassVar[dict[str, gym.Space[Any]]] = {
+        "unit": spaces.Box(-1, 1, (2,)),
+        "largest": spaces.Box(-F32, F32, (2,), np.float32),
+        "largest float64": spaces.Box(-F64, F64, (2,), np.float64),
+        "one side": spaces.Box(np.array([-1, 0], np.float32), np.array([1, F32], np.float32)),
+        "equal": spaces.Box(np.array([0, 1], np.float32), np.array([1, 1], np.float32)),
+        "equal in float32": spaces.Box(np.array([-1, 1e9]), np.array([1, 1e9 + 1]), dtype=np.float64),
+        "far": spaces.Box(np.array([-1, 0], np.float32), np.array([1, 100], np.float32)),
+    }
+
+    def __init__(self, bounds: str) -> None:
+        super().__init__()
+        self.action_space = self.bounds[bounds]
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return super().step(action)
+
+
 class Doubled(gym.RewardWrapper[Any, Any]):
     """A wrapper of the user whose `reward` is at fault."""
 

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from zmqrl.errors import ConfigError, EnvFault, user_exceptions
 from zmqrl.loading import lazy
-from zmqrl.spaces import nth_allowed, ranges, view
+from zmqrl.spaces import LARGEST_FLOAT32, nth_allowed, ranges, view
 from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Where(Struct, frozen=True):
 
 Floats: TypeAlias = Sequence[tuple[str, Array]]
 """Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
-LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:

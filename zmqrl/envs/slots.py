@@ -7,11 +7,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from zmqrl.envs.base import LARGEST_FLOAT32, StepResult, VectorEnv, Where, first_bad_slot
+from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
 from zmqrl.envs.returned import REWARD, BadValue, fault_of, place
 from zmqrl.random_streams import episode_seed
-from zmqrl.spaces import forbids_all
+from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
 from zmqrl.types import Array, EnvSpec
 
 RUNNING, RESETTING, PARKED, LEFT = 0, 1, 2, 3

@@ -43,6 +43,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.own_code import check_own_code
+from zmqrl.launch.space_warnings import space_warnings
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
@@ -118,7 +119,12 @@ def plan_run(
             store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
-            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
+            warnings=(
+                *zero_learning_rate(config.run, algorithm),
+                *without_version(config.env),
+                *space_warnings(env, acting),
+                *initial,
+            ),
             began=time.monotonic() - (time.time() - started_at),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
