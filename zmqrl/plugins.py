@@ -90,8 +90,7 @@ def described(error: BaseException, cause: BaseException | None = None) -> str:
     if isinstance(inner, SyntaxError) and inner.filename:
         return f"{type(inner).__name__}: {inner.msg} ({shown_path(inner.filename)}:{inner.lineno})"
     text = f"{type(inner).__name__}: {first_line(inner)}".removesuffix(": ")
-    frames = [*traceback.extract_tb(error.__traceback__), *traceback.extract_tb(inner.__traceback__)]
-    last = ([frame for frame in frames if is_own(frame)] or frames or [None])[-1]
+    last = last_frame(error, inner)
     return text if last is None else f"{text} ({shown_path(last.filename)}:{last.lineno}, in {last.name})"
 
 
@@ -101,6 +100,13 @@ def traceback_of(error: BaseException) -> str:
     while shown.stack and shown.stack[0].filename.startswith(callers):
         del shown.stack[0]
     return "".join(shown.format()).rstrip() if shown.stack else ""
+
+
+def last_frame(*errors: BaseException) -> traceback.FrameSummary | None:
+    """The last frame of the user's code, else the last of all."""
+    frames = [frame for error in errors for frame in traceback.extract_tb(error.__traceback__)]
+    own = [frame for frame in frames if is_own(frame)] or frames
+    return own[-1] if own else None
 
 
 def is_own(frame: traceback.FrameSummary) -> bool:

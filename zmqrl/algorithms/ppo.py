@@ -126,7 +126,11 @@ class PPO(Algorithm):
         """Raise `ConfigError` when no observation can be normalised, or a minibatch is larger than the batch."""
         del replay
         if self.config.normalise_obs and not self.input.statistics_size:
-            raise ConfigError(f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false")
+            wrapper = '{"gymnasium.wrappers:DtypeObservation": {dtype: float32}}'
+            raise ConfigError(
+                f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false"
+                + (f", or add {wrapper} to env.wrappers" if self.env.observation.kind == "box" else "")
+            )
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:

@@ -41,6 +41,7 @@ from zmqrl.launch.checks import (
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
+from zmqrl.launch.space_warnings import space_warnings
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
@@ -110,7 +111,12 @@ def plan_run(
         store_path=store_path,
         resume=resume,
         lineage=lineage,
-        warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
+        warnings=(
+            *zero_learning_rate(config.run, algorithm),
+            *without_version(config.env),
+            *space_warnings(env, acting),
+            *initial,
+        ),
         began=time.monotonic() - (time.time() - started_at),
     )
     if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
