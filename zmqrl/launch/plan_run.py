@@ -36,6 +36,7 @@ from zmqrl.launch.checks import (
     check_processor,
     check_transport,
     check_videos,
+    slow_target,
     without_version,
     zero_learning_rate,
 )
@@ -118,7 +119,12 @@ def plan_run(
             store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
-            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
+            warnings=(
+                *zero_learning_rate(config.run, algorithm),
+                *slow_target(config, algorithm),
+                *without_version(config.env),
+                *initial,
+            ),
             began=time.monotonic() - (time.time() - started_at),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena

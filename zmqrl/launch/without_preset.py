@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,17 @@ class WithoutPreset:
             env = probe(loaded.config.env)
         except ConfigError as error:
             raise ConfigError(loaded.sources.locate(str(error))) from error
-        found = {name: dict(keys) for name, keys in kind_of(self.algorithm).defaults(env).items()}
+        kind = kind_of(self.algorithm)
+        found = {name: dict(keys) for name, keys in kind.defaults(env).items()}
+        found["algorithm"] = _without_joint(found.get("algorithm", {}), kind.joint_defaults, loaded)
         if env.max_episode_steps is None and env.state is None:
             found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}
+
+
+def _without_joint(defaults: Stored, joint_defaults: Iterable[frozenset[str]], loaded: Loaded) -> dict[str, Any]:
+    """The defaults of an algorithm, but for those that lose their meaning with another value that the user wrote."""
+    own = {key: value for key, value in loaded.config.algorithm.items() if f"algorithm.{key}" in loaded.sources.by_key}
+    changed = {key for key, value in own.items() if value != defaults.get(key)}
+    dropped = {key for joint in joint_defaults if joint & changed for key in joint}
+    return {key: value for key, value in defaults.items() if key not in dropped}
