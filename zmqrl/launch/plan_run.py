@@ -44,6 +44,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.own_code import check_own_code
+from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
@@ -84,6 +85,8 @@ def plan_run(
         check_own_code(config)
         check = partial(check_first_steps, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
         env = probe(config.env, check)
+        if resume:
+            check_trained_env(Path(run_dir), env, OF_EPISODES)
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
