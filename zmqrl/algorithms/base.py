@@ -59,6 +59,9 @@ class Algorithm(ABC):
     """Whether continuous actions must be bounded on every side."""
     masks: ClassVar[bool] = False
     """Whether its losses apply the `action_mask` of observations; envs with one are refused otherwise."""
+    joint_defaults: ClassVar[tuple[frozenset[str], ...]] = ()
+    """Fields of `Config` whose values in `defaults` hold together: where the user sets one of them to another value,
+    the others have the defaults of `Config`."""
 
     @property
     def executors(self) -> tuple[str, ...]:

@@ -16,18 +16,21 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
 from zmqrl.config.aliases import python_hint
+from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import EnvSection
+from zmqrl.config.yaml_source import shown
 from zmqrl.envs.explain import explain
-from zmqrl.envs.make import make_for_scores, probe, quiet
+from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.packing import packed_batch
 from zmqrl.envs.returned import NOTHING, BadValue, fault_of, flag, number
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
 from zmqrl.launch.own_code import path_of
-from zmqrl.launch.policies import stored_policy
+from zmqrl.launch.policies import stored_policy, trained_env
 from zmqrl.launch.run_directory import read_config
+from zmqrl.launch.trained_env import differences
 from zmqrl.spaces import forbids_all, view
 from zmqrl.types import Array, EnvSpec, SpaceSpec
 
@@ -46,6 +49,8 @@ class LoadedPolicy:
         self._policy, self._env, self._sampler = policy, env, sampler
         self.section = section
         """The `env` section of the run: what `evaluate` makes where no env is given."""
+        self.has_own_env = section is not None and section.id == env.id
+        """Whether `env` describes what `section` makes."""
         self._state: dict[str, Array] = {}
         self._rows = 0
 
@@ -124,7 +129,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0)
     """
     directory = path.run_dir if isinstance(path, Run) else expanded(path)
     config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
-    env = probe(config.env)
+    env = trained_env(directory, config)
     _, policy = stored_policy(directory, config, env)
     sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
     return LoadedPolicy(policy, env, config.env, sampler)
@@ -159,8 +164,8 @@ def evaluate(
     _check_callable(policy)
     made = env if isinstance(env, gym.Env) else _made(policy, path_of(env) if inspect.isclass(env) else env)
     try:
-        if isinstance(policy, LoadedPolicy) and env is not None:
-            _check_spaces(policy._env, made)
+        if isinstance(policy, LoadedPolicy) and (env is not None or policy.has_own_env):
+            _check_spaces(policy._env, made, is_own=env is None)
         played = [_play(policy, made, seed + episode) for episode in range(episodes)]
     finally:
         if made is not env:
@@ -239,8 +244,11 @@ def _described(space: SpaceSpec) -> str:
     return str(space.shape) if space.kind == "box" else f"{space.kind} {list(space.choices)}"
 
 
-def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any]) -> None:
-    """Raise `ConfigError` where `env` has other observations or actions than those of the run."""
+def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any], is_own: bool) -> None:
+    """Raise `ConfigError` where `env` has other observations or actions than those of the run.
+
+    Its observations may have other bounds and another dtype, unless it is the run's own.
+    """
     name = _name_of(env)
     observation, action = observation_spec(name, env.observation_space), action_spec(name, env.action_space)
     pairs = (("observations", observation, trained.observation), ("actions", action, trained.action))
@@ -250,6 +258,9 @@ def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any]) -> None:
                 f"env: {name} has {what} {_described(found)}; the policy was trained with {_described(before)} in "
                 f"{trained.id}"
             )
+    for what, then, now in differences(replace(trained, agents=()), EnvSpec(name, observation, action)):
+        if is_own or what.startswith(("action low", "action high")):
+            raise ConfigError(f"env: {name} has {what} {shown(now)}; the policy was trained with {shown(then)}")
 
 
 def _name_of(env: gym.Env[Any, Any]) -> str:

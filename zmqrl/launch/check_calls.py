@@ -49,9 +49,17 @@ def kind_of(name: str) -> None:
     make.kind_of(name)
 
 
-def defaults(name: str, env: Any) -> Any:
-    """`Algorithm.defaults` of an algorithm, for an `EnvSpec`."""
-    return to_json(make.kind_of(name).defaults(from_json(EnvSpec, env)))
+def defaults(name: str, env: Any, own: Mapping[str, Any]) -> Any:
+    """`Algorithm.defaults` of an algorithm, for an `EnvSpec`.
+
+    Those are left out that lose their meaning with another value that the user wrote, which `own` has.
+    """
+    kind = make.kind_of(name)
+    sections = {section: dict(keys) for section, keys in kind.defaults(from_json(EnvSpec, env)).items()}
+    keys = sections.setdefault("algorithm", {})
+    changed = {key for key, value in own.items() if value != keys.get(key)}
+    dropped = {key for joint in kind.joint_defaults if joint & changed for key in joint}
+    return to_json({**sections, "algorithm": {key: value for key, value in keys.items() if key not in dropped}})
 
 
 def completed(section: Mapping[str, Any]) -> Any:

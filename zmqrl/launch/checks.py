@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,20 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
             f"the learning rate is 0 from {horizon:,} env steps on (run.schedule_env_steps), and run.total_env_steps "
             f"is {run.total_env_steps:,}: later env steps change no weights; a new run with run.schedule_env_steps="
             f"{run.total_env_steps} trains to its end"
+        )
+
+
+def slow_target(config: Config, algorithm: Algorithm) -> Iterator[str]:
+    """A warning when the target network is half-way to the online one only after a tenth of the updates, or later."""
+    every, tau = (getattr(algorithm.config, key, None) for key in ("target_update_every", "target_tau"))
+    if not isinstance(every, int) or not isinstance(tau, float) or every == 1 or not 0 < tau < 1:
+        return
+    half = every * math.log(0.5) / math.log1p(-tau)
+    if half > 0.1 * config.replay.ratio * (config.run.total_env_steps - config.replay.learning_starts):
+        yield (
+            f"algorithm.target_tau: {tau:g}: mixed in every {every:,} updates (algorithm.target_update_every), it "
+            f"takes the target network {half:,.0f} updates to come half-way to the online network; "
+            "set algorithm.target_update_every=1, or algorithm.target_tau=null to copy the network"
         )
 
 

@@ -18,6 +18,7 @@ from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.launch.checked import call
 from zmqrl.launch.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
+from zmqrl.launch.trained_env import changes
 from zmqrl.learner.start_weights import start_shapes, start_weights
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.supervision import check_process
@@ -78,7 +79,8 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
     network = {
         name: chosen[name].astype(np.float32) for name in parameter_shapes(algorithm.network()) if name in chosen
     }
-    return InitialWeights(chosen | network, tuple(_warnings(where, start.missing, "full" in metadata)))
+    changed = [f"{KEY}: {source}: {text}" for text in changes(Path(source), algorithm.env)]
+    return InitialWeights(chosen | network, (*changed, *_warnings(where, start.missing, "full" in metadata)))
 
 
 def _warnings(where: str, missing: Sequence[str], is_full: bool) -> Iterator[str]:

@@ -35,6 +35,7 @@ from zmqrl.launch.checks import (
     check_processor,
     check_transport,
     check_videos,
+    slow_target,
     without_version,
     zero_learning_rate,
 )
@@ -42,6 +43,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.space_warnings import space_warnings
+from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
@@ -79,6 +81,8 @@ def plan_run(
     store_path = place_of(config.store, run_dir, lineage.id)
     env = probe(config.env) if env is None else env
     check_num_envs(config.env, env.agents)
+    if resume:
+        check_trained_env(run_dir, env, OF_EPISODES)
     algorithm = _algorithm(config, env)
     config = _with_executor(config, algorithm)
     acting = algorithm.acting()
@@ -113,6 +117,7 @@ def plan_run(
         lineage=lineage,
         warnings=(
             *zero_learning_rate(config.run, algorithm),
+            *slow_target(config, algorithm),
             *without_version(config.env),
             *space_warnings(env, acting),
             *initial,

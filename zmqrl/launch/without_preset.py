@@ -46,8 +46,13 @@ class WithoutPreset:
             env = checked_env(loaded.config, is_whole=False)
         subject, limit_s = f"algorithm.kind: {self.algorithm!r}", loaded.config.limits.start_s
         found: dict[str, dict[str, Any]] = call(
-            "defaults", self.algorithm, to_json(env), subject=subject, limit_s=limit_s
+            "defaults", self.algorithm, to_json(env), _own_keys(loaded), subject=subject, limit_s=limit_s
         )
         if env.max_episode_steps is None and env.state is None:
             found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}
+
+
+def _own_keys(loaded: Loaded) -> dict[str, Any]:
+    """The keys of the algorithm that the user wrote."""
+    return {key: value for key, value in loaded.config.algorithm.items() if f"algorithm.{key}" in loaded.sources.by_key}
