@@ -20,7 +20,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 from zmqrl.launch.initial_weights import initial_weights_of
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.policies import exported_of
 from zmqrl.launch.trained_env import (
     KEY,
@@ -106,7 +106,7 @@ def test_a_resume_is_refused_before_anything_is_started(tmp_path: Path, variant:
     variant(name)
     loaded = load(stored=tmp_path)
     with pytest.raises(ConfigError) as caught:
-        plan_run(loaded.config, tmp_path, time.time(), resume=True, sources=loaded.sources)
+        checked_plan(loaded.config, tmp_path, time.time(), resume=True, sources=loaded.sources)
     assert f"env.id: {message}" in str(caught.value)
     assert str(caught.value).endswith("; restore the env, or start a new run")
 
