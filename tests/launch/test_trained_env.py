@@ -101,7 +101,7 @@ def test_what_only_running_episodes_depend_on(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_resume_is_refused_before_anything_is_started(tmp_path: Path, variant: Any, name: str, message: str) -> None:
     store_run("cartpole-ppo", tmp_path, **RUN)
-    plan = plan_run(load(stored=tmp_path).config, tmp_path, time.time(), resume=True)
+    plan = checked_plan(load(stored=tmp_path).config, tmp_path, time.time(), resume=True)
     assert read_trained_env(tmp_path) == plan.env
     variant(name)
     loaded = load(stored=tmp_path)
@@ -118,7 +118,7 @@ def test_a_resume_with_another_limit_is_refused(tmp_path: Path) -> None:
     stored[KEY]["max_episode_steps"] = 200
     path.write_text(json.dumps(stored))
     with pytest.raises(ConfigError, match=r"^env\.id: max_episode_steps: the run was trained with 200, .* has 500; "):
-        plan_run(load(stored=tmp_path).config, tmp_path, time.time(), resume=True)
+        checked_plan(load(stored=tmp_path).config, tmp_path, time.time(), resume=True)
 
 
 def test_a_damaged_spec_is_named(tmp_path: Path) -> None:
