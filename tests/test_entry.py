@@ -19,7 +19,7 @@ from tests.descriptor_limit import descriptor_limit
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault
-from zmqrl.errors import EnvFault
+from zmqrl.errors import ENDED_BY_USER_CODE, EnvFault
 from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
 
@@ -92,24 +92,55 @@ def test_the_limit_of_descriptors_has_a_bound_and_is_never_lowered(
     assert found == ([] if raised is None else [raised])
 
 
-@pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])
-def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, raised: str, code: int) -> None:
+def ended(folder: Path, body: str) -> tuple[int, str, str]:
+    """Exit code, stderr and events of a role of this code."""
     read_fd, write_fd = os.pipe()
-    body = f"from zmqrl.errors import ConfigError\ndef main(boot):\n    raise {raised}\n"
     boot = {**boot_of(), "fds": {"events": write_fd}}
-    (tmp_path / "role_under_test.py").write_text(body)
-    command = [sys.executable, "-c", START.format(folder=str(tmp_path)), "zmqrl.worker", "RUN", "0"]
+    (folder / "role_under_test.py").write_text(body)
+    command = [sys.executable, "-c", START.format(folder=str(folder)), "zmqrl.worker", "RUN", "0"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(write_fd,)
     ) as process:
         _, err = process.communicate(json.dumps(boot) + "\n", timeout=15)
-    event = json.loads(os.read(read_fd, 65536))
-    os.close(read_fd)
     os.close(write_fd)
-    assert process.returncode == code
+    with os.fdopen(read_fd) as events:
+        return process.returncode, err, events.read()
+
+
+@pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])
+def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, raised: str, code: int) -> None:
+    returned, err, events = ended(
+        tmp_path, f"from zmqrl.errors import ConfigError\ndef main(boot):\n    raise {raised}\n"
+    )
+    event = json.loads(events)
+    assert returned == code
     assert (event["event"], event["error"]) == ("fault", raised.replace("('x')", ": x"))
     assert "Traceback" in err
     assert raised.split("(")[0] in event["lines"][-1]
+
+
+@pytest.mark.parametrize(("statement", "shown"), [
+    ("sys.exit()", "SystemExit"),
+    ("sys.exit(0)", "SystemExit: 0"),
+    ("sys.exit('no display')", "SystemExit: no display"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ("raise asyncio.CancelledError", "CancelledError"),
+])  # fmt: skip
+def test_what_is_no_exception_is_a_fault_with_its_line(tmp_path: Path, statement: str, shown: str) -> None:
+    body = f"import asyncio, sys\ndef end():\n    {statement}\ndef main(boot):\n    end()\n"
+    code, err, events = ended(tmp_path, body)
+    where = f"{tmp_path / 'role_under_test.py'}:3, in end"
+    assert code == ENDED_BY_USER_CODE
+    assert json.loads(events)["error"].startswith(f"{shown} ({where}): user code may not end a process of a run"), err
+
+
+def test_a_signal_whose_handler_raises_keyboard_interrupt_ends_the_process_as_it_does(tmp_path: Path) -> None:
+    body = (
+        "import os, signal\ndef main(boot):\n    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n    signal.pause()\n"
+    )
+    code, _, events = ended(tmp_path, body)
+    assert (code, events) == (-signal.SIGINT, "")
 
 
 def fault_of(error: Exception) -> Fault:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import replace
+from zmqrl.errors import ENDED_BY_USER_CODE
 from zmqrl.loading import limit_threads, loading, prepare
 from zmqrl.logs.standard_output import lossy
 
@@ -124,15 +125,27 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
-    text = f"{type(error).__name__}: {shown(error)}"
+    text = f"{type(error).__name__}: {shown(error)}" if isinstance(error, Exception) else _described_end(error)
     EventPipe(fd).send(Fault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
+
+
+def _described_end(error: BaseException) -> str:
+    """SystemExit and what else is not an `Exception`, out of user code: where it was raised, and the fix."""
+    from zmqrl.plugins import described
+
+    return f"{described(error)}: user code may not end a process of a run; return, or raise an Exception"
+
+
+def _is_by_signal(error: BaseException) -> bool:
+    """Whether SIGINT may have raised `error`: it is ignored here, unless user code has installed a handler."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     """Boot and run one role.
 
     Returns:
-        The exit code: the role's own; an error's `exit_code`; 1 for any other fault.
+        The exit code: the role's own; an error's `exit_code`; 1 for any other `Exception`; `ENDED_BY_USER_CODE`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
@@ -175,10 +188,12 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
                 raise ConfigError("libzmq was built without encryption (CURVE); install a pyzmq wheel")
             module = importlib.import_module(modules[role])
         return int(module.main(replace(own, keys=keys) if keys else own))
-    except Exception as error:
+    except BaseException as error:  # user code may raise SystemExit
+        if _is_by_signal(error):
+            raise
         traceback.print_exc()
         report_fault(role, boot, error)
-        return int(getattr(error, "exit_code", 1))
+        return int(getattr(error, "exit_code", 1)) if isinstance(error, Exception) else ENDED_BY_USER_CODE
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from zmqrl.launch.summary import Summary
 
+ENDED_BY_USER_CODE = 70
+"""Exit code of a process of a run out of which user code raised SystemExit, or what else is not an `Exception`."""
+
 
 class ZmqrlError(Exception):
     """The root. A message states what happened, the value got, and what to do."""

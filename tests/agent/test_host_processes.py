@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.plans import START, stand_in_plan
 from tests.waiting import until
-from zmqrl.agent.child_process import ProcessSpawner
+from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END, ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
@@ -188,6 +188,30 @@ def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of
     assert [event["spawn"] for event in host.events_of("started") if event["index"] == 1] == [0, 1]
     assert host.report.workers == [0], "nobody waits for it"
     assert [event["cause"] for event in host.events_of("restart_limit_reached")] == ["exit code 7"]
+    assert not host.processes.failed
+
+
+def test_exit_code_0_without_a_request_is_named_and_is_no_reason_to_leave_it(host_of: MakeHost) -> None:
+    host = host_of(0, 1, says={"1": "returns"})
+    host.until(lambda: host.report.failed == [1])
+    exits = [(event["code"], event["expected"], event["cause"]) for event in host.events_of("exit")]
+    assert exits == [(0, False, UNREQUESTED_END)] * 2
+
+
+def test_a_learner_with_exit_code_0_that_did_not_report_its_end_has_failed(host_of: MakeHost) -> None:
+    host = host_of(0, name="local", learner="returns")
+    host.until(lambda: host.processes.failed)
+    exits = [event for event in host.events_of("exit") if event["role"] == "learner"]
+    assert [(event["code"], event["expected"], event["cause"]) for event in exits] == [(0, False, UNREPORTED_END)] * 2
+    (failed,) = host.events_of("failed")
+    assert failed["cause"] == f"learner-0 is not restarted: {UNREPORTED_END}"
+
+
+def test_a_learner_that_reported_its_end_has_ended_the_run(host_of: MakeHost) -> None:
+    host = host_of(0, name="local", train_s=0.1)
+    host.until(lambda: host.processes.is_over(time.monotonic()))
+    (exit_,) = [event for event in host.events_of("exit") if event["role"] == "learner"]
+    assert (exit_["code"], exit_["expected"], exit_["cause"]) == (0, True, "exit code 0")
     assert not host.processes.failed
 
 

@@ -5,6 +5,7 @@ import pytest
 from zmqrl.config.sections import RestartSection
 from zmqrl.supervision.restarts import (
     AT_START,
+    BY_EXIT,
     NO_SEGMENT,
     Died,
     FailRun,
@@ -73,6 +74,16 @@ def test_the_same_exception_in_the_same_update_is_not_tried_a_third_time() -> No
     stop, fail = supervision.handle(Died(LEARNER, 1, "why", "in update 9"), 11.0)
     assert stop == StopRestarting(LEARNER, "why (twice in update 9)")
     assert isinstance(fail, FailRun) and "learner-0 is not restarted: why (twice in update 9)" in fail.cause
+
+
+def test_a_process_that_user_code_ends_twice_within_the_window_is_not_tried_a_third_time() -> None:
+    supervision = alone(1)
+    for now in (0.0, 2 * RESTART.window_s):
+        (action,) = supervision.handle(Died(LEARNER, 70, "SystemExit (a.py:7)", BY_EXIT), now)
+        assert isinstance(action, RestartAfter)
+    stop, fail = supervision.handle(Died(LEARNER, 70, "SystemExit (a.py:7)", BY_EXIT), 2.5 * RESTART.window_s)
+    assert stop == StopRestarting(LEARNER, "SystemExit (a.py:7) (twice in the same way)")
+    assert isinstance(fail, FailRun)
 
 
 def test_another_exception_in_the_same_update_is_another_fault() -> None:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot
-from zmqrl.errors import WireError
+from zmqrl.errors import ENDED_BY_USER_CODE, WireError
 from zmqrl.logs.process_log import start_line
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
@@ -25,12 +25,18 @@ from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.gpus import VISIBLE
 from zmqrl.supervision.host_mark import PROCESS_VARIABLE, RUN_VARIABLE
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
-from zmqrl.supervision.restarts import AT_START, NO_SEGMENT, ProcessSlot
+from zmqrl.supervision.restarts import AT_START, BY_EXIT, NO_SEGMENT, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
 KILL_S = 0.1
+UNREPORTED_END = (
+    "exited with code 0 without reporting the end of the training: user code or a library ended the process"
+)
+UNREQUESTED_END = (
+    "exited with code 0 without a request of its host agent: user code, a library or a signal ended the process"
+)
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
 """(role, run id, index) to argv."""
@@ -65,6 +71,8 @@ class ChildProcess:
     """A worker has stepped, a learner has trained, an evaluator has scored."""
     has_delivered: bool = False
     """A worker has delivered a segment."""
+    reported_end: bool = False
+    """A learner has reported the end of the training. Without this report exit code 0 is not a success."""
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
@@ -153,12 +161,16 @@ class ChildProcess:
         """The fault that it reported, else its exit code or signal."""
         if self.last_fault is not None:
             return self.last_fault.error
+        if self.process.returncode == 0 and not self.expected_to_end:
+            return UNREPORTED_END if self.place.role == "learner" else UNREQUESTED_END
         return cause_of(self.process.returncode)
 
     def point_of_end(self) -> str | None:
         """Where it raised the fault that it reported, see `Died.point`; None where no exception ended it."""
         if self.last_fault is None or self.process.returncode < 0:
             return None
+        if self.process.returncode == ENDED_BY_USER_CODE:
+            return BY_EXIT
         update = self.last_fault.detail.get(UPDATE)
         if isinstance(update, int):
             return f"in update {update}"

@@ -271,7 +271,7 @@ class HostProcesses:
             case agent.Fault():
                 child.last_fault = event
             case agent.Ended():
-                child.has_worked = True
+                child.has_worked = child.reported_end = True
                 self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
 
@@ -293,9 +293,9 @@ class HostProcesses:
         child.close()
         place = child.place
         del self._children[place]
-        learner_done = place.role == "learner" and code == 0
+        learner_done = place.role == "learner" and code == 0 and child.reported_end
         drained = place.role == "worker" and place.index not in self._workers
-        expected = child.expected_to_end or learner_done or drained
+        child.expected_to_end = expected = child.expected_to_end or learner_done or drained
         if expected:
             self._shutdown.count(child)
         self._events.exited(child, expected)

@@ -32,7 +32,7 @@ class SegmentReceiver:
         self._transport = transport
         self.away: str | None = None
         """Why nothing can be received now."""
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="segment-transport", daemon=True)
         self._thread.start()
@@ -55,7 +55,7 @@ class SegmentReceiver:
         try:
             while not self._end.is_set():
                 self._move(socket)
-        except Exception as error:  # noqa: BLE001 - the top of a thread: raised by the next `receive`
+        except BaseException as error:  # noqa: BLE001 - the top of a thread: raised by the next `receive`
             self._error = error
         finally:
             socket.close()

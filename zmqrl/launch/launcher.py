@@ -549,6 +549,8 @@ class Launcher:
         if cut_off or request in (Request.INTERRUPT, Request.KILL):
             return "interrupted", INTERRUPTED, None
         stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == STOP)
+        if state.ended is None and not stopped:
+            return "failed", FAILED, "the learner has not reported the end of the training"
         return ("stopped" if stopped else "done"), DONE, None
 
     def _lost_agent(self, request: Request) -> str | None:

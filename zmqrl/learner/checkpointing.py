@@ -218,7 +218,7 @@ class BackgroundWrite:
             self._nbytes = self._store.save_full(self._with_replay(), durable=True)
         except StoreError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - a thread's end: what is not reported would count as written
+        except BaseException as error:  # noqa: BLE001 - a thread's end: what is not reported would count as written
             self._error = StoreError(f"the full checkpoint cannot be written: {type(error).__name__}: {error}")
         self.took_s = time.monotonic() - self.begun_at_s
 

@@ -45,7 +45,7 @@ class Session:
         progress = self.progress.snapshot
         try:
             yield progress
-        except Exception as error:
+        except BaseException as error:
             detail = getattr(error, "detail", None)
             with suppress(AttributeError, TypeError):  # an exception of the user's may have no room for it
                 setattr(error, "detail", {**(detail or {}), UPDATE: progress.updates})  # noqa: B010

@@ -16,6 +16,7 @@ BAD_CONFIGURATION = 2
 """The exit code that no restart can fix."""
 AT_START = "before its first step"
 NO_SEGMENT = "before its first segment"
+BY_EXIT = "in the same way"
 MOST_DOUBLINGS = 64
 """Of the backoff: with thousands of restarts in the window its value would not be a float."""
 
@@ -38,8 +39,8 @@ class Died(Struct, frozen=True):
     """Exit code; negative: the signal."""
     cause: str
     point: str | None = None
-    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, `AT_START`, or of a
-    worker that has stepped `NO_SEGMENT`."""
+    """Where it raised `cause`, if a process that is started again gets there again: `in update 7`, `AT_START`, of a
+    worker that has stepped `NO_SEGMENT`, or `BY_EXIT` where user code ended the process."""
 
 
 class Tick(Struct, frozen=True):
@@ -153,12 +154,12 @@ class Supervision:
         return [RestartAfter(event.slot, delay_s)]
 
     def _is_repeated(self, event: Died, recently: bool) -> bool:
-        """Whether it is the same exception at the same point as last time; at the start within the window only."""
+        """Whether it is the same exception at the same point as last time; some points count within the window only."""
         if event.point is None:
             return False
         before, raised = self._raised.get(event.slot), (event.point, without_numbers(event.cause))
         self._raised[event.slot] = raised
-        return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT))
+        return raised == before and (recently or event.point not in (AT_START, NO_SEGMENT, BY_EXIT))
 
     def _no_worker_gets_further(self, cause: str) -> bool:
         """Whether all workers of the run that have not failed raise it before their first segment."""

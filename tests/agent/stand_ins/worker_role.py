@@ -1,7 +1,8 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
 `litter` (leaves a child), `simulates` (leaves two, one of them deaf in a session of its own), `silent` (never ready).
 
-`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `fails` before its first step.
+`algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `returns` (exit code 0), `fails`
+before its first step.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def main(boot: Boot) -> int:
         signal.pause()
     if manner == "quits":
         return 7
+    if manner == "returns":
+        return 0
     if manner == "leaves":
         events.send(agent.Left())
         return 0
