@@ -23,7 +23,7 @@ COST_S = 0.005
 
 
 def child(stack: ExitStack) -> None:
-    process = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+    process = stack.enter_context(subprocess.Popen(["sleep", "600"]))
     stack.callback(process.kill)
 
 

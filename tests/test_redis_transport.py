@@ -22,7 +22,7 @@ from tests.memory_backends.far_bus import FarBus, ready, take, write
 from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.drill.drill import outside_check
@@ -87,7 +87,9 @@ def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) ->
     file = tmp_path / "hosts.yaml"
     file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
     command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert f"{file}:4: segment_transport.url: 'redis://10.0.0.5': " in line, line

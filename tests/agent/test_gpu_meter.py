@@ -59,7 +59,7 @@ def test_gpus_and_the_users_of_processes(nvidia_smi: Path) -> None:
     meter.close()
 
 
-@pytest.mark.parametrize("script", ["echo 'NVIDIA-SMI has failed'; exit 9", "exec sleep 60"])
+@pytest.mark.parametrize("script", ["echo 'NVIDIA-SMI has failed'; exit 9", "exec sleep 600"])
 def test_one_that_fails_or_hangs_reports_nothing_and_ends(nvidia_smi: Path, script: str) -> None:
     write(nvidia_smi, script)
     meter = GpuMeter()
@@ -93,7 +93,7 @@ class Held(subprocess.Popen[Any]):
 @pytest.fixture
 def held(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Held]]:
     """What is started of an nvidia-smi that the driver holds."""
-    write(nvidia_smi, "exec sleep 20")
+    write(nvidia_smi, "exec sleep 600")
     Held.started = []
     monkeypatch.setattr(subprocess, "Popen", Held)
     yield Held.started

@@ -68,14 +68,14 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def own() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process.pid
         process.kill()
 
 
 @pytest.fixture
 def others() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"], user=NOBODY) as process:
+    with subprocess.Popen(["sleep", "600"], user=NOBODY) as process:
         yield process.pid
         process.kill()
 

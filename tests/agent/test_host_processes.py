@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
@@ -29,7 +29,6 @@ from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
 pytestmark = pytest.mark.whole
-WAIT_S = 20.0
 TURN_MS = 20
 
 

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent import process
 from zmqrl.agent.devices import Devices, FaultOf
 from zmqrl.agent.host_entry import Entry
@@ -36,7 +36,6 @@ from zmqrl.types import Gpu
 pytestmark = pytest.mark.whole
 AUTOGROUP = Path("/proc/self/autogroup")
 ROOT = Path(__file__).parents[2]
-WAIT_S = 20.0
 JOIN_LINE = line_of(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
 
 
@@ -150,7 +149,7 @@ def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path,
     boot = far_boot("runs/mine")
     config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
-    (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
+    (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n")
     nvidia_smi = tmp_path / "nvidia-smi"
     nvidia_smi.write_text("#!/bin/sh\necho '0, GPU-1, NVIDIA L4, 700, 23034, [N/A]'\n")
     nvidia_smi.chmod(0o755)

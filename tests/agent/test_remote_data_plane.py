@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from tests.agent.plans import stand_in_plan
+from tests.waiting import WAIT_S
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
@@ -26,8 +27,6 @@ from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version
 from zmqrl.wire.sockets import make_keys
-
-WAIT_S = 5.0
 
 
 class Broker:

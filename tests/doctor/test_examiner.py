@@ -18,7 +18,7 @@ from unittest.mock import create_autospec
 import pytest
 from msgspec import structs
 
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import agents
 from zmqrl.config.codec import to_json
@@ -62,9 +62,6 @@ def env_text(**fields: Any) -> str:
 ASKED = Examine("/tmp", None, env_text(id="odd_env:Env"), "sync", "1", env_limit_s=10.0)
 COMMAND = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "-", "0"]
 EXAMINE = line_of(agent.Examine())
-WAIT_S = 10.0
-LOADED_S = 60.0
-"""Limit of an env check that is held to what it finds and not to its duration."""
 
 
 def examined(request: Examine, env: Mapping[str, str]) -> Measurement:
@@ -135,7 +132,7 @@ def test_an_env_that_does_not_repeat_itself_is_found() -> None:
 
 @pytest.mark.parametrize(("env_id", "repeats"), [("BipedalWalker-v3", False), ("Pendulum-v1", True)])
 def test_known_envs_repeat_themselves_or_not(env_id: str, repeats: bool) -> None:
-    request = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=LOADED_S)
+    request = structs.replace(ASKED, env=env_text(id=env_id, num_envs=2), env_limit_s=WAIT_S)
     facts = env_of("", request)
     assert (facts.error, facts.repeats) == (None, repeats)
 

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole
 DRILL = (sys.executable, "-m", "zmqrl", "drill")
-START_S = 60.0
 
 
 KINDS = (
@@ -63,14 +62,14 @@ def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_pat
 @pytest.mark.long
 def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
     arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]
-    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     assert "FAULT: outside check: " in done.stdout and "verdict: FAIL" in done.stdout
     assert json.loads((tmp_path / "d" / "drill.json").read_text())["plant"] == "tear"
 
 
 def test_the_scenarios_are_listed() -> None:
-    done = subprocess.run([*DRILL, "--list"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*DRILL, "--list"], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
 
 
@@ -83,9 +82,9 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         assert drill.poll() is None
         return all(list(folder.glob(f"{run}/checkpoints/v0-*")) for run in ("learning", "witness"))
 
-    until(both_began, "both runs", START_S)
+    until(both_began, "both runs", WAIT_S)
     os.kill(drill.pid, signal.SIGINT)
-    _, err = drill.communicate(timeout=START_S)
+    _, err = drill.communicate(timeout=WAIT_S)
     assert drill.returncode == 130
     assert "its runs were stopped" in err
 
@@ -139,5 +138,5 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("results")
     for folder, why in ((tmp_path, "not empty"), (tmp_path / "mine", "is a file, not a directory")):
         command = [*DRILL, "--run-dir", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 2 and why in done.stderr

@@ -18,7 +18,7 @@ from zmqrl.drill.recovery import Snapshot
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.supervision.process_table import ProcessId, identify
 
-SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
+SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(600)")
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class Slow(Counting):
     """An env whose reset takes longer than anybody waits."""
 
     def reset(self, **kwargs: Any) -> Any:
-        time.sleep(60)
+        time.sleep(600)
         return super().reset(**kwargs)
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from tests.lab import Lab, lab_or_skip
 from tests.running import environment
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.whole
-WAIT_S = 10.0
 PING_S = "0.6"
 DIGEST = 'from zmqrl.acting.digest import acting_digests; print(acting_digests()["numpy"])'
 

@@ -52,8 +52,8 @@ def test_a_failure_is_reported(run_dir: Path, command: str, cause: str) -> None:
 
 @pytest.mark.parametrize(("command", "interrupted"), [
     ("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", False),
-    ("sleep 60 & echo $! > pid", False),
-    ("echo $$ > pid; sleep 60", True),
+    ("sleep 600 & echo $! > pid", False),
+    ("echo $$ > pid; sleep 600", True),
 ], ids=["ignores SIGTERM", "left in the background", "interrupted"])  # fmt: skip
 def test_what_outlives_the_limit_is_ended_with_its_group(run_dir: Path, command: str, interrupted: bool) -> None:
     begun = time.monotonic()
@@ -66,7 +66,7 @@ def test_what_outlives_the_limit_is_ended_with_its_group(run_dir: Path, command:
 
 
 def test_what_the_command_detaches_is_left_alone(run_dir: Path) -> None:
-    assert run(f"setsid sleep 60 & echo $! > '{run_dir}/pid'", run_dir) is None
+    assert run(f"setsid sleep 600 & echo $! > '{run_dir}/pid'", run_dir) is None
     pid = int((run_dir / "pid").read_text())
     until(lambda: os.getsid(pid) == pid)
     os.kill(pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(tmp_path: Path, setting: str, code: int, status: str) -> None:
     sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=0.5", *IDLE)
-    sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 60')
+    sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 600')
     flags = [word for pair in sets for word in ("--set", pair)]
     out = zmqrl("train", "cartpole-ppo", "--plain", "--run-dir", "run", *flags, at=tmp_path, code=code)
     assert (tmp_path / "end").read_text() == f"{status} {code}\n"

@@ -156,7 +156,7 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
 
 
 def test_after_a_kill_an_interrupt_ends_the_wait_for_on_end(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 60")
+    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 600")
     started.append(run)
     run.ready()
     run.process.send_signal(signal.SIGINT)

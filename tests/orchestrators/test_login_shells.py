@@ -48,7 +48,7 @@ class Agents:
     """One agent whose command prints `text`, and sleeps."""
 
     def __init__(self, plan: RunPlan, text: str) -> None:
-        code = f"import sys, time; sys.stdout.write({text!r}); sys.stdout.flush(); time.sleep(60)"
+        code = f"import sys, time; sys.stdout.write({text!r}); sys.stdout.flush(); time.sleep(600)"
         self._agents = Shells((sys.executable, "-c", code))
         self._agents.deploy(boots(plan))
         self.events: list[Event] = []

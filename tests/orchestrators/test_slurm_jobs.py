@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.slurm import CPUS, Slurm, slurm_or_skip
 from tests.system.slurm_runs import configuration
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.configure import load
@@ -28,7 +28,6 @@ from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, 
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
 
 pytestmark = pytest.mark.whole
-GONE_S = 5.0
 UNDEPLOY_S = 8.0
 CLUSTER = "from tests.lab.slurm import Slurm; import sys; s = Slurm(1); print(s.folder, flush=True); sys.stdin.read()"
 
@@ -167,7 +166,7 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
 ) -> None:
     plan = plan_of(tmp_path)
     mine, other = (name_of(run_id, "n1") for run_id in (plan.run_id, "another"))
-    jobs = [subprocess.Popen(["srun", "-J", name, "sleep", "100"], stderr=subprocess.DEVNULL) for name in (mine, other)]
+    jobs = [subprocess.Popen(["srun", "-J", name, "sleep", "600"], stderr=subprocess.DEVNULL) for name in (mine, other)]
     try:
         until(lambda: len(here.run("squeue", "-h", "-t", "RUNNING").splitlines()) == 2, here.jobs)
         (job,) = here.run("squeue", "-h", "-n", mine, "-o", "%i").split()
@@ -178,12 +177,12 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
     finally:
         for each in jobs:
             each.terminate()
-            each.wait(GONE_S)
+            each.wait(WAIT_S)
 
 
 @pytest.mark.parametrize(
     ("script", "found"),
-    [("exec sleep 60", "ended"), ("trap : TERM; while :; do sleep 0.2; done", "killed")],
+    [("exec sleep 600", "ended"), ("trap : TERM; while :; do sleep 0.2; done", "killed")],
 )
 def test_the_job_of_a_launcher_is_ended_from_any_machine(here: Slurm, script: str, found: str) -> None:
     job = here.run("sbatch", "--parsable", "--requeue", "-o", "/dev/null", f"--wrap={script}").strip()
@@ -248,7 +247,7 @@ def test_the_cluster_ends_with_the_process_that_made_it() -> None:
         folder = maker.stdout.readline().strip()
         assert _servers(folder)
         maker.kill()
-    until(lambda: not _servers(folder), lambda: _servers(folder), GONE_S)
+    until(lambda: not _servers(folder), lambda: _servers(folder), WAIT_S)
     subprocess.run(["rm", "-rf", folder], check=True)
 
 

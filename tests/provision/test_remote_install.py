@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
@@ -80,7 +81,7 @@ def shell(tmp_path: Path) -> Shell:
 def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With pip alone: making one is slow."""
     folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=WAIT_S)
     return folder
 
 
@@ -125,7 +126,7 @@ def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Ins
         goods.wheel.version,
     )
     code = "import zmqrl; print(zmqrl.__file__)"
-    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
     assert said.startswith(str(shell.home / "venvs" / "zmqrl" / "lib"))
     assert os.listdir(shell.home / "zmqrl") == []  # what was sent is gone again
     assert sorted(os.listdir(shell.home)) == ["venvs", "zmqrl"]

@@ -13,7 +13,6 @@ from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection
 
 SSH = SshSection(connect_timeout_s=5.0)
-WAIT_S = 10.0
 
 
 def target_of(lab: Lab, index: int, **changes: object) -> Target:

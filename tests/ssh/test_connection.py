@@ -16,8 +16,8 @@ import pytest
 
 from tests.lab import Lab, lab_or_skip
 from tests.marks import long
-from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
-from tests.waiting import until
+from tests.ssh.ssh_lab import SSH, connected, sessions, target_of
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
@@ -164,7 +164,7 @@ def test_the_end_of_lines_tells_of_a_lost_connection(lab: Lab, tmp_path: Path, s
 
 @pytest.mark.timed
 def test_writing_to_a_process_that_does_not_read_never_blocks(connection: Connection, tmp_path: Path) -> None:
-    channel = connection.start("sleep 30 & echo $!; wait", tmp_path / "log")
+    channel = connection.start("sleep 600 & echo $!; wait", tmp_path / "log")
     pid = next(channel.lines())
     start = time.monotonic()
     for _ in range(60):

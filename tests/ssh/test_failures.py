@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.ssh.ssh_lab import SSH, WAIT_S, connected, sessions, target_of
-from tests.waiting import until
+from tests.ssh.ssh_lab import SSH, connected, sessions, target_of
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.ssh.ssh_lab import WAIT_S, connected, sessions
-from tests.waiting import until
+from tests.ssh.ssh_lab import connected, sessions
+from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.ssh import openssh_client

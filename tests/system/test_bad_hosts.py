@@ -26,7 +26,7 @@ STORE = Path("/tmp/zmqrl-store-of-one-host")
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
 TITLE = "printf 'quota: 80%% '; printf '\\033]0;title\\007'\n"
 """Without an end of line; the agent, the reaper and what else runs there start after it."""
-WAITS = "printf 'Password: '; exec sleep 100\n"
+WAITS = "printf 'Password: '; exec sleep 600\n"
 LATE = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ENDLESS, RUN
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 IN_THE_TERMINAL = """
 import fcntl, os, signal, sys, termios
@@ -50,7 +50,7 @@ def test_a_run_without_standard_streams(tmp_path: Path, flags: tuple[str, ...]) 
     words = (*RUN, "--set", f"on_end=touch {told}", "--run-dir", str(run), *flags)
     words = tuple(word for word in words if word != "--plain" or flags == ("--plain",))
     command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-m", "zmqrl", *words]
-    subprocess.run(command, timeout=60, check=True)
+    subprocess.run(command, timeout=WAIT_S, check=True)
     until(told.exists, "on_end", 60.0)
     assert json.loads((run / "summary.json").read_text())["status"] == "done"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
@@ -21,9 +22,6 @@ from zmqrl.messages.frames import pack, unpack
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.probe import first_answering
 from zmqrl.wire.sockets import make_keys
-
-WAIT_S = 5.0
-
 
 SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
 FAR = replace(B, server=SERVER.public)
