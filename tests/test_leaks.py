@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +15,11 @@ import pytest
 
 from tests import leaks
 from tests.leaks import Held
+from tests.yardstick import cpu_s, loop_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
-COST_S = 0.005
-"""CPU time of both looks at one test."""
+MOST_LOOPS = 5
+"""Of the yardstick: CPU time of both looks at one test."""
 
 
 def child(stack: ExitStack) -> None:
@@ -110,11 +110,5 @@ def test_a_socket_in_a_cycle_that_nothing_refers_to_is_none() -> None:
         before.check()
 
 
-@pytest.mark.timed
 def test_the_looks_are_cheap() -> None:
-    def cost_s() -> float:
-        begun = time.process_time()
-        Held.now().check()
-        return time.process_time() - begun
-
-    assert min(cost_s() for _ in range(5)) < COST_S
+    assert cpu_s(lambda: Held.now().check()) < MOST_LOOPS * loop_s()

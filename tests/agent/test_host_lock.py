@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.marks import at_once
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import replace, to_json
@@ -249,7 +250,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.timed
+@at_once
 @needs_root
 def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
     folder = everybodys / "agents"
@@ -259,10 +260,8 @@ def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Pat
     ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["setpriv", "--reuid", str(NOBODY), "--clear-groups", *command], **ends) as hostile:  # type: ignore[call-overload]
         assert int(hostile.stdout.readline()) >= 5, "ours among them"
-        began = time.monotonic()
         with registered(boot_of(tmp_path), "", pytest.fail, folder):
             assert [entry.pid for entry in HostLock(folder).entries()] == [os.getpid()]
-        assert time.monotonic() - began < 1.0
         hostile.stdin.close()
 
 

@@ -195,7 +195,7 @@ def simulators(pid: int) -> list[ProcessId]:
 
     def found() -> list[int]:
         children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x0060\x00"]
+        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x00600\x00"]
 
     until(lambda: len(found()) == 2, "two simulators")
     return [process for child in found() if (process := identify(child)) is not None]
@@ -234,7 +234,7 @@ def test_what_was_left_shortly_before_the_end_is_killed_at_the_end(host_of: Make
     host.processes.end(ShutdownMode.KILL)
     host.until(lambda: host.processes.is_over(time.monotonic()))
     host.processes.finish()
-    assert not await_gone(left, 2.0)
+    assert not await_gone(left, WAIT_S)
 
 
 def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:

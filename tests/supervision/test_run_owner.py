@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import Clock
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import run_owner
@@ -103,19 +104,6 @@ needs_hosts = pytest.mark.skipif(
     subprocess.run([*ELSEWHERE, "hostname other"], capture_output=True, check=False).returncode != 0,
     reason="another host needs namespaces, and those root",
 )
-
-
-class Clock:
-    """Time that passes while the module sleeps, and at no other moment."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def owner_elsewhere(run_dir: Path, run_id: str) -> RunOwner:
