@@ -79,7 +79,7 @@ def test_a_live_run_is_found_shown_and_stopped(
     assert zmqrl("status", run_dir).out.startswith(f"{info.run_id}: stopped with exit code 0")
 
 
-@pytest.mark.timed
+@pytest.mark.whole
 def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigterm(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")

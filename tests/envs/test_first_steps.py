@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.envs.odd_envs import Counting
-from tests.waiting import until
+from tests.marks import at_once
+from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import first_steps
 from zmqrl.envs.first_steps import EPISODES, STEPS, check_first_steps
@@ -70,6 +71,13 @@ class Slow(Counting):
         return super().reset(**kwargs)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are for users: on a busy machine they are over before the first steps are."""
+    for name in ("LIMIT_S", "FURTHER_S"):
+        monkeypatch.setattr(first_steps, name, WAIT_S)
+
+
 def _checked(section: EnvSection) -> None:
     probe(section, partial(check_first_steps, seed=1))
 
@@ -121,7 +129,6 @@ def test_an_env_that_survives_its_first_steps_is_accepted(section: EnvSection) -
     [
         ({}, 1, STEPS),
         ({"length": 7}, EPISODES, 7 * EPISODES),
-        ({"step_s": 0.2}, 1, 2),  # 0.2 s after the first step; another one would end after 0.4 s
     ],
 )
 def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], resets: int, steps: int) -> None:
@@ -131,11 +138,17 @@ def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], r
     assert (done.count("r"), done.count("s")) == (resets, steps)
 
 
+def test_a_slow_env_is_stepped_no_longer_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_steps, "FURTHER_S", 0.3)
+    record = tmp_path / "record"
+    _checked(EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record), "step_s": 0.2}))
+    assert record.read_text().count("s") <= 2, "a third one would end 0.4 s after the first"
+
+
+@at_once
 def test_an_env_that_takes_longer_is_left_to_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_steps, "LIMIT_S", 0.1)
-    begun = time.monotonic()
     _checked(EnvSection(id=f"{__name__}:Slow"))
-    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(("how", "said"), [("SIGSEGV", "SIGSEGV"), ("exit", "exit code 7"), ("hang", "")])
