@@ -287,7 +287,7 @@ def test_the_same_exception_of_all_workers_before_a_segment_ends_the_run(host_of
 
 def test_the_run_ends_with_the_last_of_the_workers_that_it_has_now(host_of: MakeHost) -> None:
     """`scale` has added three to the one of the plan, and removes one that has failed."""
-    host = host_of(0, name="local", says={"0": "quits", "2": "quits"})
+    host = host_of(0, name="local", says={"0": "quits", "2": "quits"}, grace_s=1.0)
     host.processes.set_workers((0, 1, 2, 3))
     host.until(lambda: host.report.failed == [0, 2] and host.report.ready == [1, 3])
     assert not host.processes.failed

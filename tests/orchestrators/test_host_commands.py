@@ -73,7 +73,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     yield begin
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(WAIT_S)
         for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None
             stream.close()
@@ -141,7 +141,7 @@ def test_a_prologue_reads_nothing_prints_to_stderr_and_sets_what_python_sees(
         assert {"NOTE=deep\\sea!", "OTHER=x y"} <= set(environment)
         assert pid == process.pid, "every step executes the next"
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait(WAIT_S) == 1
 
 
 def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
@@ -152,8 +152,8 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
     inner = int(until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()))
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(10) != 0
-    until(lambda: not Path(f"/proc/{inner}").exists(), "what it has started to end", 5.0)
+    assert process.wait(WAIT_S) != 0
+    until(lambda: not Path(f"/proc/{inner}").exists(), "what it has started to end")
     assert process.stderr is not None
     hanging = unended_prologue("h0", section, process.stderr.read())
     assert hanging is not None and hanging.endswith("sleep 300`; it printed: waits")
@@ -161,17 +161,17 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
 
 def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: Path) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=0.8)))
+    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=3.0)))
     section = replace(section, prologue="echo waits for a licence; sleep 300")
     log = tmp_path / "log"
     log.write_text("zmqrl: prologue begins\nof an earlier agent\n")
     agent = ReapedAgent(Boot("agent", 0, 0, "h0", plan), lambda *_: None, PipedShell("h0"), section, log)
     try:
-        failure = until(agent.overdue, "the end of the wait", 10.0)
+        failure = until(agent.overdue, "the end of the wait")
     finally:
         ended = agent.end()
     assert failure.cause == (
-        "no handshake of the host agent within limits.start_s (0.8 s); hosts.h0.prologue has not ended: "
+        "no handshake of the host agent within limits.start_s (3 s); hosts.h0.prologue has not ended: "
         "`echo waits for a licence; sleep 300`; it printed: waits for a licence"
     )
     assert ended == Ended()
@@ -226,7 +226,7 @@ def test_a_scope_of_a_stand_in_for_systemd_run_holds_the_agent_itself(
         assert process.stdout is not None and process.stdin is not None
         assert json.loads(process.stdout.readline().removeprefix(SENTINEL))["pid"] == process.pid
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait(WAIT_S) == 1
 
 
 @pytest.fixture
