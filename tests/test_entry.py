@@ -188,7 +188,7 @@ import signal
 def main(boot):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
     print("up", flush=True)
-    return signal.sigtimedwait([signal.SIGALRM], 60) and 0
+    return signal.sigtimedwait([signal.SIGALRM], 600) and 0
 """
     process = start(tmp_path, body, boot_of())
     assert process.stdout is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -39,12 +40,21 @@ def processes_s() -> float:
     return time.monotonic() - begun
 
 
-@contextmanager
-def within(idle_s: float) -> Iterator[None]:
-    """What is done in it takes `idle_s` at most on an idle machine, and on another one in proportion to its speed."""
-    begun = time.monotonic()
-    yield
-    took_s = time.monotonic() - begun
+def assert_within(took_s: float, idle_s: float) -> None:
+    """What took so long takes `idle_s` at most on an idle machine; on another one, in proportion to the yardstick."""
     if took_s > idle_s:
         yardstick_s = processes_s()
         assert took_s <= idle_s * yardstick_s / IDLE_S, f"{took_s:.2f} s, while the yardstick takes {yardstick_s:.2f} s"
+
+
+def scaled_s(idle_s: float) -> float:
+    """A limit for what takes less than `idle_s` on an idle machine, in whole seconds."""
+    return float(math.ceil(idle_s * max(1.0, processes_s() / IDLE_S)))
+
+
+@contextmanager
+def within(idle_s: float) -> Iterator[None]:
+    """The same of what is done in it."""
+    begun = time.monotonic()
+    yield
+    assert_within(time.monotonic() - begun, idle_s)
