@@ -20,7 +20,7 @@ import pytest
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.memory_backends.far_bus import FarBus, ready, take, write
 from tests.redis_server import PASSWORD, RedisServer, redis_server
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
@@ -37,7 +37,6 @@ KIND = "examples.redis_transport:RedisTransport"
 FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")
 FAULTS = (FLUSH, KILL, FLUSH, KILL, FLUSH, FLUSH, KILL, FLUSH, KILL, FLUSH, KILL, FLUSH)
 """7 times everything in Redis is lost, 5 times every connection."""
-RUN_S = 40.0
 SENT_S = 3.0
 LOCAL = "redis://127.0.0.1:6379/0"
 

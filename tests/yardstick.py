@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from zmqrl.testing.expect import IDLE_S, assert_within, processes_s
+
 LOOPS, TRIES = 20_000, 5
-PROCESSES = 4
-IDLE_S = 0.25
-"""`processes_s` of a machine with two cores of 2024 that does nothing else."""
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -31,22 +28,6 @@ def loop_s() -> float:
     return cpu_s(lambda: sum(number % 7 for number in range(LOOPS)))
 
 
-def processes_s() -> float:
-    """The time in which processes that start at once, as those of a run, have imported numpy and ended."""
-    begun = time.monotonic()
-    started = [subprocess.Popen([sys.executable, "-c", "import numpy"]) for _ in range(PROCESSES)]
-    for process in started:
-        assert process.wait() == 0
-    return time.monotonic() - begun
-
-
-def assert_within(took_s: float, idle_s: float) -> None:
-    """What took so long takes `idle_s` at most on an idle machine; on another one, in proportion to the yardstick."""
-    if took_s > idle_s:
-        yardstick_s = processes_s()
-        assert took_s <= idle_s * yardstick_s / IDLE_S, f"{took_s:.2f} s, while the yardstick takes {yardstick_s:.2f} s"
-
-
 def scaled_s(idle_s: float) -> float:
     """A limit for what takes less than `idle_s` on an idle machine, in whole seconds."""
     return float(math.ceil(idle_s * max(1.0, processes_s() / IDLE_S)))
@@ -54,7 +35,7 @@ def scaled_s(idle_s: float) -> float:
 
 @contextmanager
 def within(idle_s: float) -> Iterator[None]:
-    """The same of what is done in it."""
+    """What is done in it takes at most `idle_s` on an idle machine, and on another one in proportion to its speed."""
     begun = time.monotonic()
     yield
     assert_within(time.monotonic() - begun, idle_s)

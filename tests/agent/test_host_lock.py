@@ -17,6 +17,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.marks import at_once
+from tests.waiting import WAIT_S
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import replace, to_json
@@ -350,6 +351,6 @@ def test_an_agent_in_the_pid_namespace_of_a_wrap_is_seen_from_outside_and_remove
         HostLock(folder).forget(boot.plan.run_id)
         assert len(files(folder)) == 2, "it lives"
         os.kill(inner, 9)
-        wrapper.wait(10)
+        wrapper.wait(WAIT_S)
     HostLock(folder).forget(boot.plan.run_id)
     assert [entry.run_id for entry in HostLock(folder).entries()] == ["outside-1"]

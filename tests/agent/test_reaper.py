@@ -167,13 +167,13 @@ def test_what_outlived_a_killed_agent_is_found_by_its_mark(
     assert not await_gone(run.all.values(), 2.0)
     assert daemon.poll() is None
     assert reap(run.run_id, 0.0).killed == (f"stray (pid {daemon.pid})",)
-    assert daemon.wait(5) == -signal.SIGKILL
+    assert daemon.wait(WAIT_S) == -signal.SIGKILL
 
 
 def test_a_process_without_an_agent_is_asked_itself(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
     lone = bystander(*ENTRY, "zmqrl.worker", "lone-1", "3")
     assert reap("lone-1", 20.0) == Reaped(ended=(f"worker-3 (pid {lone.pid})",))
-    assert lone.wait(5) == -signal.SIGTERM
+    assert lone.wait(WAIT_S) == -signal.SIGTERM
 
 
 def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:

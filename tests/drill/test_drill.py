@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import RUN_S
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
@@ -25,12 +26,11 @@ KINDS = (
 )
 
 
-@pytest.mark.timeout(430)
 def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     wanted = [part for kind in KINDS for part in ("--at-least", f"{kind}=1")]
     arguments = ["--for", "20s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
     done = subprocess.run(
-        [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=400, check=False
+        [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=2 * RUN_S, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report = json.loads((tmp_path / "d" / "drill.json").read_text())
@@ -43,14 +43,13 @@ def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_path: Path) -> None:
     can_mount = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True)
     if can_mount.returncode:
         pytest.skip(f"mounting is not allowed here: {can_mount.stderr.decode().strip()}")
     folder = tmp_path / "d"
     arguments = ["--for", "5s", "--faults", "2", "--only", "run:disk-full", "--small-disk", "--run-dir", str(folder)]
-    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=160, check=False)
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report = json.loads((folder / "drill.json").read_text())
     assert [(o["run"], o["kind"], o["injected"]) for o in report["outcomes"]] == [("witness", "disk-full", True)] * 2

@@ -10,10 +10,10 @@ import torch
 
 from tests.system.system_plans import system_plan
 from tests.system.system_runs import PlanRun
-from tests.yardstick import processes_s
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.supervision.process_table import pss_mb
+from zmqrl.testing.expect import processes_s
 
 pytestmark = pytest.mark.timed
 

@@ -15,7 +15,7 @@ from tests.running import RUN_S
 from tests.system.ssh_runs import FarRun, here, processes
 from tests.system.system_runs import assert_same
 from tests.waiting import until
-from tests.yardstick import assert_within
+from zmqrl.testing.expect import assert_within
 
 pytestmark = pytest.mark.timed
 

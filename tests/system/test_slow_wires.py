@@ -10,7 +10,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.marks import long
 from tests.system.ssh_runs import FarRun
-from tests.yardstick import assert_within
+from zmqrl.testing.expect import assert_within
 
 pytestmark = pytest.mark.timed
 DELAY_MS, LOSS = 50.0, 0.01

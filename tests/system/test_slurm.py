@@ -148,7 +148,6 @@ def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, 
     until(lambda: not cluster.jobs(), cluster.jobs, every_s=LOOK_EVERY_S)
 
 
-@pytest.mark.timeout(180)
 def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemption(
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:

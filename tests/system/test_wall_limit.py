@@ -21,11 +21,11 @@ from tests.running import RUN_S
 from tests.system.system_plans import CARTPOLE, IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from tests.waiting import until
-from tests.yardstick import assert_within
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.data_stores import tensors
+from zmqrl.testing.expect import assert_within
 from zmqrl.types import ModeName
 
 pytestmark = pytest.mark.timed
