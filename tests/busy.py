@@ -1,7 +1,7 @@
 """`python -m tests.busy [--loops N] [--quota CORES] COMMAND...`: a command on a machine that others use as well.
 
-Beside it run N processes that never rest (2 without options), each in a session of its own; or it has CORES cores,
-by a cgroup, which needs root. Its exit code.
+Alongside it N processes never rest (2 without options), each in a session of its own; or it has CORES cores, by a
+cgroup, which needs root. Its exit code.
 """
 
 from __future__ import annotations

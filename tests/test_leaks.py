@@ -15,6 +15,7 @@ import pytest
 
 from tests import leaks
 from tests.leaks import Held
+from tests.waiting import WAIT_S
 from tests.yardstick import cpu_s, loop_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -85,12 +86,14 @@ def shared_memory(stack: ExitStack) -> None:
 def test_what_is_left_is_named(
     leak: Callable[[ExitStack], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leaks, "DEATH_S", 0.5)
     monkeypatch.setattr(leaks, "SHARED_MEMORY", tmp_path)  # every test process looks into the one of the machine
     before = Held.now()
     with ExitStack() as stack:
         leak(stack)
         with pytest.raises(AssertionError, match=words):
             before.check()
+    monkeypatch.setattr(leaks, "DEATH_S", WAIT_S)
     before.check()
 
 

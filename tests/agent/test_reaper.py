@@ -164,7 +164,7 @@ def test_what_outlived_a_killed_agent_is_found_by_its_mark(
     assert environment[RUN_VARIABLE] == run.run_id
     daemon = bystander("sleep", "600", env=environment, start_new_session=True)
     run.close()
-    assert not await_gone(run.all.values(), 2.0)
+    assert not await_gone(run.all.values(), WAIT_S)
     assert daemon.poll() is None
     assert reap(run.run_id, 0.0).killed == (f"stray (pid {daemon.pid})",)
     assert daemon.wait(WAIT_S) == -signal.SIGKILL
@@ -258,7 +258,7 @@ def test_a_wrap_is_reaped_from_outside_and_only_of_its_host_and_machine(
     assert not any(map(is_alive, trees["neighbour"])) and all(map(is_alive, trees["container"]))
     for process in trees["container"]:
         kill(process)
-    await_gone(trees["container"], 5.0)
+    await_gone(trees["container"], WAIT_S)
 
 
 def _tree(top: int, count: int) -> list[ProcessId] | None:
