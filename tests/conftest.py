@@ -44,7 +44,7 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_
 logging.getLogger("torch.__trace").disabled = True
 
 NICENESS = 7
-"""Of tests without bounds in seconds, and of the processes that they start."""
+"""Of tests without bounds on durations, and of the processes that they start."""
 AUTOGROUP = Path("/proc/self/autogroup")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.waiting import WAIT_S
 from zmqrl.supervision.process_table import ProcessId, held_by_kernel, identify
 
 CODE = """
@@ -19,7 +20,6 @@ while os.getppid() == parent:
     time.sleep(0.05)
 os._exit(0)
 """
-START_S = 20.0
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def held_process() -> Iterator[ProcessId]:
     with subprocess.Popen([sys.executable, "-c", CODE], stderr=subprocess.DEVNULL) as process:
         identity = identify(process.pid)
         assert identity is not None
-        until = time.monotonic() + START_S
+        until = time.monotonic() + WAIT_S
         while not held_by_kernel(identity):
             assert time.monotonic() < until, Path(f"/proc/{process.pid}/status").read_text()
             time.sleep(0.01)

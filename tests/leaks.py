@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.wire.runtime_folder import run_folder_root
 
-DEATH_S = 2.0
+DEATH_S = 60.0
 SHARED_MEMORY = Path("/dev/shm")
 
 

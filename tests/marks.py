@@ -6,6 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import WAIT_S
+
+at_once = pytest.mark.timeout(WAIT_S)
+"""What may not be waited for takes hours in this test: a wait for it ends the test."""
+
 
 def long(*values: Any, id: str | None = None) -> Any:
     """A further combination of what the parameters of `bin/test` cover each in another one."""

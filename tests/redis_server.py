@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.testing.segment_transport import Ends, TransportMaker
 
-START_S = END_S = 10.0
 STARTS, LIFE_S = 3, 300
 PASSWORD = "correct-horse"
 
@@ -47,7 +46,7 @@ class RedisServer:
         """Whether it runs now: another process may have taken the port."""
         self._process = subprocess.Popen(["timeout", str(LIFE_S), "redis-server", self._folder / "redis.conf"])
         try:
-            until(lambda: self.command("ping") == "PONG" or self._process.poll() is not None, "redis-server", START_S)
+            until(lambda: self.command("ping") == "PONG" or self._process.poll() is not None, "redis-server", WAIT_S)
         except BaseException:
             self.stop()
             raise
@@ -57,7 +56,7 @@ class RedisServer:
         """End it, with everything that it holds."""
         self._process.terminate()
         try:
-            self._process.wait(END_S)
+            self._process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -67,7 +66,7 @@ class RedisServer:
         tls = ["--tls", "--cacert", self.config.ca] if self.config.ca else []
         command = ["redis-cli", "-h", "127.0.0.1", "-p", str(self.port), *tls, *arguments]
         environment = {**os.environ, PASSWORD_VARIABLE: PASSWORD}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
         return done.stdout.strip()
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 
 ROOT = Path(__file__).parents[1]
-RUN_S = 120.0
+RUN_S = 300.0
+"""As `WAIT_S`, of a whole run."""
 END_S = 5.0
+"""Within which docs and messages promise that nothing is left, on an idle machine."""
 LOOK_EVERY_S = 0.01
 
 
@@ -60,7 +62,7 @@ class Run:
             self.process.kill()
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.end()
-        await_gone(held, END_S)
+        await_gone(held, WAIT_S)
 
     def summary(self) -> dict[str, Any]:
         """`summary.json`."""

@@ -18,10 +18,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
-START_S = 30.0
-END_S = 5.0
 BUCKET = "lab"
 REGION = "us-east-1"
 OPEN_REQUESTS = 4
@@ -69,7 +67,7 @@ class S3Server:
             environment["INITIAL_NO_AUTH_ACTION_COUNT"] = str(OPEN_REQUESTS)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        until(self._answers, lambda: self._log.read_text(), START_S)
+        until(self._answers, lambda: self._log.read_text(), WAIT_S)
         if self._checks:
             self._make_user()
         self.client().create_bucket(Bucket=BUCKET)
@@ -132,5 +130,5 @@ class S3Server:
         """What it held is lost. Safe to call twice."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(END_S)
+            self._process.wait(WAIT_S)
             self._process = None

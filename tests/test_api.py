@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import zmqrl
+from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError, FolderOfRuns, StoreError
 from zmqrl.launch.run_directory import read_info
 
@@ -96,7 +97,7 @@ def test_the_folder_of_several_runs_is_refused_with_the_runs(trained: tuple[Path
 
 def test_the_package_imports_nothing_until_it_is_used() -> None:
     code = "import sys, zmqrl; print(sorted(n for n in ('numpy', 'torch', 'gymnasium') if n in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout == "[]\n"
     with pytest.raises(AttributeError, match="tran"):
         _ = zmqrl.tran
@@ -118,7 +119,7 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
         cwd=EXAMPLES,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -142,6 +143,6 @@ def test_an_env_beside_the_script_is_found_from_any_directory(tmp_path: Path) ->
         "print(zmqrl.train('cartpole-ppo', run_dir='run', **options).status, dict(os.environ) == before)\n"
     )
     done = subprocess.run(
-        [sys.executable, "lab/study.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "lab/study.py"], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["done True"], done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.cli import reference
 from zmqrl.plugins import modules
@@ -22,7 +23,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     argv = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "First run" in (tmp_path / "site" / "index.html").read_text()
 

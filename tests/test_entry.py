@@ -16,6 +16,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.descriptor_limit import descriptor_limit
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault
@@ -53,21 +54,21 @@ def test_the_role_gets_its_boot_and_the_rest_of_stdin(tmp_path: Path) -> None:
     told = "print(boot.role, os.environ['OMP_NUM_THREADS'], sys.stdin.readline())"
     body = f"import sys, os\ndef main(boot):\n    {told}\n    return 7\n"
     process = start(tmp_path, body, boot_of())
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out.split()) == (7, ["worker", "1", "what", "follows"]), err
 
 
 def test_threads_are_set_before_numpy_loads(tmp_path: Path) -> None:
     body = "def main(boot):\n    return 0\n"
     process = start(tmp_path, "import sys\nassert 'torch' not in sys.modules\n" + body, boot_of())
-    assert process.communicate(timeout=15) == ("", "")
+    assert process.communicate(timeout=WAIT_S) == ("", "")
 
 
 def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
     body = "import resource\ndef main(boot):\n    print(*resource.getrlimit(resource.RLIMIT_NOFILE))\n    return 0\n"
     with descriptor_limit(256):
         process = start(tmp_path, body, boot_of())
-    soft, hard = map(int, process.communicate(timeout=15)[0].split())
+    soft, hard = map(int, process.communicate(timeout=WAIT_S)[0].split())
     assert soft == min(hard, MOST_DESCRIPTORS) > 256
 
 
@@ -101,7 +102,7 @@ def ended(folder: Path, body: str) -> tuple[int, str, str]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=(write_fd,)
     ) as process:
-        _, err = process.communicate(json.dumps(boot) + "\n", timeout=15)
+        _, err = process.communicate(json.dumps(boot) + "\n", timeout=WAIT_S)
     os.close(write_fd)
     with os.fdopen(read_fd) as events:
         return process.returncode, err, events.read()
@@ -208,7 +209,7 @@ def test_a_fault_whose_text_is_long_or_raises_is_reported() -> None:
 
 def test_a_child_of_a_parent_that_is_gone_does_not_run(tmp_path: Path) -> None:
     process = start(tmp_path, "def main(boot):\n    print('ran')\n    return 0\n", boot_of(), parent=1)
-    assert process.communicate(timeout=15)[0] == ""
+    assert process.communicate(timeout=WAIT_S)[0] == ""
     assert process.returncode == 1
 
 
@@ -218,7 +219,7 @@ import signal
 def main(boot):
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
     print("up", flush=True)
-    return signal.sigtimedwait([signal.SIGALRM], 60) and 0
+    return signal.sigtimedwait([signal.SIGALRM], 600) and 0
 """
     process = start(tmp_path, body, boot_of())
     assert process.stdout is not None
@@ -227,7 +228,7 @@ def main(boot):
     process.send_signal(signal.SIGUSR2)
     time.sleep(0.1)
     process.send_signal(signal.SIGALRM)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
     assert "in main" in err
 

@@ -35,7 +35,7 @@ BLOCK = re.compile(
     r"^```(?:python|yaml)\n# (?P<name>[\w./]+\.(?:py|yaml))\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
 STABLE = re.compile(r"`(zmqrl(?:\.\w+)+)`")
-TEST_S, RUN_S, END_S = 280, 60, 20
+TEST_S, RUN_S, END_S = 600, 300, 120
 PARTS = 6
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -20,7 +22,7 @@ TORCH_ALLOWED_IN_ACTING = {"zmqrl.acting.torch_policy"}
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=WAIT_S)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,14 +15,16 @@ import pytest
 
 from tests import leaks
 from tests.leaks import Held
+from tests.waiting import WAIT_S
+from tests.yardstick import cpu_s, loop_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
-COST_S = 0.005
-"""CPU time of both looks at one test."""
+MOST_LOOPS = 5
+"""Of the yardstick: CPU time of both looks at one test."""
 
 
 def child(stack: ExitStack) -> None:
-    process = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+    process = stack.enter_context(subprocess.Popen(["sleep", "600"]))
     stack.callback(process.kill)
 
 
@@ -85,12 +86,14 @@ def shared_memory(stack: ExitStack) -> None:
 def test_what_is_left_is_named(
     leak: Callable[[ExitStack], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leaks, "DEATH_S", 0.5)
     monkeypatch.setattr(leaks, "SHARED_MEMORY", tmp_path)  # every test process looks into the one of the machine
     before = Held.now()
     with ExitStack() as stack:
         leak(stack)
         with pytest.raises(AssertionError, match=words):
             before.check()
+    monkeypatch.setattr(leaks, "DEATH_S", WAIT_S)
     before.check()
 
 
@@ -110,11 +113,5 @@ def test_a_socket_in_a_cycle_that_nothing_refers_to_is_none() -> None:
         before.check()
 
 
-@pytest.mark.timed
 def test_the_looks_are_cheap() -> None:
-    def cost_s() -> float:
-        begun = time.process_time()
-        Held.now().check()
-        return time.process_time() - begun
-
-    assert min(cost_s() for _ in range(5)) < COST_S
+    assert cpu_s(lambda: Held.now().check()) < MOST_LOOPS * loop_s()

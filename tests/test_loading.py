@@ -12,10 +12,10 @@ from types import ModuleType
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.loading import PYGAME_BANNER, THREAD_VARIABLES, lazy, limit_threads, loading
 
 THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
-END_S = 20.0
 
 
 def environment() -> Mapping[str, str]:
@@ -26,7 +26,7 @@ def environment() -> Mapping[str, str]:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core numpy starts no threads")
 def test_the_command_starts_no_blas_threads() -> None:
     code = f"from zmqrl.cli.main import main; import sys; sys.argv[1:] = ['presets']\ntry: main()\nfinally: {THREADS}"
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True, timeout=END_S)
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True, timeout=WAIT_S)
     assert said.splitlines()[-1] == "1"
 
 
@@ -34,7 +34,7 @@ def test_pygame_prints_no_greeting_in_a_process_of_zmqrl() -> None:
     env = {name: value for name, value in os.environ.items() if name != PYGAME_BANNER}
     for prepared, lines in (("", 2), ("from zmqrl.loading import prepare; prepare(); ", 0)):
         code = [sys.executable, "-W", "ignore", "-c", f"{prepared}import pygame"]
-        assert len(subprocess.check_output(code, env=env, text=True, timeout=END_S).splitlines()) == lines
+        assert len(subprocess.check_output(code, env=env, text=True, timeout=WAIT_S).splitlines()) == lines
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core numpy starts no threads")
@@ -45,7 +45,7 @@ def test_an_agent_starts_no_blas_threads_before_it_has_its_boot() -> None:
         assert process.stdout.readline()  # it has imported what makes a key
         assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
         process.stdin.close()
-        process.wait(END_S)
+        process.wait(WAIT_S)
 
 
 SLOW = {"numpy", "annotated_types", "importlib.metadata"}
@@ -58,7 +58,7 @@ SLOW = {"numpy", "annotated_types", "importlib.metadata"}
 def test_a_process_that_computes_nothing_imports_nothing_slow(module: str) -> None:
     """A run with 40 hosts has 40 agents and, at its end, 40 reapers: with numpy each takes twice the time to start."""
     code = f"import sys, zmqrl.{module}; assert not {SLOW} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=END_S).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
 
 
 def test_libraries_that_are_imported_later_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_lazy_module_is_imported_at_its_first_use() -> None:
         "assert 'colorsys' not in sys.modules\n"
         "assert m.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and m.rgb_to_hsv is sys.modules['colorsys'].rgb_to_hsv"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=END_S).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = lazy("colorsys").no_such_name
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):

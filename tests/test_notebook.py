@@ -18,7 +18,7 @@ pytestmark = pytest.mark.whole
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
 EXECUTE = "from nbclient.cli import main; main()"
 """`jupyter execute`."""
-CELL_S, ALL_S = 120, 280
+CELL_S, ALL_S = 300, 600
 
 
 def test_the_notebook_is_stored_without_outputs() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import zmqrl
+from tests.running import RUN_S
 
 pytestmark = pytest.mark.whole
 EXAMPLES = Path(__file__).parent.parent / "examples"
-RUN_S = 60
 
 
 def train(*arguments: str) -> subprocess.CompletedProcess[str]:

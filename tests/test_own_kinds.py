@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import SLOW
-from tests.running import ROOT, Run, environment
+from tests.running import ROOT, RUN_S, Run, environment
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.plan_run import resolve_auto_workers
 from zmqrl.messages.agent import Reaped
@@ -25,7 +25,6 @@ from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole
-RUN_S = 110
 PIPE = subprocess.PIPE
 OWN = '''
 """Kinds of a user."""

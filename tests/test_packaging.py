@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.waiting import WAIT_S
+
 ROOT = Path(__file__).parent.parent
 EXECUTED = "the wheel names the interpreters that the tests were run on, and no other that may work"
 STEPS = ["ruff", "mypy", "lint-imports"]
@@ -65,7 +67,7 @@ def test_the_wheel_holds_the_package_data(tmp_path: Path) -> None:
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=100)
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, timeout=WAIT_S)
     with zipfile.ZipFile(next(source.glob("*.whl"))) as wheel:
         packed = set(wheel.namelist())
         (metadata,) = (wheel.read(name).decode() for name in packed if name.endswith("/METADATA"))
@@ -101,7 +103,7 @@ def replace(program: Path, script: str) -> None:
 
 
 def run(command: list[str], root: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd="/", env={**os.environ, **env}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd="/", env={**os.environ, **env}, capture_output=True, text=True, timeout=WAIT_S)
 
 
 def test_bin_test_runs_every_step_and_closes_with_all_tests(checkout: Path) -> None:

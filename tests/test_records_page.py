@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 PAGE = Path(__file__).parents[1] / "docs" / "records.md"
 
 
@@ -33,6 +35,6 @@ def test_its_command_is_accepted(tmp_path: Path) -> None:
     command = re.search(r"ExecStart=\S+ (.*)", unit())
     assert command is not None
     arguments = [sys.executable, "-m", "zmqrl", *shlex.split(command[1]), "--dry-run"]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "run directory" in done.stdout

@@ -20,9 +20,9 @@ import pytest
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.memory_backends.far_bus import FarBus, ready, take, write
 from tests.redis_server import PASSWORD, RedisServer, redis_server
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.drill.drill import outside_check
@@ -37,7 +37,6 @@ KIND = "examples.redis_transport:RedisTransport"
 FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")
 FAULTS = (FLUSH, KILL, FLUSH, KILL, FLUSH, FLUSH, KILL, FLUSH, KILL, FLUSH, KILL, FLUSH)
 """7 times everything in Redis is lost, 5 times every connection."""
-RUN_S = 40.0
 SENT_S = 3.0
 LOCAL = "redis://127.0.0.1:6379/0"
 
@@ -87,7 +86,9 @@ def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) ->
     file = tmp_path / "hosts.yaml"
     file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
     command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert f"{file}:4: segment_transport.url: 'redis://10.0.0.5': " in line, line

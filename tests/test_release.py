@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.whole
 TRAINING = ["train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=512"]
@@ -23,7 +24,7 @@ SOURCES = ("zmqrl", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 def build(target: str, source: Path) -> Path:
     """`target`: wheel or sdist, of the folder `source`."""
     script = f"from setuptools import build_meta; print(build_meta.build_{target}('.'))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return source / done.stdout.splitlines()[-1]
 
@@ -47,7 +48,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_metadata_is_accepted(sdist: Path, wheel: Path) -> None:
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", sdist, wheel], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", sdist, wheel], check=True, timeout=WAIT_S)
 
 
 def install(environment: Path, *arguments: str | Path) -> None:
@@ -62,7 +63,7 @@ def check_runs(environment: Path, folder: Path) -> None:
     done = subprocess.run([environment / "bin" / "python", "-c", script], cwd=folder, capture_output=True, text=True)
     assert Path(done.stdout.strip()).is_relative_to(environment), done.stdout + done.stderr
     argv = [environment / "bin" / "zmqrl", *TRAINING, "--run-dir", "run"]
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert (folder / "run" / "summary.json").exists()
 

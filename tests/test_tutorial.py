@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.marks import long
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 
 pytestmark = pytest.mark.whole
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "tutorial").glob("*.md"))}
@@ -22,7 +22,6 @@ FURTHER = {"own-network"}
 """tests/system/test_module_network.py trains a module too."""
 FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND_S = 120
 SHORT = ("--set", "run.total_env_steps=6000")
 PROGRAMS = {"zmqrl": [sys.executable, "-m", "zmqrl"], "python": [sys.executable]}
 
@@ -41,5 +40,5 @@ def test_a_page_runs_from_top_to_bottom(name: str, shortened: bool, tmp_path: Pa
         program, *words = shlex.split(line)
         ends_by_return = words[0] == "train" and "--resume" not in words and "run.total_env_steps" not in line
         argv = [*PROGRAMS[program], *words, *(SHORT if shortened and ends_by_return else ())]
-        done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=COMMAND_S)
+        done = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=RUN_S)
         assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"

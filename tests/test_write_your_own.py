@@ -14,14 +14,13 @@ import pytest
 import yaml
 
 import zmqrl
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import PROBES as ENVS
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.whole
 PAGE = ROOT / "docs" / "algorithms" / "write-your-own.md"
 BLOCK = re.compile(r"^```\w+\n# (?P<name>\w*my_\w+\.\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-RUN_S = 250
 MOST_LINES = 90
 PROBES = tuple(env.__name__ for env in ENVS)
 SMALL = ("replay.learning_starts=200", "evaluator.episodes=0", "run.schedule_env_steps=800")

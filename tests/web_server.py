@@ -26,7 +26,7 @@ class WebServer:
                 server.paths.append(self.path)
                 server.posted.append(json.loads(body))
                 if hold:
-                    server._release.wait(60.0)
+                    server._release.wait(600.0)
                 self.send_response(answers[min(len(server.posted), len(answers)) - 1])
                 self.send_header("Location", "/elsewhere")
                 self.send_header("Content-Length", "0")

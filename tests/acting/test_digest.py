@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from tests.yardstick import loop_s
 from zmqrl.acting.digest import acting_digests
 
+MOST_LOOPS = 100
 PRINT = "from zmqrl.acting.digest import acting_digests; print(acting_digests()['numpy'])"
 
 
@@ -46,5 +48,5 @@ def test_it_takes_milliseconds() -> None:
     acting_digests.cache_clear()
     begun = time.process_time()
     found = acting_digests()
-    assert time.process_time() - begun < 0.1
+    assert time.process_time() - begun < MOST_LOOPS * loop_s()
     assert found["numpy"] != found["torch"], "that of torch depends on the processor and on the version of torch"

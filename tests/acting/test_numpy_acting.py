@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
@@ -278,7 +279,7 @@ def test_torch_runs_convolutions() -> None:
 
 def test_numpy_acting_imports_no_torch_and_no_pydantic() -> None:
     code = "import sys, zmqrl.acting.numpy_policy as l; assert not {'torch', 'pydantic'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
 
 
 def test_a_gpu_that_torch_cannot_use_is_refused_and_with_auto_the_processor_acts(

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.export.parity import perturbed
+from tests.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
@@ -169,7 +170,7 @@ def test_a_worker_needs_neither_torch_nor_onnx_nor_the_module(tmp_path: Path) ->
         f"policy.act_greedily(np.zeros((2, *{spec.observation.shape}), {spec.observation.dtype!r}))\n"
         "assert not {'torch', 'onnx', 'tests.networks.nets'} & set(sys.modules), sorted(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,7 +14,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.supervision.restarts import ProcessSlot
 
-SLEEP = ("sleep", "60")
+SLEEP = ("sleep", "600")
 MOST_NEEDED = 20
 """Descriptors that one start takes at the same time."""
 

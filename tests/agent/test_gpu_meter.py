@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.marks import at_once
 from tests.waiting import until
 from zmqrl.agent.gpu_meter import EVERY_S, GpuMeter
 from zmqrl.supervision import gpus
@@ -59,16 +59,15 @@ def test_gpus_and_the_users_of_processes(nvidia_smi: Path) -> None:
     meter.close()
 
 
-@pytest.mark.parametrize("script", ["echo 'NVIDIA-SMI has failed'; exit 9", "exec sleep 60"])
+@pytest.mark.parametrize("script", ["echo 'NVIDIA-SMI has failed'; exit 9", "exec sleep 600"])
 def test_one_that_fails_or_hangs_reports_nothing_and_ends(nvidia_smi: Path, script: str) -> None:
     write(nvidia_smi, script)
     meter = GpuMeter()
-    begun = time.monotonic()
     assert meter.sample(0.0) is None
     started = meter._queries
     assert meter.sample(1.0) is None
     until(lambda: meter.sample(QUERY_S) is None and not meter._queries, "it to be ended")
-    assert time.monotonic() - begun < 5.0 and all(query.poll() is not None for query in started)
+    assert all(query.poll() is not None for query in started)
 
 
 class Held(subprocess.Popen[Any]):
@@ -93,7 +92,7 @@ class Held(subprocess.Popen[Any]):
 @pytest.fixture
 def held(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Held]]:
     """What is started of an nvidia-smi that the driver holds."""
-    write(nvidia_smi, "exec sleep 20")
+    write(nvidia_smi, "exec sleep 600")
     Held.started = []
     monkeypatch.setattr(subprocess, "Popen", Held)
     yield Held.started
@@ -114,12 +113,10 @@ def test_while_the_driver_holds_a_query_no_other_is_started(held: list[Held]) ->
     meter.close()
 
 
-@pytest.mark.timed
+@at_once
 def test_a_query_that_the_driver_holds_is_not_waited_for(held: list[Held], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "QUERY_S", 0.2)
-    begun = time.monotonic()
     assert query() == []
-    assert time.monotonic() - begun < 5.0
     assert len(held) == 1
 
 

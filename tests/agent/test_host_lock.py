@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.marks import at_once
+from tests.waiting import WAIT_S
 from zmqrl.agent.host_entry import Entry, user_name
 from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import replace, to_json
@@ -68,14 +70,14 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def own() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         yield process.pid
         process.kill()
 
 
 @pytest.fixture
 def others() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"], user=NOBODY) as process:
+    with subprocess.Popen(["sleep", "600"], user=NOBODY) as process:
         yield process.pid
         process.kill()
 
@@ -249,7 +251,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.timed
+@at_once
 @needs_root
 def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
     folder = everybodys / "agents"
@@ -259,10 +261,8 @@ def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Pat
     ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(["setpriv", "--reuid", str(NOBODY), "--clear-groups", *command], **ends) as hostile:  # type: ignore[call-overload]
         assert int(hostile.stdout.readline()) >= 5, "ours among them"
-        began = time.monotonic()
         with registered(boot_of(tmp_path), "", pytest.fail, folder):
             assert [entry.pid for entry in HostLock(folder).entries()] == [os.getpid()]
-        assert time.monotonic() - began < 1.0
         hostile.stdin.close()
 
 
@@ -351,6 +351,6 @@ def test_an_agent_in_the_pid_namespace_of_a_wrap_is_seen_from_outside_and_remove
         HostLock(folder).forget(boot.plan.run_id)
         assert len(files(folder)) == 2, "it lives"
         os.kill(inner, 9)
-        wrapper.wait(10)
+        wrapper.wait(WAIT_S)
     HostLock(folder).forget(boot.plan.run_id)
     assert [entry.run_id for entry in HostLock(folder).entries()] == ["outside-1"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END, ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
@@ -29,7 +29,6 @@ from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 
 pytestmark = pytest.mark.whole
-WAIT_S = 20.0
 TURN_MS = 20
 
 
@@ -220,7 +219,7 @@ def simulators(pid: int) -> list[ProcessId]:
 
     def found() -> list[int]:
         children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x0060\x00"]
+        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x00600\x00"]
 
     until(lambda: len(found()) == 2, "two simulators")
     return [process for child in found() if (process := identify(child)) is not None]
@@ -259,7 +258,7 @@ def test_what_was_left_shortly_before_the_end_is_killed_at_the_end(host_of: Make
     host.processes.end(ShutdownMode.KILL)
     host.until(lambda: host.processes.is_over(time.monotonic()))
     host.processes.finish()
-    assert not await_gone(left, 2.0)
+    assert not await_gone(left, WAIT_S)
 
 
 def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:
@@ -312,7 +311,7 @@ def test_the_same_exception_of_all_workers_before_a_segment_ends_the_run(host_of
 
 def test_the_run_ends_with_the_last_of_the_workers_that_it_has_now(host_of: MakeHost) -> None:
     """`scale` has added three to the one of the plan, and removes one that has failed."""
-    host = host_of(0, name="local", says={"0": "quits", "2": "quits"})
+    host = host_of(0, name="local", says={"0": "quits", "2": "quits"}, grace_s=1.0)
     host.processes.set_workers((0, 1, 2, 3))
     host.until(lambda: host.report.failed == [0, 2] and host.report.ready == [1, 3])
     assert not host.processes.failed

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.descriptor_limit import descriptor_limit
+from tests.waiting import WAIT_S
 from zmqrl.agent.run_processes import Orphans
 from zmqrl.supervision.host_mark import PROCESS_VARIABLE
 
 MARK = "orphans-1/far/worker-1/0"
-START_S = 10.0
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def start(mark: str, trap: str = "") -> subprocess.Popen[bytes]:
         environment = {**os.environ, PROCESS_VARIABLE: mark}
-        command = ["sh", "-c", f"{trap} echo; exec sleep 60"]
+        command = ["sh", "-c", f"{trap} echo; exec sleep 600"]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == b"\n"
@@ -52,7 +52,7 @@ def test_the_mark_is_compared_whole(sleeper: Callable[..., subprocess.Popen[byte
     assert orphan.poll() is None, "no process has ended"
     orphans.end(MARK)
     orphans.step(1.0)
-    assert orphan.wait(START_S) == -signal.SIGTERM
+    assert orphan.wait(WAIT_S) == -signal.SIGTERM
     orphans.step(6.0)
     assert [process.poll() for process in alike] == [None] * len(alike)
 
@@ -65,7 +65,7 @@ def test_one_that_ignores_sigterm_is_killed_after_its_grace(sleeper: Callable[..
     with pytest.raises(subprocess.TimeoutExpired):
         orphan.wait(0.2)
     orphans.step(6.0)
-    assert orphan.wait(START_S) == -signal.SIGKILL
+    assert orphan.wait(WAIT_S) == -signal.SIGKILL
 
 
 def test_without_a_free_descriptor_the_next_step_tries_again(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -75,7 +75,7 @@ def test_without_a_free_descriptor_the_next_step_tries_again(sleeper: Callable[.
         orphans.step(1.0)
     assert orphan.poll() is None
     orphans.step(2.0)
-    assert orphan.wait(START_S) == -signal.SIGTERM
+    assert orphan.wait(WAIT_S) == -signal.SIGTERM
 
 
 def test_one_that_is_stopped_is_killed_after_its_grace(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -84,4 +84,4 @@ def test_one_that_is_stopped_is_killed_after_its_grace(sleeper: Callable[..., su
     orphans.end(MARK)
     orphans.step(1.0)
     orphans.step(6.0)
-    assert orphan.wait(START_S) < 0
+    assert orphan.wait(WAIT_S) < 0

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent import process
 from zmqrl.agent.devices import Devices, FaultOf
 from zmqrl.agent.host_entry import Entry
@@ -36,7 +35,6 @@ from zmqrl.types import Gpu
 pytestmark = pytest.mark.whole
 AUTOGROUP = Path("/proc/self/autogroup")
 ROOT = Path(__file__).parents[2]
-WAIT_S = 20.0
 JOIN_LINE = line_of(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
 
 
@@ -148,18 +146,17 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
 def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path, last_words: bytes) -> None:
     """torch may take half a minute from a network file system. A command before the end starts nothing any more."""
     boot = far_boot("runs/mine")
-    config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
+    limits = LimitsSection(start_s=7200.0, host_lease_s=3600.0)
+    config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=limits)
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
-    (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
+    (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n")
     nvidia_smi = tmp_path / "nvidia-smi"
     nvidia_smi.write_text("#!/bin/sh\necho '0, GPU-1, NVIDIA L4, 700, 23034, [N/A]'\n")
     nvidia_smi.chmod(0o755)
     variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with agent_of(boot, tmp_path, variables=variables) as agent:
         until((tmp_path / "begun").exists, "the import of torch", WAIT_S)
-        begun = time.monotonic()
         events = ended(agent, JOIN_LINE + last_words)
-        assert time.monotonic() - begun < 10.0
     assert [event["event"] for event in events if event["event"] != "warning"] == ["finished"]
 
 

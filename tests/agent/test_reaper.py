@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.system.system_plans import system_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.reaper import reap
@@ -162,18 +162,18 @@ def test_what_outlived_a_killed_agent_is_found_by_its_mark(
         word.split("=", 1) for word in Path(f"/proc/{learner}/environ").read_text().split("\0") if "=" in word
     )
     assert environment[RUN_VARIABLE] == run.run_id
-    daemon = bystander("sleep", "60", env=environment, start_new_session=True)
+    daemon = bystander("sleep", "600", env=environment, start_new_session=True)
     run.close()
-    assert not await_gone(run.all.values(), 2.0)
+    assert not await_gone(run.all.values(), WAIT_S)
     assert daemon.poll() is None
     assert reap(run.run_id, 0.0).killed == (f"stray (pid {daemon.pid})",)
-    assert daemon.wait(5) == -signal.SIGKILL
+    assert daemon.wait(WAIT_S) == -signal.SIGKILL
 
 
 def test_a_process_without_an_agent_is_asked_itself(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
     lone = bystander(*ENTRY, "zmqrl.worker", "lone-1", "3")
     assert reap("lone-1", 20.0) == Reaped(ended=(f"worker-3 (pid {lone.pid})",))
-    assert lone.wait(5) == -signal.SIGTERM
+    assert lone.wait(WAIT_S) == -signal.SIGTERM
 
 
 def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
@@ -183,7 +183,7 @@ def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]
         bystander(sys.executable, "-c", script, "zmqrl.worker", "run-1", "0"),
         bystander(sys.executable, "-c", script, "-m", "zmqrl.entry", "zmqrl.agent", "run-1", "0"),
         bystander("bash", "-c", "read; : python -m zmqrl.entry zmqrl.worker run-1 0"),
-        bystander("sleep", "60", env={RUN_VARIABLE: "run-12", "NOTE": f"{RUN_VARIABLE}=run-1"}),
+        bystander("sleep", "600", env={RUN_VARIABLE: "run-12", "NOTE": f"{RUN_VARIABLE}=run-1"}),
     ]
     assert reap("run-1", 0.0) == NOTHING
     assert [process.poll() for process in alike] == [None] * len(alike)
@@ -191,7 +191,7 @@ def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user's process needs root")
 def test_another_users_process_is_not_ours_to_end(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
-    theirs = bystander("sleep", "60", env={RUN_VARIABLE: "run-2"}, user=65534)
+    theirs = bystander("sleep", "600", env={RUN_VARIABLE: "run-2"}, user=65534)
     assert reap("run-2", 0.0) == NOTHING
     assert theirs.poll() is None
 
@@ -217,7 +217,7 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
 def test_the_command_prints_what_it_did(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
     lone = bystander(*ENTRY, "zmqrl.learner", "lone-2", "0")
     command = [sys.executable, "-m", "zmqrl.agent.reaper", "lone-2", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"ended": [f"learner-0 (pid {lone.pid})"], "killed": [], "left": []}
 
@@ -225,7 +225,7 @@ def test_the_command_prints_what_it_did(bystander: Callable[..., subprocess.Pope
 @pytest.mark.parametrize("arguments", [(), ("run", "soon"), ("run", "nan"), ("run", "-1"), ("../x",), ("..",), ("",)])
 def test_arguments_that_mean_nothing_are_refused(arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "zmqrl.agent.reaper", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
 
@@ -258,7 +258,7 @@ def test_a_wrap_is_reaped_from_outside_and_only_of_its_host_and_machine(
     assert not any(map(is_alive, trees["neighbour"])) and all(map(is_alive, trees["container"]))
     for process in trees["container"]:
         kill(process)
-    await_gone(trees["container"], 5.0)
+    await_gone(trees["container"], WAIT_S)
 
 
 def _tree(top: int, count: int) -> list[ProcessId] | None:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 import zmqrl
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.whole
 PAGE = ROOT / "docs" / "python.md"
 BLOCK = re.compile(r"^```python\n(?:# (?P<name>\w+\.py)\n)?(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-RUN_S, MYPY_S = 120, 300
 WAIT, SHORT_WAIT = "wait(timeout_s=5)", "wait(timeout_s=1.5)"
 """Of the page, and of this test: the run trains all the while."""
 
@@ -66,7 +65,7 @@ def test_its_types_are_right_and_a_wrong_use_is_found(folder: Path) -> None:
         env={**environment(), "MYPYPATH": str(folder)},
         capture_output=True,
         text=True,
-        timeout=MYPY_S,
+        timeout=RUN_S,
         check=False,
     )
     found = [line for line in done.stdout.splitlines() if ": error: " in line]

@@ -16,13 +16,12 @@ import pytest
 import zmqrl
 from tests.cli.commands import SLOW, Command
 from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
-from tests.running import environment
+from tests.running import RUN_S, environment
 from tests.system.refused_learners import FAULT
 from tests.waiting import until
 from zmqrl.launch.run_directory import read_info
 
 pytestmark = pytest.mark.whole
-RUN_S = 60.0
 SMALL: dict[str, Any] = {
     "mode": "single",
     "quiet": True,
@@ -138,7 +137,7 @@ def test_nothing_is_left_of_a_run_that_its_learner_refuses(tmp_path: Path, monke
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = f"import zmqrl\nrun = zmqrl.start('cartpole-ppo', run_dir='run', **{ENDLESS!r})\n"
-    code += "import time\nuntil = time.monotonic() + 30\n"
+    code += "import time\nuntil = time.monotonic() + 120\n"
     code += "while not run.metrics and time.monotonic() < until: time.sleep(0.05)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, timeout=RUN_S, check=True

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from benchmarks.fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
 from tests.system.system_plans import PPO, system_plan
 from tests.system.system_runs import PlanRun
+from tests.waiting import WAIT_S
 from zmqrl.config.plan import Endpoints
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
@@ -26,7 +27,6 @@ from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.sockets import bind
 
 pytestmark = pytest.mark.whole
-WAIT_S = 10.0
 EXPECTED = (
     "descriptors", "fields", "frames", "kind", "process", "no handshake", "not msgpack", "protocol", "segment", "value",
     "worker",

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
+from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev
 from zmqrl.broker.inbound import CLAIM_S, InboundDispatcher
 from zmqrl.broker.liveness import JOIN_S
@@ -32,7 +33,6 @@ from zmqrl.types import AllowList, HostKey, Notice, SegmentId, SegmentMeta, Slot
 from zmqrl.wire.admission import digest_of
 from zmqrl.wire.sockets import connect, make_keys
 
-WAIT_S = 5.0
 LAST = b"last"
 SERVER = make_keys()
 FAR, STRANGER = (replace(make_keys(), server=SERVER.public) for _ in range(2))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import WAIT_S
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
@@ -23,8 +24,6 @@ ENDLESS = (
     *(word for key, value in SLOW.items() for word in ("--set", f"{key}={value}")),
     *("--set", "run.stop_at_return=null", "--set", "run.total_env_steps=1e9", "--workers", "1"),
 )
-START_S = 60.0
-END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def live_run(directory: Path) -> Iterator[RunInfo]:
     command = [sys.executable, "-m", "zmqrl", "train", "cartpole-ppo", *ENDLESS, "--run-dir", directory, "--detach"]
     info = None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         info = read_info(directory)
         assert done.returncode == 0 and info is not None, done.stderr
         yield info
@@ -53,7 +52,7 @@ def live_run(directory: Path) -> Iterator[RunInfo]:
             launcher = ProcessId(info.pid, info.start_time)
             everything = (launcher, *processes_of(info.run_id).names)
             kill(launcher)
-            left = await_gone(everything, END_S)
+            left = await_gone(everything, WAIT_S)
             for process in left:  # a test that failed may have left them stopped
                 kill(process)
             assert not left

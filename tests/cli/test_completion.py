@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.running import environment
+from tests.waiting import WAIT_S
 
 COMPLETE = (
     'eval "$(zmqrl completion bash)"; COMP_WORDS=({}); COMP_CWORD={}; _zmqrl_completion zmqrl; echo "${{COMPREPLY[@]}}"'
@@ -38,7 +39,9 @@ def on_path(tmp_path: Path) -> dict[str, str]:
 )
 def test_in_bash(on_path: dict[str, str], words: list[str], completed: list[str]) -> None:
     script = COMPLETE.format(" ".join(["zmqrl", *words]), len(words))
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=on_path, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=WAIT_S, env=on_path, check=True
+    )
     assert done.stdout.split() == completed
 
 

@@ -169,7 +169,7 @@ def test_a_launcher_of_another_machine_is_ended_by_its_job(
 def test_hosts_of_a_live_run_are_drained_not_brought_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     directory = copy_of(finished, tmp_path, {})
     data = json.loads((directory / "run.json").read_text())
-    with subprocess.Popen(["sleep", "60"]) as launcher:
+    with subprocess.Popen(["sleep", "600"]) as launcher:
         start_time = int(Path(f"/proc/{launcher.pid}/stat").read_text().rpartition(")")[2].split()[19])
         live = {"pid": launcher.pid, "start_time": start_time, "ended_at": None}
         (directory / "run.json").write_text(json.dumps({**data, **live}))

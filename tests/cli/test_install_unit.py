@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.running import environment
+from tests.waiting import WAIT_S
 
 HOSTS = """
 run: {preset: cartpole-ppo, mode: single, total_env_steps: 2048, name: pole}
@@ -36,7 +37,7 @@ def test_the_command_of_the_unit_starts_the_run_and_then_continues_it(
     (start,) = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
     command = shlex.split(start.removeprefix("ExecStart="))
     first, second = (
-        subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True, timeout=60)
+        subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True, timeout=WAIT_S)
         for _ in range(2)
     )
     assert first.returncode == 0 and (tmp_path / "runs" / "pole" / "summary.json").exists(), first.stderr

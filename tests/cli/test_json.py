@@ -14,6 +14,7 @@ import pytest
 from tests.cli.commands import RUN, Command
 from tests.running import environment
 from tests.system.refused_learners import FAULT
+from tests.waiting import WAIT_S
 from zmqrl.cli.main import COMMANDS, cli
 from zmqrl.logs.standard_output import output_as_errors
 
@@ -96,12 +97,17 @@ def test_a_run_that_its_learner_refuses_after_env_steps_keeps_its_results(zmqrl:
 def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "zmqrl", *RUN, "--set", "run.total_env_steps=1e7", "--run-dir", "d"]
     done = subprocess.run(
-        [*command, "--detach", "--json"], capture_output=True, text=True, timeout=60, env=environment(), cwd=tmp_path
+        [*command, "--detach", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env=environment(),
+        cwd=tmp_path,
     )
     place = json.loads(done.stdout)
     stopped = subprocess.run(
         [sys.executable, "-m", "zmqrl", "stop", place["run_dir"], "--wait", "60", "--json"],
-        capture_output=True, text=True, timeout=90, env=environment(), cwd=tmp_path,
+        capture_output=True, text=True, timeout=WAIT_S, env=environment(), cwd=tmp_path,
     )  # fmt: skip
     assert json.loads(stopped.stdout)["summary"]["run_id"] == place["run_id"]
     assert place["run_dir"] == str(tmp_path / "d") and place["pid"] > 0
@@ -113,7 +119,7 @@ def test_detached_a_run_that_its_learner_refuses_never_continues(tmp_path: Path)
     refused = ("--set", "algorithm.kind=tests.system.refused_learners:Refused", "--run-dir", "d", "--detach", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "zmqrl", *RUN, *refused],
-        capture_output=True, text=True, timeout=60, env=environment(), cwd=tmp_path,
+        capture_output=True, text=True, timeout=WAIT_S, env=environment(), cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "") and FAULT in done.stderr
     assert not (tmp_path / "d").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
+from tests.waiting import WAIT_S
 from zmqrl.cli.main import COMMANDS, _started_at
 from zmqrl.cli.train import MODES
 from zmqrl.types import MODES as KNOWN_MODES
@@ -55,7 +56,7 @@ def test_without_a_command_there_is_help(zmqrl: Command) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; sys.argv[1:] = ['-h']; from zmqrl.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
     code += f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -67,7 +68,7 @@ def test_a_reader_that_has_read_enough_is_no_failure() -> None:
             [sys.executable, "-m", "zmqrl", "presets"],
             stdout=write_end,
             stderr=subprocess.PIPE,
-            timeout=30,
+            timeout=WAIT_S,
             check=False,
         )
     finally:
@@ -80,7 +81,7 @@ def test_closed_standard_descriptors_are_the_null_device(tmp_path: Path, closed:
     """Also those of child processes. A socket would get their numbers, and `sys.stdout` would be None."""
     closing = " ".join(f"{number}>&-" for number in closed)
     command = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closing}', sys.executable, IN_A_COMMAND, tmp_path / "seen"]
-    subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=30, check=True)
+    subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=WAIT_S, check=True)
     seen = (tmp_path / "seen").read_text().split()
     assert [name == os.devnull for name in seen] == [number in closed for number in range(3)]
 
@@ -90,7 +91,9 @@ def test_a_character_that_the_terminal_does_not_have_is_replaced() -> None:
     code = "import sys; from zmqrl.cli.main import main; sys.argv[1:] = ['version']\n"
     code += "try: main()\nexcept SystemExit: print('\u2501')\n"
     environment = {**os.environ, "PYTHONIOENCODING": "iso8859-1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment, timeout=WAIT_S, check=True
+    )
     assert done.stdout.endswith(b"\n?\n")
 
 
@@ -183,8 +186,8 @@ def test_the_modes_are_those_of_the_types() -> None:
 def test_the_command_began_when_its_process_did() -> None:
     code = "import time; before = time.time(); time.sleep(0.3); from zmqrl.cli.main import _started_at\n"
     code += "print(before - _started_at())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
-    assert -0.05 < float(done.stdout) < 5
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert -0.05 < float(done.stdout) < WAIT_S
     assert _started_at() < time.time()
 
 
@@ -192,5 +195,5 @@ def test_the_command_began_when_its_process_did() -> None:
 def test_interrupted_before_there_is_a_run(signal_name: str) -> None:
     code = "import os, signal; from zmqrl.cli import main\n"
     code += f"main.cli.main = lambda **_: os.kill(os.getpid(), signal.{signal_name}) or signal.pause()\nmain.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stderr) == (130, "zmqrl: interrupted\n")

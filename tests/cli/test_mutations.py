@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.marks import long
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import to_json
 from zmqrl.launch.configure import load_config
 
@@ -66,7 +67,7 @@ def test_a_mutation_is_refused_in_one_message_or_planned(zmqrl: Command, part: i
 def test_a_fault_in_a_process_of_its_own(text: str) -> None:
     Path("hosts.yaml").write_text(text)
     command = [sys.executable, "-m", "zmqrl", "launch", "hosts.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("zmqrl: ") and done.stderr.count("\n") == 1, done.stderr
     assert os.listdir() == ["hosts.yaml"]

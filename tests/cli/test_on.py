@@ -79,7 +79,7 @@ def test_a_command_that_another_machine_started_ends_with_its_stdin(tmp_path: Pa
         assert follower.stdout.readline() == b"launcher: begun\n"
         assert follower.poll() is None
         follower.stdin.close()
-        assert until(lambda: follower.poll(), "its end", 10.0) == 130
+        assert until(lambda: follower.poll(), "its end") == 130
 
 
 def test_the_view_of_another_host_reports_a_silent_launcher_by_the_clock_here() -> None:

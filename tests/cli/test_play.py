@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.stored_runs import store_run
+from tests.waiting import WAIT_S
 
 
 @pytest.mark.whole
@@ -145,7 +146,7 @@ def test_watch_on_a_display_that_is_not_there_fails_with_one_line(stored: Path) 
     hidden = ("XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     env = {name: value for name, value in os.environ.items() if name not in hidden} | {"DISPLAY": ":9999"}
     command = [sys.executable, "-m", "zmqrl", "watch", str(stored), "--episodes", "1"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("\n") == 1 and "x11 not available" in ended.stderr
 

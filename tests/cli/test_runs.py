@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import END_S, ENDLESS, Command, live_run
-from tests.waiting import until
+from tests.cli.commands import ENDLESS, Command, live_run
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
@@ -71,7 +71,7 @@ def test_a_live_run_is_found_shown_and_stopped(
     assert private_folder(info.run_id).is_dir()
     stopped = zmqrl("stop", "--wait", "--json")
     assert stopped.code == 0
-    assert not await_gone([ProcessId(info.pid, info.start_time)], END_S)
+    assert not await_gone([ProcessId(info.pid, info.start_time)], WAIT_S)
     summary = json.loads((run_dir / "summary.json").read_text())
     place = {"run_dir": str(run_dir), "run_id": info.run_id}
     assert json.loads(stopped.out) == {**place, "ended": True, "summary": summary}
@@ -79,7 +79,7 @@ def test_a_live_run_is_found_shown_and_stopped(
     assert zmqrl("status", run_dir).out.startswith(f"{info.run_id}: stopped with exit code 0")
 
 
-@pytest.mark.timed
+@pytest.mark.whole
 def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigterm(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")
@@ -90,7 +90,7 @@ def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigte
         line = next(line for line in launch.stderr if "zmqrl status" in line)
         info = read_info(run_dir)
         launch.terminate()
-        out, err = launch.communicate(timeout=60)
+        out, err = launch.communicate(timeout=WAIT_S)
     assert str(run_dir) in line and "not ready" in line
     assert launch.returncode == 130, err
     assert "continues in the background" not in out
@@ -104,7 +104,7 @@ def test_following_ends_with_the_run(live: tuple[Path, RunInfo]) -> None:
         assert status.stdout is not None
         first = status.stdout.readline()
         kill(ProcessId(info.pid, info.start_time))
-        rest, _ = status.communicate(timeout=END_S)
+        rest, _ = status.communicate(timeout=WAIT_S)
     assert first.startswith((f"{info.run_id}: starting", f"{info.run_id}: running"))
     assert "ended without a summary" in rest
     assert rest.rstrip().endswith(f"resume with: zmqrl train --resume {run_dir}")
@@ -261,7 +261,7 @@ def test_following_shows_lines_of_all_logs_as_they_come(live: tuple[Path, RunInf
         assert next(lines) == "far/worker-8: half a line\n"
         kill(ProcessId(info.pid, info.start_time))
         assert list(lines) == ["far/worker-8: and no end\n"]
-        assert logs.wait(END_S) == 0
+        assert logs.wait(WAIT_S) == 0
 
 
 def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, R
                 seen += more
         except OSError:
             pass  # EIO: the other end is closed
-        assert status.wait(END_S) == 0
+        assert status.wait(WAIT_S) == 0
     os.close(ours)
     assert info.run_id.encode() in seen and b" sync " in seen
     assert b"ended without a summary" in seen
@@ -336,9 +336,9 @@ def test_stop_means_the_whole_series(zmqrl: Command, tmp_path: Path, monkeypatch
     command += ["--run-dir", str(folder)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as series, ended_by_then(series):
         begun = folder / "seed-1" / "metrics.jsonl"
-        until(lambda: begun.exists() or series.poll() is not None, "metrics", END_S)
+        until(lambda: begun.exists() or series.poll() is not None, "metrics", WAIT_S)
         assert zmqrl("stop", folder / "seed-1").code == 0
-        _, errors = series.communicate(timeout=END_S)
+        _, errors = series.communicate(timeout=WAIT_S)
     assert series.returncode == 0
     assert "2 of 3 seeds were not run" in errors
     assert sorted(path.name for path in folder.iterdir()) == ["seed-1"]
@@ -375,7 +375,7 @@ def test_the_status_of_a_run_on_another_machine_is_shown_while_it_renews_its_dir
 
 
 def test_a_pid_that_came_back_is_not_signalled(zmqrl: Command, tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as bystander:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
         process = identify(bystander.pid)
         assert process is not None
         info = {"run_id": "r", "pid": process.pid, "start_time": process.start_time - 1, "host": socket.gethostname()}

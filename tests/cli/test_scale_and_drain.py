@@ -15,7 +15,6 @@ from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
 
 pytestmark = pytest.mark.whole
-CHANGE_S = 30.0
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def workers_of(run_id: str) -> set[str]:
 
 
 def await_workers(run_id: str, wanted: set[str]) -> None:
-    until(lambda: workers_of(run_id) == wanted, lambda: f"{wanted}; found {workers_of(run_id)}", CHANGE_S)
+    until(lambda: workers_of(run_id) == wanted, lambda: f"{wanted}; found {workers_of(run_id)}")
 
 
 def without_changes(directory: Path) -> Path:
@@ -42,7 +41,7 @@ def without_changes(directory: Path) -> Path:
 
 def await_none_left(requests: Path) -> None:
     """Every answer was taken, and the launcher forgets the last request."""
-    until(lambda: not list(requests.iterdir()), lambda: f"the end of {list(requests.iterdir())}", CHANGE_S)
+    until(lambda: not list(requests.iterdir()), lambda: f"the end of {list(requests.iterdir())}")
 
 
 def test_a_live_run_gets_workers_and_loses_them_and_keeps_the_last(zmqrl: Command, live: tuple[Path, RunInfo]) -> None:

@@ -94,7 +94,7 @@ def test_no_ansible_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_program_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / inventory.PROGRAM
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(inventory, "LIMIT_S", 0.2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
 from zmqrl.data_stores.make import place_of
@@ -229,5 +230,5 @@ def test_no_torch_and_within_the_second() -> None:
         "plan_run(loaded.config, Path('no-such-run'), time.time());"
         "print('torch' in sys.modules, 'zmq' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -14,6 +14,7 @@ from tests.contracts.suites import name_of
 from tests.marks import long
 from tests.running import environment
 from tests.system.sequence_tally import SequenceConfig, SequenceTally
+from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
@@ -135,7 +136,7 @@ def test_contract_of_an_own_algorithm_with_sequences(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_launcher_imports_it_without_torch(kind: str) -> None:
     code = f"import sys; import zmqrl.algorithms.{kind}; print('torch' in sys.modules)"
-    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60.0, env=environment()).strip()
+    output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=WAIT_S, env=environment()).strip()
     assert output == "False"
 
 

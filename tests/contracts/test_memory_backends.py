@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.marks import at_once
 from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.memory_backends.base import (
     LearnerChannel,
     LearnerEnds,
@@ -154,20 +155,18 @@ def test_what_is_abandoned_never_happened(ends: Ends) -> None:
     assert (ledger.produced, ledger.balanced) == (ROWS, True)
 
 
-@pytest.mark.timed
+@at_once
 def test_taking_nothing_ends_in_time(ends: Ends) -> None:
-    begun = time.monotonic()
     assert ends.source.take(0.1) == []
-    assert time.monotonic() - begun < 1.0
 
 
-@pytest.mark.timed
 def test_an_announcement_and_a_report_do_not_block(ends: Ends) -> None:
+    """So many that a tenth of a second each would be minutes."""
     begun = time.monotonic()
-    for n in range(20):
+    for n in range(500):
         ends.channel.announce(Notice(Version(0, n), "key", 1, "sha", n))
         ends.channel.report(n, n)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < WAIT_S / 2
     assert ends.channel.handover_requests() == []
 
 

@@ -16,14 +16,13 @@ from tests.contracts.suites import name_of
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
 from tests.marks import long
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import modules
 from zmqrl.testing import orchestrator
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, HostsMaker
 
 pytestmark = pytest.mark.whole
-CHECK_S = 100.0
 HELD_BY_RUNS = (
     orchestrator.a_stop_command_ends_the_run,
     orchestrator.nothing_outlives_a_killed_launcher,
@@ -77,7 +76,7 @@ def ssh_hosts(lab: Lab, tmp_path: Path) -> RunCheck:
             argv, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             try:
-                out, _ = process.communicate(timeout=CHECK_S)
+                out, _ = process.communicate(timeout=RUN_S)
             finally:
                 process.kill()
         assert process.returncode == 0, out

@@ -16,7 +16,7 @@ from zmqrl.data_stores.store_token import sees_token, write_token
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version
 
-DEADLINE_S = 8.0
+DEADLINE_S = 15.0
 
 
 def main(folder: str) -> None:

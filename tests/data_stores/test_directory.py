@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import pytest
 
+from tests.clock import Clock
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
@@ -128,15 +128,17 @@ def test_a_replaced_file_is_read_again(files: tuple[DirectoryStore, Path]) -> No
     timer.join()
 
 
-@pytest.mark.timed
-def test_a_deleted_file_ends_at_the_deadline_with_its_cause(files: tuple[DirectoryStore, Path]) -> None:
+def test_a_deleted_file_ends_at_the_deadline_with_its_cause(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, path = files
     saved = store.save(Version(0, 0), WEIGHTS, {})
     (path / saved.key).unlink()
-    begun = time.monotonic()
+    clock = Clock()
+    monkeypatch.setattr(directory, "time", clock)
     with pytest.raises(StoreError, match="No such file"):
         store.read(saved.key, saved.nbytes, saved.sha256, 0.2)
-    assert 0.2 <= time.monotonic() - begun < 1.0
+    assert clock.now == pytest.approx(0.2)
 
 
 def test_a_key_cannot_leave_the_directory(files: tuple[DirectoryStore, Path]) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-WAIT_S = 30
 
 
 def doctor(folder: Path, text: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor import env_check
 from zmqrl.envs.seeded import SeededVectorEnv
 
 STEP_S = 0.05
-LIMIT_S = 20.0
 Clocks = Callable[[Callable[[], float], Callable[[], float]], None]
 
 
@@ -52,14 +52,14 @@ def test_a_walk_of_an_env_that_waits_in_its_steps_ends(monkeypatch: pytest.Monke
     monkeypatch.setattr(env_check, "_steps_per_s", lambda *_: 1.0)
     clocks(lambda: STEP_S * walked, lambda: 0.0)
     section = EnvSection(id="tests.doctor.odd_env:Env", max_episode_steps=100)
-    *_, facts = env_check.examine_env(section, "sync", 1, LIMIT_S)
+    *_, facts = env_check.examine_env(section, "sync", 1, WAIT_S)
     assert facts.repeats
     assert 145 <= walked <= 155
 
 
 def test_agents_are_examined_by_the_checker_of_pettingzoo() -> None:
     section = EnvSection(id="tests.envs.agent_envs:Walkers", num_envs=6, max_episode_steps=11)
-    *_, facts = env_check.examine_env(section, "sync", 1, LIMIT_S)
+    *_, facts = env_check.examine_env(section, "sync", 1, WAIT_S)
     assert (facts.stage, facts.error, facts.repeats, facts.checker) == ("done", None, True, "")
-    *_, facts = env_check.examine_env(replace(section, kwargs={"fault": "silent", "at": 9}), "sync", 1, LIMIT_S)
+    *_, facts = env_check.examine_env(replace(section, kwargs={"fault": "silent", "at": 9}), "sync", 1, WAIT_S)
     assert facts.checker or facts.error

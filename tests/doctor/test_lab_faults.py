@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
+from tests.waiting import WAIT_S
 
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PORT = 27100
-WAIT_S = 60
 GOOD, BUSY, UNKNOWN, CHANGED, BLOCKED, SHORT, SILENT, FORCED = range(8)
 """Which host of the lab has what."""
 NOBODY = 65534
@@ -133,7 +133,7 @@ def seen(lab: Lab) -> Doctor:
     assert good.network is not None
     good.network.run("nft", "-f", "-", text="\n".join([*rules, ""]))
     lab.hosts[SHORT].lose_full_packets()
-    (lab.hosts[SILENT].folder / "home" / ".bashrc").write_text("printf 'Password: '; exec sleep 100\n")
+    (lab.hosts[SILENT].folder / "home" / ".bashrc").write_text("printf 'Password: '; exec sleep 600\n")
     (good.folder / "home" / ".bashrc").write_text("printf 'quota: 80%% '\n")  # without an end of line
     lab.hosts[FORCED].kill_sshd()
     lab.hosts[FORCED].start_sshd({"ForceCommand": "echo no shell for you"})

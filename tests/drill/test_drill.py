@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.running import RUN_S
+from tests.waiting import WAIT_S, until
 from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole
 DRILL = (sys.executable, "-m", "zmqrl", "drill")
-START_S = 60.0
 
 
 KINDS = (
@@ -26,12 +26,11 @@ KINDS = (
 )
 
 
-@pytest.mark.timeout(430)
 def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     wanted = [part for kind in KINDS for part in ("--at-least", f"{kind}=1")]
     arguments = ["--for", "20s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
     done = subprocess.run(
-        [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=400, check=False
+        [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=2 * RUN_S, check=False
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report = json.loads((tmp_path / "d" / "drill.json").read_text())
@@ -44,14 +43,13 @@ def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_path: Path) -> None:
     can_mount = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True)
     if can_mount.returncode:
         pytest.skip(f"mounting is not allowed here: {can_mount.stderr.decode().strip()}")
     folder = tmp_path / "d"
     arguments = ["--for", "5s", "--faults", "2", "--only", "run:disk-full", "--small-disk", "--run-dir", str(folder)]
-    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=160, check=False)
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     report = json.loads((folder / "drill.json").read_text())
     assert [(o["run"], o["kind"], o["injected"]) for o in report["outcomes"]] == [("witness", "disk-full", True)] * 2
@@ -63,14 +61,14 @@ def test_a_disk_that_is_really_full_loses_nothing_and_is_gone_afterwards(tmp_pat
 @pytest.mark.long
 def test_a_drill_with_a_planted_defect_fails_and_names_it(tmp_path: Path) -> None:
     arguments = ["--for", "3s", "--only", "worker:pause", "--plant", "tear", "--run-dir", str(tmp_path / "d")]
-    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([*DRILL, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     assert "FAULT: outside check: " in done.stdout and "verdict: FAIL" in done.stdout
     assert json.loads((tmp_path / "d" / "drill.json").read_text())["plant"] == "tear"
 
 
 def test_the_scenarios_are_listed() -> None:
-    done = subprocess.run([*DRILL, "--list"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*DRILL, "--list"], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
 
 
@@ -83,9 +81,9 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         assert drill.poll() is None
         return all(list(folder.glob(f"{run}/checkpoints/v0-*")) for run in ("learning", "witness"))
 
-    until(both_began, "both runs", START_S)
+    until(both_began, "both runs", WAIT_S)
     os.kill(drill.pid, signal.SIGINT)
-    _, err = drill.communicate(timeout=START_S)
+    _, err = drill.communicate(timeout=WAIT_S)
     assert drill.returncode == 130
     assert "its runs were stopped" in err
 
@@ -139,5 +137,5 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("results")
     for folder, why in ((tmp_path, "not empty"), (tmp_path / "mine", "is a file, not a directory")):
         command = [*DRILL, "--run-dir", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 2 and why in done.stderr

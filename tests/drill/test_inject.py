@@ -12,13 +12,15 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from tests.waiting import WAIT_S, until
+from tests.yardstick import loop_s
 from zmqrl.drill.faults import SHARES, Action, Fault, Kind
 from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, end_attempt, signalled
 from zmqrl.drill.recovery import Snapshot
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.supervision.process_table import ProcessId, identify
 
-SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
+SLEEPER = (sys.executable, "-c", "import time; print(flush=True); time.sleep(600)")
 
 
 @pytest.fixture
@@ -44,24 +46,23 @@ def _state(process: ProcessId) -> str:
     return text[text.rindex(")") + 2]
 
 
-@pytest.mark.timed
-def test_several_processes_are_signalled_within_a_millisecond(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_several_processes_are_signalled_at_one_moment(sleepers: list[subprocess.Popen[bytes]]) -> None:
     """The least of several: the kernel may run another process between two signals."""
     spreads_s = [signalled(_ids(sleepers), signal.SIGCONT) for _ in range(20)]
-    assert min(s for s in spreads_s if s is not None) < 0.001
+    assert min(s for s in spreads_s if s is not None) < loop_s(), "in a loop of 1 ms"
     assert None not in spreads_s
 
 
 def test_several_processes_are_killed(sleepers: list[subprocess.Popen[bytes]]) -> None:
     spread_s = signalled(_ids(sleepers), signal.SIGKILL)
     assert spread_s is not None and spread_s > 0
-    assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
+    assert [process.wait(WAIT_S) for process in sleepers] == [-signal.SIGKILL] * 2
 
 
 def test_none_is_signalled_when_one_is_gone(sleepers: list[subprocess.Popen[bytes]]) -> None:
     victims = _ids(sleepers)
     sleepers[1].kill()
-    sleepers[1].wait(5)
+    sleepers[1].wait(WAIT_S)
     assert signalled(victims, signal.SIGKILL) is None
     assert sleepers[0].poll() is None
 
@@ -72,19 +73,11 @@ def test_a_pause_ends_for_those_that_are_left(sleepers: list[subprocess.Popen[by
     begin, end, _ = DEEDS[Action.PAUSE]
     assert begin(scene) is not None and end is not None
     for process in victims:
-        assert _eventually(process, "T")
+        until(lambda process=process: _state(process) == "T")
     sleepers[1].kill()
-    sleepers[1].wait(5)
+    sleepers[1].wait(WAIT_S)
     end(scene)
-    assert _eventually(victims[0], "S")
-
-
-def _eventually(process: ProcessId, state: str) -> bool:
-    for _ in range(500):
-        if _state(process) == state:
-            return True
-        signal.sigtimedwait([], 0.01)
-    return False
+    until(lambda: _state(victims[0]) == "S")
 
 
 def test_a_full_disk_limits_every_process_and_ends_for_every_one(
@@ -127,7 +120,7 @@ def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[b
     begin, end, _ = DEEDS[Action.KILL_AWAY]
     assert begin(scene) is not None and end is not None
     assert not store.exists()
-    assert [process.wait(5) for process in sleepers] == [-signal.SIGKILL] * 2
+    assert [process.wait(WAIT_S) for process in sleepers] == [-signal.SIGKILL] * 2
     end(scene)
     assert store.exists()
     assert begin(scene) is None, "the processes are gone"

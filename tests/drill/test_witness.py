@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.waiting import WAIT_S
 from zmqrl.drill.journal import Journal, journals
 from zmqrl.drill.witness import WitnessEnv, episode_steps, next_digest, rows_of, stepped_episodes
 from zmqrl.types import SegmentId, SegmentMeta, Version
@@ -67,7 +68,7 @@ def test_what_was_appended_is_there_after_a_kill(tmp_path: Path) -> None:
         "[journal.append(bytes([i]) * 6) for i in range(5)]\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=WAIT_S, check=False)
     assert done.returncode == -signal.SIGKILL
     later = Journal(tmp_path, "rows", 16)
     later.append(b"next")

@@ -13,7 +13,7 @@ from unittest.mock import call, create_autospec
 import numpy as np
 import pytest
 
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
@@ -103,7 +103,7 @@ class Process:
         self.process.stdin.close()
         rest = [json.loads(line) for line in self._events]
         self._events.close()
-        return self.process.wait(10), rest
+        return self.process.wait(WAIT_S), rest
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) 
         process.event()
         if way == "sigterm":
             process.process.send_signal(signal.SIGTERM)
-            assert process.process.wait(5) == 0
+            assert process.process.wait(WAIT_S) == 0
         assert process.end() == (0, [])
 
 

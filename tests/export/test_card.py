@@ -13,6 +13,7 @@ import pytest
 
 import zmqrl
 from tests.stored_runs import store_run
+from tests.waiting import WAIT_S
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.card import Form
 from zmqrl.export.write import export
@@ -35,7 +36,7 @@ def test_the_code_of_the_card_acts_without_zmqrl(preset: str, form: Form, tmp_pa
     assert code is not None
     script = ALONE.format(shape=env.observation.shape) + code[1] + "print(np.asarray(action).reshape(-1).tolist())"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path / "to", capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], cwd=tmp_path / "to", capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     expected = zmqrl.load_policy(run)(np.full(env.observation.shape, 0.1))

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .kernel import COMMAND_S, Network
+from tests.waiting import WAIT_S
+
+from .kernel import Network
 
 ROOT = Path(__file__).parents[2]
 """The repository: far Pythons import zmqrl from here."""
 INIT = str(Path(__file__).with_name("init.py"))
 SSHD = "/usr/sbin/sshd"
-START_S = 15.0
 HOME = pwd.getpwuid(os.getuid()).pw_dir
 PRIVATE = {"tmp": "/tmp", "run": "/run", "home": HOME}
 """Folders of the host's own. The home too: a shell's start-up files there may wait for a lock (pyenv's do)."""
@@ -55,7 +56,7 @@ class Host:
             (folder / inner).mkdir(parents=True)
         self.tmp.chmod(0o1777)
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / "host_key")]
-        subprocess.run(key, check=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
+        subprocess.run(key, check=True, timeout=WAIT_S, stdin=subprocess.DEVNULL)
 
     @property
     def known_hosts_name(self) -> str:
@@ -92,7 +93,7 @@ class Host:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         assert self._init.stdout is not None
-        if not select.select([self._init.stdout], [], [], START_S)[0]:
+        if not select.select([self._init.stdout], [], [], WAIT_S)[0]:
             raise RuntimeError(f"{self.name} did not start: {self.log()}")
         self._pid = int(self._init.stdout.readline() or self._fail("did not start"))
         self.start_sshd(sshd or {})
@@ -105,7 +106,7 @@ class Host:
         assert self._init is not None and self._init.stdin is not None
         self._init.stdin.write(json.dumps([SSHD, "-D", "-e", "-f", str(config)]).encode() + b"\n")
         self._init.stdin.flush()
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while not self._listens():
             if time.monotonic() > deadline or self._init.poll() is not None:
                 self._fail("has no sshd that listens")
@@ -117,11 +118,11 @@ class Host:
             with contextlib.suppress(OSError):
                 if os.path.basename(os.readlink(f"/proc/{process.pid}/exe")).startswith("sshd"):
                     os.kill(process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + WAIT_S
         while self._listens():
             assert time.monotonic() < deadline, "sshd outlived SIGKILL"
 
-    def run(self, *argv: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
         """Run a command on the host without ssh."""
         enter = ["nsenter", "-t", str(self._pid), "-m", "-n", "-u", "-p", "-i", "--"] if self.network else []
         return subprocess.run([*enter, *argv], capture_output=True, text=True, timeout=timeout_s)
@@ -166,10 +167,10 @@ class Host:
         with contextlib.suppress(BrokenPipeError):
             init.stdin.close()
         try:
-            init.wait(COMMAND_S)
+            init.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             init.kill()
-            init.wait(COMMAND_S)
+            init.wait(WAIT_S)
         init.stdout.close()
 
     def log(self) -> str:

@@ -10,8 +10,9 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
+from tests.waiting import WAIT_S
+
 CLONE_NEWNET = 0x40000000
-COMMAND_S = 10.0
 TOOLS = ("ip", "nft", "nsenter", "unshare")
 
 
@@ -26,7 +27,7 @@ class Network:
         made: list[int | OSError] = []
         thread = threading.Thread(target=lambda: made.append(_make()))
         thread.start()
-        thread.join(COMMAND_S)
+        thread.join(WAIT_S)
         if not made or isinstance(made[0], OSError):
             raise LabUnavailable(f"no network namespace can be made here: {made}")
         self.fd = made[0]
@@ -39,7 +40,7 @@ class Network:
 
     def run(self, *argv: str, text: str = "") -> str:
         """Run a command with this network; its output. AssertionError, with what it said, when it fails."""
-        done = subprocess.run(self.command(argv), input=text, text=True, capture_output=True, timeout=COMMAND_S)
+        done = subprocess.run(self.command(argv), input=text, text=True, capture_output=True, timeout=WAIT_S)
         assert done.returncode == 0, f"{argv}: exit code {done.returncode}: {done.stderr}"
         return done.stdout
 
@@ -70,9 +71,7 @@ def check() -> None:
         raise LabUnavailable("namespaces need root")
     trial = "mount -t tmpfs none /tmp && ip link add br0 type bridge"
     namespaces = ["--net", "--mount", "--pid", "--uts", "--ipc", "--fork"]
-    done = subprocess.run(
-        ["unshare", *namespaces, "sh", "-c", trial], capture_output=True, text=True, timeout=COMMAND_S
-    )
+    done = subprocess.run(["unshare", *namespaces, "sh", "-c", trial], capture_output=True, text=True, timeout=WAIT_S)
     if done.returncode:
         raise LabUnavailable(f"namespaces are refused here: {done.stderr.strip()}")
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.waiting import WAIT_S
+
 from . import kernel
 from .host import SSHD, Host
 from .kernel import LabUnavailable, Network
@@ -74,7 +76,7 @@ class Lab:
         (self.folder / "keys").mkdir(mode=0o700)
         self.identity = self.folder / "keys" / "id"
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "zmqrl lab", "-f", str(self.identity)]
-        subprocess.run(key, check=True, timeout=kernel.COMMAND_S)
+        subprocess.run(key, check=True, timeout=WAIT_S)
         self._switch = Switch() if self.isolated else None
         if self._switch:
             self._closing.callback(self._switch.close)

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.waiting import WAIT_S
+
 from .kernel import LabUnavailable, Network, check
 
 NEEDED = {
@@ -28,7 +30,6 @@ NEEDED = {
 }
 SERVER = "10.78.0.1"
 PLUGINS = "/usr/lib/x86_64-linux-gnu/ganesha"
-START_S = 20.0
 MOUNT = "/mnt/store"
 
 CONFIG = """
@@ -62,7 +63,7 @@ class NfsServer:
         self.place = Path(tempfile.mkdtemp(prefix="zmqrl-nfs-", dir="/var/tmp"))
         self.guest_library = self.place / "uml_xstate.so"
         source = Path(__file__).with_name("uml_xstate.c")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", self.guest_library, source], check=True, timeout=60)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", self.guest_library, source], check=True, timeout=WAIT_S)
         self.network = Network()
         self.network.ip(
             "link add br0 type bridge", "link set br0 up", "link set lo up", f"addr add {SERVER}/24 dev br0"
@@ -71,7 +72,7 @@ class NfsServer:
         config.write_text(CONFIG.format(server=SERVER, plugins=PLUGINS, path=folder))
         files = ["-f", str(config), "-L", str(self.place / "log"), "-p", str(self.place / "pid")]
         self._process = self._start(["ganesha.nfsd", "-F", *files])
-        until = time.monotonic() + START_S
+        until = time.monotonic() + WAIT_S
         while not self._answers():
             if time.monotonic() > until or self._process.poll() is not None:
                 self.close()
@@ -90,7 +91,7 @@ class NfsServer:
         """End it; its guests must have ended."""
         self.go_on()
         self._process.kill()
-        self._process.wait(START_S)
+        self._process.wait(WAIT_S)
         self.network.close()
         shutil.rmtree(self.place, ignore_errors=True)
 

@@ -25,17 +25,15 @@ from pathlib import Path
 import pytest
 
 from tests.running import environment
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 from .host import INIT
 from .kernel import LabUnavailable
 
 SERVERS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
-START_S = 15.0
 LOOK_EVERY_S = 0.1
 """A look starts one process or two, and has slurmctld answer."""
-COMMAND_S = 20.0
 JOB_SUBMIT = """
 function slurm_job_submit(job, partitions, user)
     if job.account ~= nil and job.account ~= "physics" then return slurm.ESLURM_INVALID_ACCOUNT end
@@ -86,7 +84,7 @@ class Slurm:
 
     def run(self, *command: str, code: int | None = 0) -> str:
         """Output of a command of Slurm; `code`: how it has to end, None: in any way."""
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=COMMAND_S)
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=WAIT_S)
         assert code is None or done.returncode == code, (command, done)
         return done.stdout
 
@@ -94,7 +92,7 @@ class Slurm:
     def occupied(self, node: str) -> Iterator[None]:
         """All CPUs of a node are in use, by a job `sleep`."""
         with subprocess.Popen(
-            ["srun", "--quiet", f"-w{node}", f"-c{CPUS}", "sleep", "100"],
+            ["srun", "--quiet", f"-w{node}", f"-c{CPUS}", "sleep", "600"],
             env=self.environment(),
             stderr=subprocess.DEVNULL,
         ) as blocker:
@@ -114,7 +112,7 @@ class Slurm:
         until(
             lambda: self.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "PENDING",
             self.log,
-            START_S,
+            WAIT_S,
             LOOK_EVERY_S,
         )
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds")
@@ -126,7 +124,7 @@ class Slurm:
 
     def await_idle(self) -> None:
         """Until every job and step has ended, and the processes that held them."""
-        until(lambda: not self.jobs() and not self._holders(), self.log, START_S, LOOK_EVERY_S)
+        until(lambda: not self.jobs() and not self._holders(), self.log, WAIT_S, LOOK_EVERY_S)
 
     def _holders(self) -> list[str]:
         """What slurmd has started."""
@@ -144,10 +142,10 @@ class Slurm:
         with contextlib.suppress(BrokenPipeError):
             self._init.stdin.close()
         try:
-            self._init.wait(COMMAND_S)
+            self._init.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             self._init.kill()
-            self._init.wait(COMMAND_S)
+            self._init.wait(WAIT_S)
         assert self._init.stdout is not None
         self._init.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -190,11 +188,11 @@ class Slurm:
             **{f"{name}": folder / "munge" / name for name in ("socket", "pid-file", "seed-file")},
         }
         self._serve("munged", "--foreground", "--force", *(f"--{name}={path}" for name, path in munge.items()))
-        until((folder / "munge" / "socket").exists, self.log, START_S)
+        until((folder / "munge" / "socket").exists, self.log, WAIT_S)
         self._serve("slurmctld", "-D", "-f", str(folder / "slurm.conf"))
         for node in self.nodes:
             self._serve("slurmd", "-D", "-f", str(folder / "slurm.conf"), "-N", node)
-        until(self._is_up, self.log, START_S, LOOK_EVERY_S)
+        until(self._is_up, self.log, WAIT_S, LOOK_EVERY_S)
 
     def _is_up(self) -> bool:
         return self.run("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D", code=None).strip() == str(

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .kernel import COMMAND_S, Network
+from tests.waiting import WAIT_S
+
+from .kernel import Network
 
 WIRE = str(Path(__file__).with_name("wire.py"))
 TABLE = "add table bridge lab; add chain bridge lab forward { type filter hook forward priority 0; }"
@@ -58,7 +60,7 @@ class Switch:
         self._wires[port] = wire
         assert wire.stdout is not None
         if wire.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"the wire before port {port} ended with {wire.wait(COMMAND_S)}")
+            raise RuntimeError(f"the wire before port {port} ended with {wire.wait(WAIT_S)}")
         self._network.ip(
             f"link add w{port} type bridge",
             f"link set w{port} up",
@@ -84,5 +86,5 @@ class Switch:
 def _end(wire: subprocess.Popen[bytes]) -> None:
     assert wire.stdin is not None and wire.stdout is not None
     wire.stdin.close()
-    wire.wait(COMMAND_S)
+    wire.wait(WAIT_S)
     wire.stdout.close()

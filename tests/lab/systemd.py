@@ -13,10 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.waiting import WAIT_S
+
 from .kernel import LabUnavailable
 
 SYSTEMD = Path("/lib/systemd/systemd")
-START_S = 20.0
 PRIVATE = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
 BOOT = f"""
 mount -t tmpfs run /run && mount -t cgroup2 cgroup2 /sys/fs/cgroup || exit 1
@@ -43,26 +44,26 @@ def own_systemd() -> Iterator[list[str]]:
         yield _prefix(process)
     finally:
         process.kill()
-        process.wait(START_S)
+        process.wait(WAIT_S)
         _remove(group)
 
 
 def _prefix(process: subprocess.Popen[bytes]) -> list[str]:
-    until = time.monotonic() + START_S
+    until = time.monotonic() + WAIT_S
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError):
             for pid in children.read_text(encoding="ascii").split():
                 prefix = ["nsenter", "-t", pid, *(f"-{kind}" for kind in "mpuinC")]
                 trial = [*prefix, "systemd-run", "--scope", "--quiet", "true"]
-                if subprocess.run(trial, capture_output=True, timeout=START_S).returncode == 0:
+                if subprocess.run(trial, capture_output=True, timeout=WAIT_S).returncode == 0:
                     return prefix
         time.sleep(0.1)
     raise LabUnavailable(f"systemd cannot be process 1 here: exit code {process.poll()}")
 
 
 def _remove(group: Path) -> None:
-    until = time.monotonic() + START_S
+    until = time.monotonic() + WAIT_S
     while group.exists() and time.monotonic() < until:
         for folder in sorted((path for path in (group, *group.rglob("*")) if path.is_dir()), reverse=True):
             with contextlib.suppress(OSError):  # its last process is still ending

@@ -14,15 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Host, Lab, Process, lab_or_skip
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, HostSection, SshSection
 from zmqrl.launch.run_directory import stored_config
 
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]
 DOOMED, OTHER = "walker-6a2b", "walker-6a2c"
-START_S = 20.0
-DOWN_S = 60.0
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def leave(host: Host, run_id: str, role: str, index: int, stopped: bool = False)
     argv = f"{sys.executable} -m zmqrl.entry zmqrl.{role} {run_id} {index}"
     started = host.run("sh", "-c", f"(sleep 600 | PYTHONPATH={ROOT} {argv}) >/dev/null 2>&1 & echo begun")
     assert started.stdout == "begun\n", started.stderr
-    found = until(lambda: held(host, run_id), "the process", START_S)
+    found = until(lambda: held(host, run_id), "the process", WAIT_S)
     if stopped:
         for process in found:
             os.kill(process.pid, signal.SIGSTOP)
@@ -63,7 +61,7 @@ def down(lab: Lab, directory: Path, *arguments: str) -> tuple[int, list[str], st
     command = [sys.executable, "-m", "zmqrl", "down", str(directory), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with lab.run_here(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        out, err = process.communicate(timeout=DOWN_S)
+        out, err = process.communicate(timeout=WAIT_S)
     return process.returncode, out.splitlines(), err
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.marks import at_once
 from tests.system.command_runs import summary, zmqrl
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.web_server import WebServer
 from zmqrl.launch.end_notices import LAUNCHER_LOG, execute, post
 
@@ -34,7 +34,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(command: str, run_dir: Path, limit_s: float = 10.0, interrupted: bool = False) -> str | None:
+def run(command: str, run_dir: Path, limit_s: float = WAIT_S, interrupted: bool = False) -> str | None:
     return execute(command, FACTS, run_dir, limit_s, lambda: interrupted)
 
 
@@ -50,23 +50,22 @@ def test_a_failure_is_reported(run_dir: Path, command: str, cause: str) -> None:
     assert problem is not None and cause in problem and LAUNCHER_LOG in problem
 
 
+@at_once
 @pytest.mark.parametrize(("command", "interrupted"), [
     ("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done", False),
-    ("sleep 60 & echo $! > pid", False),
-    ("echo $$ > pid; sleep 60", True),
+    ("sleep 600 & echo $! > pid", False),
+    ("echo $$ > pid; sleep 600", True),
 ], ids=["ignores SIGTERM", "left in the background", "interrupted"])  # fmt: skip
 def test_what_outlives_the_limit_is_ended_with_its_group(run_dir: Path, command: str, interrupted: bool) -> None:
-    begun = time.monotonic()
-    problem = run(f"cd '{run_dir}'; {command}", run_dir, 60.0 if interrupted else 0.5, interrupted)
+    problem = run(f"cd '{run_dir}'; {command}", run_dir, 3600.0 if interrupted else 0.5, interrupted)
     assert problem is not None and ("interrupted" if interrupted else "limits.on_end_s (0.5 s)") in problem
-    assert time.monotonic() - begun < 30.0
     if (run_dir / "pid").exists() and (pid := (run_dir / "pid").read_text().strip()):
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
 
 
 def test_what_the_command_detaches_is_left_alone(run_dir: Path) -> None:
-    assert run(f"setsid sleep 60 & echo $! > '{run_dir}/pid'", run_dir) is None
+    assert run(f"setsid sleep 600 & echo $! > '{run_dir}/pid'", run_dir) is None
     pid = int((run_dir / "pid").read_text())
     until(lambda: os.getsid(pid) == pid)
     os.kill(pid, signal.SIGKILL)
@@ -83,7 +82,7 @@ def test_without_a_standard_output_it_is_executed(run_dir: Path, monkeypatch: py
     assert (run_dir / "logs" / LAUNCHER_LOG).read_text() == "x\n"
 
 
-def send(webhook: str, limit_s: float = 20.0, interrupted: bool = False) -> str | None:
+def send(webhook: str, limit_s: float = WAIT_S, interrupted: bool = False) -> str | None:
     return post(webhook, FACTS, limit_s, lambda: interrupted)
 
 
@@ -110,13 +109,11 @@ def test_an_answer_decides_about_another_attempt(
     assert found == (None if problem is None else f"webhook: {server.url}: {problem}")
 
 
+@at_once
 def test_a_server_that_does_not_answer_is_waited_for_within_the_limit() -> None:
-    begun = time.monotonic()
     with WebServer(hold=True) as server:
         problem = send(f"{server.url}/{SECRET}", 0.5)
-        taken_s = time.monotonic() - begun
     assert problem == f"webhook: {server.url}: no answer within limits.on_end_s (0.5 s)"
-    assert taken_s < 10.0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +144,7 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
         log = run_dir / "logs" / LAUNCHER_LOG
         try:
             out += zmqrl("stop", run_dir, at=tmp_path)
-            until(lambda: "on_end: " in log.read_text(), "the command to end", 60.0)
+            until(lambda: "on_end: " in log.read_text(), "the command to end")
         except BaseException:
             zmqrl("down", run_dir, at=tmp_path)
             raise
@@ -171,13 +168,13 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
 @pytest.mark.whole
 @pytest.mark.parametrize(("setting", "code", "status"), [
     ("limits.start_s=0.0001", 1, "failed"),
-    ("run.max_wall_s=4", 0, "done"),
+    ("run.total_env_steps=100", 0, "done"),
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(tmp_path: Path, setting: str, code: int, status: str) -> None:
-    sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=0.5", *IDLE)
-    sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 60')
+    sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=2", *IDLE)
+    sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 600')
     flags = [word for pair in sets for word in ("--set", pair)]
     out = zmqrl("train", "cartpole-ppo", "--plain", "--run-dir", "run", *flags, at=tmp_path, code=code)
     assert (tmp_path / "end").read_text() == f"{status} {code}\n"
-    assert "on_end: not over within limits.on_end_s (0.5 s)" in out
+    assert "on_end: not over within limits.on_end_s (2 s)" in out
     assert f"webhook: {NO_PORT}: " in out and SECRET not in out

@@ -16,7 +16,8 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from tests.running import Run
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
+from tests.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
@@ -29,13 +30,12 @@ from zmqrl.types import ColumnSpec
 
 pytestmark = pytest.mark.whole
 
-START_S, END_S = 60.0, 5.0
+END_S = 5.0
+"""Within which docs and messages promise that nothing is left."""
 
 
 class StandInRun(Run):
     """A launcher over stand-ins."""
-
-    run_s = START_S
 
     def __init__(
         self, run_dir: Path, *behaviour: str, mode: str = "sync", detach: bool = False, workers: int = 1
@@ -49,7 +49,7 @@ class StandInRun(Run):
 
         A stand-in worker steps without a version of the learner, and the run counts as running from then on.
         """
-        until(self._is_running, "the run", START_S)
+        until(self._is_running, "the run", WAIT_S)
         return descendants(self.process.pid)
 
     def _is_running(self) -> bool:
@@ -156,16 +156,16 @@ def test_second_sigint_kills(run_dir: Path, started: list[Run]) -> None:
 
 
 def test_after_a_kill_an_interrupt_ends_the_wait_for_on_end(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 60")
+    run = StandInRun(run_dir, "worker=deaf", "grace_s=30", f"on_end=touch {run_dir}/told; exec sleep 600")
     started.append(run)
     run.ready()
     run.process.send_signal(signal.SIGINT)
     time.sleep(1.5)
     run.process.send_signal(signal.SIGINT)
-    until((run_dir / "told").exists, "on_end", START_S)
+    until((run_dir / "told").exists, "on_end", WAIT_S)
     time.sleep(1.5)
     run.process.send_signal(signal.SIGINT)
-    assert run.process.wait(20.0) == 130
+    assert run.process.wait(WAIT_S) == 130
     assert "on_end: interrupted" in run.end()[2]
 
 
@@ -202,11 +202,11 @@ def test_failing_learner_ends_the_run(run_dir: Path, started: list[Run]) -> None
 
 @pytest.mark.timed
 def test_a_slow_evaluator_delays_the_end_by_its_limit_only(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "evaluator=slow", "train_s=0.3")
+    run = StandInRun(run_dir, "evaluator=slow", "train_s=0.3", "grace_s=60")
     started.append(run)
-    code, out, _ = run.end()
+    with within(6.0):
+        code, out, _ = run.end()
     assert code == 0
-    assert run.summary()["wall_s"] < 6.0
     assert "evaluator.final_limit_s: " in out and "the checkpoints are complete" in out
     assert "killed" not in out
 
@@ -217,8 +217,9 @@ def test_killed_launcher_takes_everything_with_it(run_dir: Path, started: list[R
     started.append(run)
     processes = run.ready()
     assert len(processes) == 5
-    run.process.kill()
-    assert not await_gone(processes, END_S)
+    with within(END_S):
+        run.process.kill()
+        assert not await_gone(processes, WAIT_S)
 
 
 @pytest.mark.timed
@@ -226,8 +227,9 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     run = StandInRun(run_dir, "worker=deaf")
     started.append(run)
     processes = run.ready()
-    os.kill(processes[0].pid, signal.SIGKILL)
-    assert not await_gone(processes, END_S)
+    with within(END_S):
+        os.kill(processes[0].pid, signal.SIGKILL)
+        assert not await_gone(processes, WAIT_S)
     assert run.end()[0] == 1
     summary = run.summary()
     assert summary["status"] == "failed"
@@ -239,12 +241,13 @@ def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: l
     run = StandInRun(run_dir, detach=True)
     started.append(run)
     run.process.stdout.readline()  # type: ignore[union-attr]
-    assert run.process.wait(START_S) == 0
+    assert run.process.wait(WAIT_S) == 0
     info = json.loads((run_dir / "run.json").read_text())
     launcher = ProcessId(info["pid"], info["start_time"])
     assert is_alive(launcher)
-    os.kill(launcher.pid, signal.SIGUSR1)
-    assert not await_gone([launcher], END_S)
+    with within(END_S):
+        os.kill(launcher.pid, signal.SIGUSR1)
+        assert not await_gone([launcher], WAIT_S)
     assert run.summary()["status"] == "stopped"
 
 
@@ -254,7 +257,7 @@ def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, st
     """The command ends before READY, by SIGKILL or with its terminal."""
     run = StandInRun(run_dir, detach=True)
     started.append(run)
-    until((run_dir / "run.json").exists, "the run", START_S)
+    until((run_dir / "run.json").exists, "the run", WAIT_S)
     run.process.send_signal(signal.SIGHUP if closed else signal.SIGKILL)
     if closed:
         for stream in (run.process.stdout, run.process.stderr):
@@ -263,22 +266,22 @@ def test_a_detached_run_outlives_the_command_that_waits_for_it(run_dir: Path, st
     info = json.loads((run_dir / "run.json").read_text())
     launcher = ProcessId(info["pid"], info["start_time"])
     phases, summary = ("running", "ended"), run_dir / "summary.json"
-    until(lambda: run.status().get("phase") in phases or summary.exists(), "the run", START_S)
+    until(lambda: run.status().get("phase") in phases or summary.exists(), "the run", WAIT_S)
     assert is_alive(launcher), run.summary()
-    os.kill(launcher.pid, signal.SIGUSR1)
-    assert not await_gone([launcher], END_S)
+    with within(END_S):
+        os.kill(launcher.pid, signal.SIGUSR1)
+        assert not await_gone([launcher], WAIT_S)
     assert run.summary()["status"] == "stopped"
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_waits_for_a_detached_run_ends_it(run_dir: Path, started: list[Run], number: int) -> None:
     run = StandInRun(run_dir, "worker=silent", detach=True)
     started.append(run)
-    until(lambda: run.status().get("phase") is not None, "the run", START_S)
+    until(lambda: run.status().get("phase") is not None, "the run", WAIT_S)
     info = json.loads((run_dir / "run.json").read_text())
     run.process.send_signal(number)
-    assert run.process.wait(START_S) == 130
+    assert run.process.wait(WAIT_S) == 130
     assert not await_gone([ProcessId(info["pid"], info["start_time"])], 0.0)
     assert run.summary()["status"] == "interrupted"
     assert run.process.stdout is not None
@@ -291,7 +294,7 @@ def test_a_terminal_that_closes_does_not_end_the_run(run_dir: Path, started: lis
     for stream in (run.process.stdout, run.process.stderr):
         assert stream is not None
         stream.close()
-    assert run.process.wait(START_S) == 0
+    assert run.process.wait(WAIT_S) == 0
     assert run.summary()["status"] == "done"
 
 
@@ -308,24 +311,22 @@ def test_a_directory_in_use_is_refused(run_dir: Path, started: list[Run]) -> Non
     assert run.end()[0] == 0
 
 
-@pytest.mark.timed
 def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
-    run = StandInRun(run_dir, "worker=silent", "start_s=2.0")
+    run = StandInRun(run_dir, "worker=silent", "start_s=5")
     started.append(run)
     assert run.end()[0] == 4
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == ("failed", 4)
-    assert "limits.start_s (2 s)" in summary["error"]
+    assert "limits.start_s (5 s)" in summary["error"]
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(("mode", "detach"), [("sync", False), ("sync", True), ("single", False)])
 def test_a_learner_that_is_not_built_in_time(run_dir: Path, started: list[Run], mode: str, detach: bool) -> None:
     """Its workers step with version 0, which is published before it is built."""
-    run = StandInRun(run_dir, "learner=silent", "start_s=2.0", mode=mode, detach=detach)
+    run = StandInRun(run_dir, "learner=silent", "start_s=5", mode=mode, detach=detach)
     started.append(run)
     assert run.end()[0] == 4
-    assert run.summary()["error"].startswith("the learner was not ready within limits.start_s (2 s); see its log")
+    assert run.summary()["error"].startswith("the learner was not ready within limits.start_s (5 s); see its log")
 
 
 def test_an_agent_of_this_machine_that_starts_too_late_is_reported_without_a_login_shell(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ def test_leases_are_renewed_every_second_until_the_end(monkeypatch: pytest.Monke
     leases.end()
     leases = LeaseRenewal(orchestrator, 60.0)
     leases.start()
-    until(lambda: len(orchestrator.sent) > 2, "leases", 10.0)
+    until(lambda: len(orchestrator.sent) > 2, "leases")
     leases.end()
     sent = list(orchestrator.sent)
     assert set(sent) == {(None, Lease())}
@@ -81,7 +82,7 @@ def test_an_error_of_the_orchestrator_is_reported_once_and_ends_no_lease(monkeyp
         problems.append(leases.confirm(time.monotonic()))
         return len(orchestrator.sent) > 6
 
-    until(more_leases, "leases", 10.0)
+    until(more_leases, "leases")
     leases.end()
     (problem,) = filter(None, problems)
     assert problem.cause == "the leases of the hosts cannot be sent: KeyError: 'gpu1'"
@@ -116,7 +117,9 @@ def test_a_file_server_that_is_away_for_longer_than_the_lease_ends_no_run(
     monkeypatch.setattr("zmqrl.launch.lease_renewal.BLOCKED_S", 2.0)
     code, summary = ended(tmp_path, monkeypatch, 2 * LEASE_S, wait_s=60.0)
     assert (code, summary["status"], summary["error"]) == (0, "done", None)
-    assert "it did not continue for 4 s" in str(json.loads((tmp_path / "run" / "status.json").read_text())["problems"])
+    problems = str(json.loads((tmp_path / "run" / "status.json").read_text())["problems"])
+    found = re.search(r"it did not continue for (\d+) s", problems)
+    assert found is not None and int(found[1]) >= 2 * LEASE_S
 
 
 @pytest.mark.whole

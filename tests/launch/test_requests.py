@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, send_request
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 
-WAIT_S = 20.0
 ASK = """
 import sys
 from pathlib import Path

@@ -18,9 +18,9 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
 from zmqrl.launch.initial_weights import initial_weights_of
-from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.policies import exported_of
 from zmqrl.launch.trained_env import (
     KEY,

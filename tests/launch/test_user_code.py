@@ -171,11 +171,11 @@ def test_a_git_that_hangs_or_is_missing_leaves_its_part_out(
     monkeypatch.setenv("PATH", str(fake.parent), prepend=None)
     missing = only().repository
     assert missing.commit is None and missing.error is not None and "No such file" in missing.error
-    fake.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    fake.write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     fake.chmod(0o755)
     hanging = only().repository
     assert (hanging.commit, hanging.error) == (None, "git rev-parse: no answer within 0.5 s")
-    fake.write_text(f'#!/bin/sh\ncase "$*" in *diff*) exec /bin/sleep 60;; esac\nexec {real} "$@"\n')
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *diff*) exec /bin/sleep 600;; esac\nexec {real} "$@"\n')
     (repository / "new.py").write_text("")
     slow = only().repository
     assert (slow.diff, slow.error) == (None, "git diff: no answer within 0.5 s")

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 LINES = """
 import logging, sys
 from zmqrl.logs.process_log import log_to_stderr
@@ -26,7 +28,7 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (\w+) zmqrl\.agent\.host_agen
 )
 def test_levels(level: str, shown: list[str]) -> None:
     command = [sys.executable, "-c", LINES, level]
-    lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stderr.splitlines()
     found = [match.groups() for line in lines if (match := LINE.fullmatch(line))]
     assert found == [(name.upper(), name) for name in shown]
     assert len(lines) == len(found)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.memory_backends.event_pipe import EventPipe
-from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Listen
 from zmqrl.config.sections import SegmentTransportSection

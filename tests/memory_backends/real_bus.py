@@ -17,8 +17,6 @@ from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.wire.agent_link import AgentLink
 
-WAIT_S = 10.0
-
 
 class RealBus:
     """Closed by `close`, which ends every process that was started here."""

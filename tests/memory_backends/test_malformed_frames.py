@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
+from tests.waiting import WAIT_S
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
 from zmqrl.memory_backends._learner_channel import ZmqChannel
@@ -23,7 +24,6 @@ from zmqrl.messages.frames import pack, pack_descriptors, unpack
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
 
-WAIT_S = 5.0
 ASSIGNMENTS: dict[str, Any] = {
     "spawn": 0,
     "broker": 1,

@@ -12,9 +12,9 @@ import msgpack
 import pytest
 import zmq
 
-from tests.memory_backends.real_bus import WAIT_S, RealBus
+from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.memory_backends.base import Handover, SegmentSource
 from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport

@@ -7,6 +7,7 @@ from pathlib import Path
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from tests.waiting import WAIT_S
 from zmqrl.metrics.recorder import TensorBoardLog
 
 WRITE = """
@@ -37,4 +38,4 @@ def test_the_bytes_are_those_of_tensorboards_own_writer(tmp_path: Path) -> None:
 
 
 def test_little_is_imported(tmp_path: Path) -> None:
-    assert subprocess.run([sys.executable, "-c", WRITE, str(tmp_path)], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", WRITE, str(tmp_path)], timeout=WAIT_S).returncode == 0

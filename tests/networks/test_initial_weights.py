@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 
+from tests.waiting import WAIT_S
 from zmqrl.networks.drawing import orthogonal
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -62,4 +63,4 @@ def test_needs_no_torch() -> None:
     code = (
         "import sys, zmqrl.networks.initial, zmqrl.algorithms.ppo, zmqrl.algorithms.dqn; print('torch' in sys.modules)"
     )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).strip() == "False"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=WAIT_S).strip() == "False"

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.contracts.suites import name_of
+from tests.waiting import WAIT_S
 from zmqrl.acting.layers import make_layers
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
@@ -210,7 +211,7 @@ def test_kinds_import_no_torch() -> None:
         "from zmqrl.networks.kinds.base import known_kinds, layer_kind\n"
         "assert all(map(layer_kind, known_kinds())) and 'torch' not in sys.modules"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
 
 
 class Wrong(LayerKind):

@@ -13,7 +13,7 @@ from unittest.mock import call, create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.launch.host_links import boots
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import (
@@ -33,7 +33,6 @@ from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
 
-WAIT_S = 15.0
 BAD = [
     "{",
     '{"event": "process", "role": "learner", "index": 0, "report": {"event": "metrics"}}',
@@ -165,5 +164,5 @@ def test_an_agent_that_takes_no_command_costs_no_other_its_lease() -> None:
 def test_calls_side_by_side_are_made_one_by_one_when_the_interpreter_exits() -> None:
     code = "import atexit\nfrom zmqrl.orchestrators.agent_pool import in_parallel\n"
     code += "atexit.register(lambda: print(in_parallel([lambda: 1, lambda: 2])))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert (done.stdout, done.stderr) == ("[1, 2]\n", "")

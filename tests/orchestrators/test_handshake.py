@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.orchestrators.handshake import SENTINEL, physical_cores
-
-WAIT_S = 10.0
 
 
 def test_an_agent_says_it_before_it_reads_anything() -> None:

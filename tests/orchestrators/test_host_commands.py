@@ -16,7 +16,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.lab.kernel import LabUnavailable
 from tests.lab.systemd import own_systemd
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, LimitsSection
@@ -73,7 +73,7 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     yield begin
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(WAIT_S)
         for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None
             stream.close()
@@ -91,7 +91,7 @@ def test_a_script_arrives_whole_through_every_login_shell(shell: str, text: str)
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = "printf '[%s]' " + "'" + text.replace("'", "'\\''") + "'"
-    done = subprocess.run([shell, "-c", for_login_shell(script)], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([shell, "-c", for_login_shell(script)], capture_output=True, text=True, timeout=WAIT_S)
     assert (done.stdout, done.returncode) == (f"[{text}]", 0), done.stderr
 
 
@@ -117,7 +117,7 @@ def test_a_prologue_that_fails_is_quoted_and_leaves_nothing(
     assert fault.cause.startswith(f"hosts.h0.prologue failed with exit code {code}: `{prologue}`; ")
     assert shows in fault.cause and "banner" not in fault.cause
     assert ("modules.sh" in fault.fix) == (code == 127)
-    report = subprocess.run(["sh", "-c", reaper_command(section, RUN, "h0", 0.0)], capture_output=True, timeout=60)
+    report = subprocess.run(["sh", "-c", reaper_command(section, RUN, "h0", 0.0)], capture_output=True, timeout=WAIT_S)
     assert report_in(report.stdout) is not None, "the reaper works without its prologue"
 
 
@@ -141,7 +141,7 @@ def test_a_prologue_reads_nothing_prints_to_stderr_and_sets_what_python_sees(
         assert {"NOTE=deep\\sea!", "OTHER=x y"} <= set(environment)
         assert pid == process.pid, "every step executes the next"
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait(WAIT_S) == 1
 
 
 def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
@@ -152,8 +152,8 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
     inner = int(until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()))
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(10) != 0
-    until(lambda: not Path(f"/proc/{inner}").exists(), "what it has started to end", 5.0)
+    assert process.wait(WAIT_S) != 0
+    until(lambda: not Path(f"/proc/{inner}").exists(), "what it has started to end")
     assert process.stderr is not None
     hanging = unended_prologue("h0", section, process.stderr.read())
     assert hanging is not None and hanging.endswith("sleep 300`; it printed: waits")
@@ -161,17 +161,17 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
 
 def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: Path) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=0.8)))
+    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=3.0)))
     section = replace(section, prologue="echo waits for a licence; sleep 300")
     log = tmp_path / "log"
     log.write_text("zmqrl: prologue begins\nof an earlier agent\n")
     agent = ReapedAgent(Boot("agent", 0, 0, "h0", plan), lambda *_: None, PipedShell("h0"), section, log)
     try:
-        failure = until(agent.overdue, "the end of the wait", 10.0)
+        failure = until(agent.overdue, "the end of the wait")
     finally:
         ended = agent.end()
     assert failure.cause == (
-        "no handshake of the host agent within limits.start_s (0.8 s); hosts.h0.prologue has not ended: "
+        "no handshake of the host agent within limits.start_s (3 s); hosts.h0.prologue has not ended: "
         "`echo waits for a licence; sleep 300`; it printed: waits for a licence"
     )
     assert ended == Ended()
@@ -205,7 +205,7 @@ def test_the_reaper_works_outside_of_a_wrap(section: HostSection, tmp_path: Path
     done = {}
     for python in (sys.executable, str(of_the_image)):
         command = reaper_command(replace(section, wrap=wrap, python=python), NO_RUN, "h0", 0.0)
-        done[python] = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60)
+        done[python] = subprocess.run(["sh", "-c", command], capture_output=True, timeout=WAIT_S)
     assert report_in(done[sys.executable].stdout) == Reaped()
     within = done[str(of_the_image)]
     if NAMESPACE not in wrap:
@@ -226,7 +226,7 @@ def test_a_scope_of_a_stand_in_for_systemd_run_holds_the_agent_itself(
         assert process.stdout is not None and process.stdin is not None
         assert json.loads(process.stdout.readline().removeprefix(SENTINEL))["pid"] == process.pid
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait(WAIT_S) == 1
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def beside_systemd() -> Iterator[list[str]]:
 def test_a_scope_of_systemd_run_holds_the_agent_itself(section: HostSection, beside_systemd: list[str]) -> None:
     scope = "systemd-run --scope --quiet -p MemoryMax=8G"
     command = f"echo $$; {handshake_command(replace(section, wrap=scope), 'h0')}"
-    done = subprocess.run([*beside_systemd, "sh", "-c", command], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([*beside_systemd, "sh", "-c", command], capture_output=True, text=True, timeout=WAIT_S)
     pid, shaken = done.stdout.splitlines()
     assert json.loads(shaken.removeprefix(SENTINEL))["pid"] == int(pid), done.stderr
 
@@ -257,12 +257,12 @@ def test_a_work_directory_may_be_the_home(tmp_path: Path, workdir: str, below: s
     (tmp_path / "python").chmod(0o755)
     command = agent_command(HostSection(python="~/python", workdir=workdir), NO_RUN, "h0")
     environment = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert Path(done.stdout.strip()) == tmp_path / below, done.stderr
     assert not (tmp_path / "~").exists()
 
 
 def test_the_home_is_expanded_in_a_wrap_and_nothing_else(section: HostSection) -> None:
     there = replace(section, wrap='echo ~/image.sif $HOME "a b"')
-    done = subprocess.run(["sh", "-c", handshake_command(there, "h0")], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", handshake_command(there, "h0")], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.startswith(f"{Path.home()}/image.sif $HOME a b env ZMQRL_HOST=h0@pid:[")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
@@ -22,7 +23,6 @@ from zmqrl.orchestrators.agent_pool import Ended, PipedAgent
 from zmqrl.orchestrators.piped import PipedProcess
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 
-END_S = 10.0
 MISSES_SIGTERM = """
 import signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -36,7 +36,7 @@ def test_a_command_that_misses_sigterm_ends_with_its_stdin(tmp_path: Path) -> No
     try:
         assert next(iter(process.lines())) == "begins"
         process.terminate()
-        assert process.exit_status(END_S) == 0
+        assert process.exit_status(WAIT_S) == 0
         process.terminate()
     finally:
         process.close()
@@ -91,5 +91,5 @@ def test_a_process_without_a_thread_for_its_stdin_is_ended(tmp_path: Path, monke
     monkeypatch.setattr(subprocess, "Popen", Popen)
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="new thread"):
-        PipedProcess("guest1", ["sleep", "60"], tmp_path / "log")
+        PipedProcess("guest1", ["sleep", "600"], tmp_path / "log")
     assert [process.returncode for process in started] == [-9]

@@ -134,7 +134,7 @@ def test_an_end_without_an_answer_of_slurm_is_unreachable_and_reaps_the_node_tha
     """The commands of Slurm are stand-ins: squeue hangs, and srun runs its command here."""
     log, python = tmp_path / "srun.log", tmp_path / "python"
     run = f'#!/bin/sh\necho "$@" >> {log}\nwhile [ "$1" != sh ]; do shift; done\nSLURMD_NODENAME=n7 exec "$@"\n'
-    commands = {"sinfo": "#!/bin/sh\necho n7\n", "squeue": "#!/bin/sh\nexec sleep 60\n", "srun": run}
+    commands = {"sinfo": "#!/bin/sh\necho n7\n", "squeue": "#!/bin/sh\nexec sleep 600\n", "srun": run}
     for name, text in commands.items():
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)

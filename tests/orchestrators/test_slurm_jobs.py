@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.lab.slurm import CPUS, Slurm, slurm_or_skip
+from tests.marks import at_once
 from tests.system.slurm_runs import configuration
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.checked import resolve_auto_workers
@@ -29,8 +30,6 @@ from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, 
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
 
 pytestmark = pytest.mark.whole
-GONE_S = 5.0
-UNDEPLOY_S = 8.0
 CLUSTER = "from tests.lab.slurm import Slurm; import sys; s = Slurm(1); print(s.folder, flush=True); sys.stdin.read()"
 
 
@@ -168,7 +167,7 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
 ) -> None:
     plan = plan_of(tmp_path)
     mine, other = (name_of(run_id, "n1") for run_id in (plan.run_id, "another"))
-    jobs = [subprocess.Popen(["srun", "-J", name, "sleep", "100"], stderr=subprocess.DEVNULL) for name in (mine, other)]
+    jobs = [subprocess.Popen(["srun", "-J", name, "sleep", "600"], stderr=subprocess.DEVNULL) for name in (mine, other)]
     try:
         until(lambda: len(here.run("squeue", "-h", "-t", "RUNNING").splitlines()) == 2, here.jobs)
         (job,) = here.run("squeue", "-h", "-n", mine, "-o", "%i").split()
@@ -179,30 +178,29 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
     finally:
         for each in jobs:
             each.terminate()
-            each.wait(GONE_S)
+            each.wait(WAIT_S)
 
 
 @pytest.mark.parametrize(
-    ("script", "found"),
-    [("exec sleep 60", "ended"), ("trap : TERM; while :; do sleep 0.2; done", "killed")],
+    ("script", "found", "grace_s"),
+    [("exec sleep 600", "ended", WAIT_S), ("trap : TERM; while :; do sleep 0.2; done", "killed", 2.0)],
 )
-def test_the_job_of_a_launcher_is_ended_from_any_machine(here: Slurm, script: str, found: str) -> None:
+def test_the_job_of_a_launcher_is_ended_from_any_machine(here: Slurm, script: str, found: str, grace_s: float) -> None:
     job = here.run("sbatch", "--parsable", "--requeue", "-o", "/dev/null", f"--wrap={script}").strip()
     until(lambda: here.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING", here.log)
-    assert SlurmOrchestrator.end_job(SlurmConfig(), job, 2.0) == Reaped(**{found: (f"Slurm job {job}",)})
+    assert SlurmOrchestrator.end_job(SlurmConfig(), job, grace_s) == Reaped(**{found: (f"Slurm job {job}",)})
     assert not here.jobs()
     assert SlurmOrchestrator.end_job(SlurmConfig(), job, 2.0) == Reaped()
 
 
+@at_once
 def test_a_job_that_waits_is_cancelled_without_a_grace(here: Slurm, tmp_path: Path) -> None:
     plan = plan_of(tmp_path, hosts={"n1": {"workers": 4}})
     orchestrator = make_orchestrator(plan)
     with here.occupied("n1"):
         orchestrator.deploy({"n1": boots(plan)["n1"]})
         until(lambda: "PENDING" in here.run("squeue", "-h", "-o", "%T"), here.jobs)
-        started = time.monotonic()
-        assert orchestrator.undeploy(3 * UNDEPLOY_S).left == ()
-        assert time.monotonic() - started < UNDEPLOY_S
+        assert orchestrator.undeploy(3600.0).left == ()
         assert here.run("squeue", "-h", "-o", "%j").split() == ["sleep"]
 
 
@@ -249,7 +247,7 @@ def test_the_cluster_ends_with_the_process_that_made_it() -> None:
         folder = maker.stdout.readline().strip()
         assert _servers(folder)
         maker.kill()
-    until(lambda: not _servers(folder), lambda: _servers(folder), GONE_S)
+    until(lambda: not _servers(folder), lambda: _servers(folder), WAIT_S)
     subprocess.run(["rm", "-rf", folder], check=True)
 
 

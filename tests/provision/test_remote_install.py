@@ -20,6 +20,8 @@ from typing import Any, cast
 import pytest
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
+from tests.running import RUN_S
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
@@ -51,7 +53,7 @@ class Shell:
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Done:
         env = {"HOME": str(self.home), "PATH": self.path, "PIP_CONFIG_FILE": os.devnull}
         done = subprocess.run(
-            command, shell=True, input=input, capture_output=True, env=env, cwd=self.home, timeout=200
+            command, shell=True, input=input, capture_output=True, env=env, cwd=self.home, timeout=RUN_S
         )
         return Done(done.returncode, b"Welcome!\n" + done.stdout, done.stderr)
 
@@ -80,7 +82,7 @@ def shell(tmp_path: Path) -> Shell:
 def empty_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With pip alone: making one is slow."""
     folder = tmp_path_factory.mktemp("venv") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=WAIT_S)
     return folder
 
 
@@ -114,7 +116,6 @@ def refused(shell: Shell, goods: InstallBundle, python: str = str(HOST.python)) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: InstallBundle) -> None:
     done = set_up(shell, goods)
     python = shell.home / "venvs" / "zmqrl" / "bin" / "python"
@@ -125,7 +126,7 @@ def test_a_bare_host_gets_a_venv_with_this_very_version(shell: Shell, goods: Ins
         goods.wheel.version,
     )
     code = "import zmqrl; print(zmqrl.__file__)"
-    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=True).stdout
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
     assert said.startswith(str(shell.home / "venvs" / "zmqrl" / "lib"))
     assert os.listdir(shell.home / "zmqrl") == []  # what was sent is gone again
     assert sorted(os.listdir(shell.home)) == ["venvs", "zmqrl"]
@@ -190,7 +191,7 @@ def index() -> Iterator[tuple[str, list[str]]]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/simple", request
         server.shutdown()
-        thread.join(10)
+        thread.join(WAIT_S)
 
 
 @pytest.mark.long
@@ -288,11 +289,11 @@ def test_an_editable_zmqrl_is_the_users_own(shell: Shell, goods: InstallBundle) 
     (source / "setup.cfg").write_text("[metadata]\nname = zmqrl\nversion = 9\n[options]\npackages = zmqrl\n")
     (source / "setup.py").write_text("from setuptools import setup; setup()")
     venv = shell.home / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=200)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=RUN_S)
     site = next((venv / "lib").glob("python*/site-packages"))
     (site / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=200)
+    subprocess.run([*pip, "--no-build-isolation", "-e", source], check=True, timeout=RUN_S)
     message = refused(shell, goods, "~/venv/bin/python")
     assert f"has an editable zmqrl, whose files in {source} differ from those on this machine" in message
     assert "-m pip uninstall -y zmqrl" in message
@@ -323,7 +324,7 @@ def waiting(shell: Shell, goods: InstallBundle) -> Iterator[subprocess.Popen[byt
         fcntl.flock(lock, fcntl.LOCK_EX)
         nothing = dict.fromkeys(("digest", "stamp", "wheel"), "")
         request = {"step": "install", "python": "~/venvs/zmqrl/bin/python", "workdir": "~", "env": {}, **nothing}
-        request |= {"extras": [], "no_index": True, "timeout_s": 60, "upload": str(upload)}
+        request |= {"extras": [], "no_index": True, "timeout_s": RUN_S, "upload": str(upload)}
         env = {"HOME": str(shell.home), "PATH": shell.path}
         process = subprocess.Popen(["sh", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         assert process.stdin is not None and process.stdout is not None
@@ -332,7 +333,7 @@ def waiting(shell: Shell, goods: InstallBundle) -> Iterator[subprocess.Popen[byt
         assert process.stdout.readline() == b".\n"  # it waits, and says so
         yield process
     process.kill()
-    process.wait(10)
+    process.wait(WAIT_S)
     process.stdout.close()
 
 
@@ -345,7 +346,7 @@ def test_hosts_that_share_a_home_take_turns(waiting: subprocess.Popen[bytes]) ->
 def test_it_ends_when_nobody_waits_for_it_any_more(waiting: subprocess.Popen[bytes], shell: Shell) -> None:
     assert waiting.stdout is not None
     waiting.stdout.close()
-    waiting.wait(10)
+    waiting.wait(WAIT_S)
     assert not (shell.home / "upload").exists()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.provision import wheel
 from zmqrl.provision.wheel import Wheel, make_wheel
@@ -71,7 +72,7 @@ def installed(made: Wheel, folder: Path, *flags: str) -> Path:
     file.parent.mkdir()
     file.write_bytes(made.content)
     pip = [sys.executable, "-I", "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*pip, *flags, "--target", str(folder), str(file)], check=True, timeout=60)
+    subprocess.run([*pip, *flags, "--target", str(folder), str(file)], check=True, timeout=WAIT_S)
     return folder
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
@@ -185,7 +186,7 @@ assert not {"torch", "pydantic", "safetensors"} & set(sys.modules)
 print(next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:")) / 1000)
 """
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, env=environment)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) * 1.024 <= 48
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.shared_memory.weights import BEGIN, BUFFER_WORDS, BUFFER_WORDS_AT, NEWEST, WeightsReader, WeightsWriter
 from zmqrl.types import Notice, Version
@@ -81,7 +82,7 @@ def test_no_read_is_torn_while_a_process_writes_as_fast_as_it_can(fd: int) -> No
     writer = subprocess.Popen([sys.executable, "-c", HAMMER, str(fd)], pass_fds=(fd,))
     try:
         reader, seen = WeightsReader(fd), []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + WAIT_S
         while len(set(seen)) < 40 and time.monotonic() < deadline:
             found = reader.read()
             if found is not None:

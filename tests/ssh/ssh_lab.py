@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 from tests.lab import Host, Lab, Process
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.config import Target, resolve
 from zmqrl.ssh.connection import Connection
 
-SSH = SshSection(connect_timeout_s=5.0)
-WAIT_S = 10.0
+SSH = SshSection(connect_timeout_s=WAIT_S / 2)
 
 
 def target_of(lab: Lab, index: int, **changes: object) -> Target:

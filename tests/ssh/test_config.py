@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target, resolve
@@ -164,4 +165,4 @@ def test_a_broken_configuration_is_quoted(tmp_path: Path) -> None:
 
 def test_paramiko_is_imported_only_when_a_host_is_connected_to() -> None:
     code = "import sys, zmqrl.ssh.connection; sys.exit('paramiko' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=WAIT_S)

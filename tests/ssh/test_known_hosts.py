@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.known_hosts import HostKey, check, known_keys, preferred_kinds
@@ -95,7 +96,9 @@ def test_an_accepted_key_is_written_down_once_as_ssh_would(tmp_path: Path, hashe
 def test_ssh_keygen_finds_and_hashes_what_we_write_and_read(tmp_path: Path) -> None:
     if shutil.which("ssh-keygen") is None:
         pytest.skip("no ssh-keygen here")
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "k")], check=True, timeout=10)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "k")], check=True, timeout=WAIT_S
+    )
     kind, text = (tmp_path / "k.pub").read_text().split()[:2]
     key, known = HostKey(kind, base64.b64decode(text)), tmp_path / "known"
     check(target(known, 2222, hash_known_hosts=True), key, "accept-new")
@@ -104,10 +107,10 @@ def test_ssh_keygen_finds_and_hashes_what_we_write_and_read(tmp_path: Path) -> N
     )
     assert text in found.stdout
     known.write_text(f"node.lab {kind} {text}\n")
-    subprocess.run(["ssh-keygen", "-f", str(known), "-H"], check=True, capture_output=True, timeout=10)
+    subprocess.run(["ssh-keygen", "-f", str(known), "-H"], check=True, capture_output=True, timeout=WAIT_S)
     assert known.read_text().startswith("|1|")
     assert check(target(known), key, "strict") is None
-    listed = subprocess.run(["ssh-keygen", "-lf", str(tmp_path / "k")], capture_output=True, text=True, timeout=10)
+    listed = subprocess.run(["ssh-keygen", "-lf", str(tmp_path / "k")], capture_output=True, text=True, timeout=WAIT_S)
     assert key.fingerprint in listed.stdout
 
 

@@ -37,7 +37,7 @@ def test_a_proxy_command_that_ignores_the_end_of_its_stdin_is_killed_with_what_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("zmqrl.ssh.transport.END_S", 0.2)
-    transport = Proxied(f"sh -c 'sleep 60 & echo $! >{tmp_path}/pid; wait'")
+    transport = Proxied(f"sh -c 'sleep 600 & echo $! >{tmp_path}/pid; wait'")
     pid = started(tmp_path / "pid")
     transport.close()
     transport.close()

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.running import environment
+from tests.waiting import WAIT_S
 from zmqrl.messages.agent import Handshake
 from zmqrl.messages.lines import handshake
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.supervision.process_table import await_gone, identify
 
 AGENT = (sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "no-run", "0")
-WAIT_S = 20.0
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.running import RUN_S
+
 ROOT = Path(__file__).parents[2]
-RUN_S = 100.0
 PLAIN = ("run.stop_at_return=null", "evaluator.episodes=0", "algorithm.kind=tests.system.tally:Tally")
 """No best version, whose choice depends on time: `eval` plays the last. Of cartpole-ppo, without torch."""
 

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.running import ROOT, environment
+from tests.running import ROOT, RUN_S, environment
 from tests.waiting import until
 
-COMMAND_S = 150.0
 OTHER = 3
 CONFIG: Mapping[str, Any] = {
     "run": {"preset": "cartpole-ppo", "stop_at_return": None},
@@ -74,13 +73,13 @@ class OnHostLab:
     def zmqrl(self, *words: str, **variables: str) -> Done:
         """Its end."""
         with self.start(*words, **variables) as process:
-            out, err = process.communicate(timeout=COMMAND_S)
+            out, err = process.communicate(timeout=RUN_S)
         return Done(process.returncode, out, err)
 
     def elsewhere(self, *words: str) -> Done:
         """The end of a command on the other laptop, in a directory without files."""
         command = f'cd && PYTHONPATH={ROOT} exec {sys.executable} -m zmqrl "$@"'
-        done = self.lab.hosts[OTHER].run("sh", "-c", command, "sh", *words, timeout_s=COMMAND_S)
+        done = self.lab.hosts[OTHER].run("sh", "-c", command, "sh", *words, timeout_s=RUN_S)
         return Done(done.returncode, done.stdout, done.stderr)
 
     def status(self) -> dict[str, Any]:
@@ -100,10 +99,10 @@ class OnHostLab:
         rows = self.run_file(run, "status.json").get("hosts", ())
         return next((row["state"] for row in rows if row["host"] == host), "")
 
-    def await_end(self, run: str, deadline_s: float) -> dict[str, Any]:
+    def await_end(self, run: str) -> dict[str, Any]:
         """Until the launcher has written the summary, and has ended; the status, from the other laptop."""
-        until(lambda: self.run_file(run, "summary.json"), "the end of the run", deadline_s)
-        until(lambda: not self.gpu1.processes("--in-place"), "the end of the launcher", 30.0, every_s=0.1)
+        until(lambda: self.run_file(run, "summary.json"), "the end of the run", RUN_S)
+        until(lambda: not self.gpu1.processes("--in-place"), "the end of the launcher", every_s=0.1)
         status = self.status()
         assert not status["live"]
         return status

@@ -18,7 +18,6 @@ from tests.waiting import until
 
 STEPS = 6_528
 """The count at a boundary of a round: some rows are resets."""
-GONE_S = 5.0
 
 
 def configuration(**sections: Any) -> dict[str, Any]:

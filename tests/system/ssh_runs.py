@@ -13,17 +13,13 @@ from typing import Any
 import yaml
 
 from tests.lab import Host, Lab, Process
-from tests.running import ROOT, Run, environment
+from tests.running import ROOT, RUN_S, Run, environment
 from tests.system.command_runs import summary, zmqrl
 from tests.waiting import until
-
-RUN_S = 110.0
 
 
 class FarRun(Run):
     """A launcher on the lab's laptop."""
-
-    run_s = RUN_S
 
     def __init__(self, lab: Lab, name: str, config: Mapping[str, Any], *options: str) -> None:
         self.lab = lab
@@ -63,12 +59,12 @@ class FarRun(Run):
         until(lambda: self.status().get("env_steps", 0) >= env_steps, f"{env_steps} env steps", RUN_S)
 
     def close(self) -> None:
-        """Whatever became of the test: the launcher is killed, and what it started here has 5 s to end by itself."""
+        """Whatever became of the test: the launcher is killed, and what it started here ends by itself."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
         if (self.run_dir / "run.json").is_file():
-            until(lambda: not here(self.run_id), "the agent of this machine to end", 5.0)
+            until(lambda: not here(self.run_id), "the agent of this machine to end")
 
 
 @contextlib.contextmanager

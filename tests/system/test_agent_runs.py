@@ -14,6 +14,7 @@ from tests.envs.agent_envs import AGENTS, Seesaw
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
+from tests.waiting import WAIT_S
 from zmqrl import load_policy, train
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
@@ -51,7 +52,7 @@ def test_one_policy_learns_what_each_agent_has_to_do(tmp_path: Path) -> None:
     assert [int(policy(obs[agent])) for agent in AGENTS] == [0, 2, 1]
     assert policy(np.stack([obs[agent] for agent in AGENTS])).tolist() == [0, 2, 1]
     command = [sys.executable, "-m", "zmqrl", "eval", tmp_path / "run", "--episodes", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0 and "8" in done.stdout, done.stdout + done.stderr
 
 

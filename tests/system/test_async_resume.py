@@ -15,6 +15,7 @@ import pytest
 from tests.marks import long
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun, limit_files, newest_n
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -152,7 +153,7 @@ def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_pa
     agent = run.processes()["agent-0"]
     run.process.kill()
     run.process.communicate()
-    assert not await_gone([agent], 10.0)
+    assert not await_gone([agent], WAIT_S)
     full = _full(plan)
     held = len(full.arrays["held_metas"])
     assert held > 5

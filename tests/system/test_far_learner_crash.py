@@ -47,7 +47,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
         run = FarRun(lab, name, config)
         runs.append(run)
         run.wait_for_steps(3_000)
-        until(lambda: is_ready(run), "the moment of the crash", 30.0)
+        until(lambda: is_ready(run), "the moment of the crash")
         lab.hosts[1].crash()
         code, _, err = run.end()
         assert code == 1, err

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import END_S, LOOK_EVERY_S, RUN_S
+from tests.running import LOOK_EVERY_S, RUN_S
 from tests.system.system_plans import IDLE, IDLE_DQN, TALLY, system_plan
 from tests.system.system_runs import PlanRun
 from tests.system.told_envs import WORDS
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
 from zmqrl.drill.faults import EVERY_PROCESS, SHARES, Action, Kind
@@ -242,7 +242,6 @@ def _hear(run: Heard, told: Sequence[str], since: int = 0) -> None:
     run.wait(lambda: any(pattern.search(block) for block in run.blocks()[since:]), pattern.pattern)
 
 
-@pytest.mark.timeout(400)
 def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
     run = hear(_plan(tmp_path, "run", "async", 3, ORDERED, checkpoint_every_s=1.0))
     run.wait_for_updates(2)
@@ -272,7 +271,6 @@ def test_every_fault_of_the_drill_that_one_process_has_and_the_attempt_survives_
     assert {case.kind for case in CASES} == {kind for kind in single if kind.action not in elsewhere}
 
 
-@pytest.mark.timeout(400)
 def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     tmp_path: Path, hear: Callable[[RunPlan], Heard]
 ) -> None:
@@ -330,7 +328,7 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
 
     held = list(of_launcher.processes().values())
     of_launcher.process.kill()
-    assert not await_gone(held, END_S)
+    assert not await_gone(held, WAIT_S)
     said = _zmqrl("status", str(of_launcher.run_dir)).rstrip()
     gone = rf"the launcher \(pid {of_launcher.process.pid} on \S+\) has exited\n  last status at .*env steps\n"
     found = re.search(rf"ended without a summary: {gone}.*have ended{RESUME}", said, re.DOTALL)

@@ -13,12 +13,15 @@ from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.supervision.process_table import pss_mb
+from zmqrl.testing.expect import processes_s
 
 pytestmark = pytest.mark.timed
 
-WORKER_MB, RUN_MB, FIRST_STEP_S = 50.0, 500.0, 2.5
+WORKER_MB, RUN_MB = 50.0, 500.0
+FIRST_STEP = 10.0
+"""Yardsticks until the first env step: 2.5 s on an idle machine with two cores of 2024."""
 RUNS = 3
-"""The least time to a first step counts: other tests run at the same time."""
+"""The best of them counts: the load may change between a run and its yardstick."""
 
 
 def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
@@ -37,9 +40,10 @@ def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: 
     if torch.version.cuda is not None:
         pytest.skip("the floors of a run are for a CPU build of torch: one with CUDA holds 360 MB more once imported")
     assert sum(held_mb.values()) + launcher_mb <= RUN_MB, (held_mb, launcher_mb)
-    first_step_s = [summary["first_env_step_s"]]
-    while first_step_s[-1] > FIRST_STEP_S and len(first_step_s) < RUNS:
-        again = begin(system_plan(tmp_path / f"run-{len(first_step_s)}", "sync", 2, steps=1_000))
-        first_step_s.append(again.done()["first_env_step_s"])
-    assert min(first_step_s) <= FIRST_STEP_S, first_step_s
-    print(held_mb, launcher_mb, first_step_s)
+    first_steps: list[float] = []
+    while min(first_steps, default=FIRST_STEP + 1) > FIRST_STEP and len(first_steps) < RUNS:
+        again = begin(system_plan(tmp_path / f"run-{len(first_steps)}", "sync", 2, steps=1_000))
+        first_step_s = again.done()["first_env_step_s"]
+        first_steps.append(first_step_s / processes_s())
+    assert min(first_steps) <= FIRST_STEP, first_steps
+    print(held_mb, launcher_mb, first_steps)

@@ -14,6 +14,8 @@ from tests.running import END_S
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
+from tests.waiting import WAIT_S
+from tests.yardstick import within
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import await_gone
@@ -65,7 +67,8 @@ def test_a_host_whose_launcher_alone_is_frozen_still_ends(tmp_path: Path, begin:
     del processes["agent-0"]  # it is the launcher's to reap
     os.kill(run.process.pid, signal.SIGSTOP)
     try:
-        left = await_gone(list(processes.values()), LEASE_S + END_S)
+        with within(LEASE_S + END_S):
+            left = await_gone(list(processes.values()), WAIT_S)
     finally:
         os.kill(run.process.pid, signal.SIGCONT)
     assert not left

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import Run, environment
+from tests.waiting import WAIT_S
 from zmqrl.agent.host_lock import HostLock
 
 pytestmark = pytest.mark.whole
@@ -94,6 +95,6 @@ def test_auto_takes_the_processor_where_torch_cannot_use_the_gpu_and_says_so(
 def test_a_gpu_that_cannot_be_used_is_refused_before_anything_starts(
     tmp_path: Path, machine: dict[str, str], device: str, says: str
 ) -> None:
-    _, err = (process := train(machine, tmp_path / "run", f"learner.device={device}")).communicate(timeout=60)
+    _, err = (process := train(machine, tmp_path / "run", f"learner.device={device}")).communicate(timeout=WAIT_S)
     assert process.returncode == 2 and says in err, err
     assert not (tmp_path / "run").exists()

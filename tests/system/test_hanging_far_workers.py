@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.ssh_runs import RUN_S, FarRun, closed_at_the_end, processes, role, sha256_of_the_same_run
+from tests.running import RUN_S
+from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_the_same_run
 from tests.waiting import until
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timed
 STEPS = 16_000
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Host, Lab, lab_or_skip
+from tests.running import END_S
 from tests.system.named_pole import VARIABLE
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
 from tests.waiting import until
+from tests.yardstick import scaled_s, within
 
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ENV = "tests.system.named_pole:Env"
@@ -88,7 +90,7 @@ def config(hosts: Mapping[str, Any], round_s: float = 0.05, steps: int = STEPS) 
         "algorithm": {"kind": TALLY, "round_s": round_s},
         "evaluator": {"episodes": 0},
         "min_workers": hosts["h0"]["workers"] + hosts["h1"]["workers"],
-        "limits": {"host_lease_s": 4.0, "lost_after_s": 2.0, "start_s": START_S},
+        "limits": {"host_lease_s": 4.0, "lost_after_s": 2.0, "start_s": scaled_s(START_S)},
         "hosts": {"local": {"workers": 0}, **hosts},
     }
 
@@ -169,7 +171,8 @@ def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_
     assert is_gone(lab, summary["run_id"])
     assert not any(host.processes("sleep") for host in lab.hosts)
     assert (run.run_dir / "logs" / "h0-agent-0.log").read_text().count("module loaded") == 1
-    code, out, err = run.command("doctor", str(lab.folder / "environments.yaml"), "--json", "--set", "limits.start_s=8")
+    start = f"limits.start_s={scaled_s(8.0)}"
+    code, out, err = run.command("doctor", str(lab.folder / "environments.yaml"), "--json", "--set", start)
     assert code == 2, err
     data = json.loads(out)
     found = {fault["host"]: fault for fault in data["faults"]}
@@ -201,14 +204,15 @@ def test_a_killed_agent_in_a_namespace_comes_back_and_a_killed_launcher_leaves_n
         "h1",
         every_s=0.2,
     )
-    run.process.kill()
 
     def left() -> list[str]:
         """Also within the namespace. What the prologue has started is not zmqrl's."""
         lines = [line for host in lab.hosts for line in everything(host, run_id)]
         return [line for line in lines if not line.startswith("sleep ")]
 
-    until(lambda: not left(), "every process of the run to end", 5.0)
+    with within(END_S):
+        run.process.kill()
+        until(lambda: not left(), "every process of the run to end")
     code, out, err = run.command("down", str(run.run_dir))
     assert code == 0, (out, err)
     assert is_gone(lab, run_id)

@@ -15,8 +15,9 @@ from tests.lab import Lab, lab_or_skip
 from tests.system.ssh_runs import FarRun, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
+from zmqrl.testing.expect import assert_within
 
-pytestmark = [pytest.mark.whole, pytest.mark.timed, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.whole, pytest.mark.timed]
 JOIN_S = 10.0
 
 
@@ -42,7 +43,7 @@ def await_part(run: FarRun, name: str, state: str = "ready") -> float:
     """Until the host has stored segments, or has the state; how long it took, in seconds."""
     began = time.monotonic()
     steps = lambda: state != "ready" or run.host(name)["env_steps_per_s"] > 0  # noqa: E731
-    until(lambda: run.host(name).get("state") == state and steps(), f"{name} {state}: {run.status()}", 60)
+    until(lambda: run.host(name).get("state") == state and steps(), f"{name} {state}: {run.status()}")
     return time.monotonic() - began
 
 
@@ -88,7 +89,7 @@ def test_in_sync_what_cannot_join_is_refused_and_hosts_join_with_the_same_bits(l
         # h2 is a name of ~/.ssh/config; its Python and its workdir are of `defaults`
         code, out, err = run.command("scale", str(run.run_dir), "h2=1")
         assert (code, out) == (0, "h2: connecting, 1 worker\n"), err
-        assert await_part(run, "h2") < JOIN_S
+        assert_within(await_part(run, "h2"), JOIN_S)
         hosts = {"local": {"workers": 1}, "h2": {"workers": 1}, "c": lab.hosts[3].hosts_yaml(workers=2)}
         file = edited(lab, {**settings, "hosts": hosts})
         code, out, err = run.command("apply", file, str(run.run_dir), "--dry-run")
@@ -96,7 +97,7 @@ def test_in_sync_what_cannot_join_is_refused_and_hosts_join_with_the_same_bits(l
         assert [row["host"] for row in run.status()["hosts"]] == ["local", "a", "h2"]
         code, out, err = run.command("apply", file, str(run.run_dir))
         assert code == 0 and "c: connecting, 2 workers" in out and "a: workers leave" in out, err
-        assert await_part(run, "c") < JOIN_S
+        assert_within(await_part(run, "c"), JOIN_S)
         await_part(run, "a", "drained")
         stored = json.loads((Path(run.run_dir) / "config.json").read_text())["config"]["hosts"]
         assert list(stored) == ["local", "a", "h2", "c"], "`down` finds them there"
@@ -115,7 +116,8 @@ def test_in_async_a_host_joins(lab: Lab) -> None:
     try:
         run.wait_for_steps(2_000)
         code, _, err = run.command("scale", str(run.run_dir), "h2=1")
-        assert code == 0 and await_part(run, "h2") < JOIN_S, err
+        assert code == 0, err
+        assert_within(await_part(run, "h2"), JOIN_S)
         assert len(run.status()["hosts"]) == 3
         ended(run)
     finally:

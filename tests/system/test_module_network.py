@@ -16,6 +16,7 @@ from torch import nn
 
 from tests.envs.space_envs import ACTIONS, Unmasked
 from tests.networks.nets import ImageAndVector
+from tests.running import RUN_S
 from zmqrl import Summary, load_policy, resume, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
@@ -23,7 +24,7 @@ from zmqrl.evaluator.evaluation import EVALUATION
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import ModeName
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.whole
 NET = "tests.networks.nets:ImageAndVector"
 ENV = "tests.envs.space_envs:Unmasked"
 
@@ -85,7 +86,7 @@ def test_eval_and_load_policy_act_with_what_was_trained(single: tuple[Path, Summ
     assert played != [episode(first, seed) for seed in seeds], "the training changed no action: nothing is compared"
     assert [episode(load_policy(folder), seed) for seed in seeds] == played
     words = ("eval", str(folder), "--episodes", "5", "--seed", "3", "--json")
-    done = subprocess.run([sys.executable, "-m", "zmqrl", *words], capture_output=True, text=True, timeout=250)
+    done = subprocess.run([sys.executable, "-m", "zmqrl", *words], capture_output=True, text=True, timeout=RUN_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["returns"] == pytest.approx([total for total, _ in played])
 

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.system.ssh_runs import RUN_S, FarRun, here, processes
+from tests.running import RUN_S
+from tests.system.ssh_runs import FarRun, here, processes
 from tests.system.system_runs import assert_same
 from tests.waiting import until
+from zmqrl.testing.expect import assert_within
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timed
 
 LEASE_S, LOST_S = 5.0, 1.5
 PATIENT_S = 5.0
@@ -123,14 +125,15 @@ def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     lab.link(1, True)
     took_s = next_round_s(run)
     print(f"goes on {took_s:.2f} s after the cable was back")
-    assert took_s < RECOVERY_S
+    assert_within(took_s, RECOVERY_S)
     assert run.host("h1")["state"] == "ready" and processes(lab.hosts[1], run.run_id)
 
     lab.link(2, False)
     dead_s = timed(lambda: not processes(lab.hosts[2], run.run_id), "the host to end its processes")
     lab.link(2, True)
     print(f"dead {dead_s:.2f} s after the cable was out")
-    assert LEASE_S - 2.0 < dead_s < LEASE_S + END_S, "its last lease may have been given some time before"
+    assert dead_s > LEASE_S - 2.0, "its last lease may have been given some time before"
+    assert_within(dead_s - LEASE_S, END_S)
     done_same(run, undisturbed)
     assert {row["host"]: row["state"] for row in run.status()["hosts"]}["h2"] == "lost"
     assert f"limits.host_lease_s ({LEASE_S:g} s)" in run.host("h2")["cause"]
@@ -145,7 +148,7 @@ def test_a_worker_host_that_the_learners_host_does_not_hear(
     lab.partition(1, 2)
     dead_s = timed(lambda: not processes(lab.hosts[2], run.run_id), "the host to end its processes")
     lab.heal()
-    assert dead_s < LEASE_S + END_S
+    assert_within(dead_s - LEASE_S, END_S)
     done_same(run, undisturbed)
     rows = {row["host"]: row for row in run.status()["hosts"]}
     assert rows["h2"]["state"] == "lost" and rows["h3"]["state"] != "lost"
@@ -167,4 +170,4 @@ def test_a_broker_killed_while_its_workers_are_far_away(begin: Begin, lab: Lab, 
             lab.delay(index, 0.0)
     summary = done_same(run, undisturbed)
     assert summary["restarts"] == 1 and not any(summary["ledger"]["dropped"].values())
-    assert took_s < RECOVERY_S
+    assert_within(took_s, RECOVERY_S)

@@ -51,7 +51,7 @@ def other_user(gpu: str) -> Iterator[str]:
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        until(lambda: process.pid in on_the_gpu(), "nvidia-smi to list the process", 10.0)
+        until(lambda: process.pid in on_the_gpu(), "nvidia-smi to list the process")
         yield USER
         process.stdin.close()
 
@@ -61,13 +61,13 @@ def test_learner_and_workers_compute_on_it_and_the_status_shows_whose_they_are(t
     try:
         run.wait_for(lambda: run.status().get("env_steps", 0) > 0)
         pids = {name: process.pid for name, process in run.processes().items()}
-        until(lambda: {pids["learner-0"], pids["worker-0"], pids["worker-1"]} <= on_the_gpu(), "nvidia-smi", 10.0)
+        until(lambda: {pids["learner-0"], pids["worker-0"], pids["worker-1"]} <= on_the_gpu(), "nvidia-smi")
         assert not {pids["agent-0"], pids["broker-0"]} & on_the_gpu()
         run.wait_for(lambda: any(p["own"] for gpu in run.status()["hosts"][0]["gpus"] for p in gpu["processes"]))
         run.process.terminate()
         code, _, err = run.end()
         assert code == 130 and "GPU of the learner: cuda:0" in err, err
-        until(lambda: not set(pids.values()) & on_the_gpu(), "the processes to leave the GPU", 10.0)
+        until(lambda: not set(pids.values()) & on_the_gpu(), "the processes to leave the GPU")
     finally:
         run.cut_short()
 

@@ -16,7 +16,7 @@ from tests.system.on_host_lab import OTHER, OnHostLab, on_host_lab
 from tests.system.ssh_runs import sha256_of_one_process
 from tests.waiting import until
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.whole]
 STEPS = 80_000
 ENV = """
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -73,19 +73,19 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
         process.send_signal(signal.SIGKILL)
         process.communicate()
     hosts.n2.crash()
-    until(lambda: hosts.state("a", "n2") in ("lost", "failed", "connecting"), "n2 to be lost", 90)
+    until(lambda: hosts.state("a", "n2") in ("lost", "failed", "connecting"), "n2 to be lost")
     hosts.n2.boot()
-    until(lambda: hosts.state("a", "n2") == "ready", "n2 to be back", 90)
+    until(lambda: hosts.state("a", "n2") == "ready", "n2 to be back")
     states = {row["host"]: row["state"] for row in hosts.status()["status"]["hosts"]}
     assert (states["local"], states["n2"]) == ("ready", "ready")
     where = ("--on", "gpu1", "--hosts", str(hosts.file))
     fetched = hosts.elsewhere("fetch", "runs/a", "mine/a", *where)
     assert fetched.code == 0 and "the copy is of now" in fetched.out, fetched
-    summary = hosts.await_end("a", 300)["summary"]
+    summary = hosts.await_end("a")["summary"]
     hosts.lab.link(0, True)
     assert summary["status"] == "done" and summary["ledger"]["balanced"]
     assert summary["weights_sha256"] == undisturbed
-    until(lambda: not hosts.gpu1.processes("-m zmqrl"), "every command there to end", 60)
+    until(lambda: not hosts.gpu1.processes("-m zmqrl"), "every command there to end")
     assert not hosts.n2.processes("-m zmqrl")
     assert hosts.elsewhere("fetch", "runs/a", "mine/a", *where).code == 0
     copy = hosts.lab.hosts[OTHER].folder / "home" / "mine" / "a"
@@ -111,9 +111,9 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     wrong = hosts.elsewhere("scale", "n9=2", *where)
     assert wrong.code == 2 and wrong.err.startswith("zmqrl: ") and "n9" in wrong.err
     log = hosts.gpu1.tmp / "zmqrl" / "runs" / "b" / "logs" / "launcher.log"
-    until(lambda: log.is_file() and log.stat().st_size, "a line of the launcher", 90)
+    until(lambda: log.is_file() and log.stat().st_size, "a line of the launcher")
     assert "launcher: " in hosts.elsewhere("logs", "launcher", *where).out
-    until(lambda: hosts.run_file("b", "status.json").get("env_steps", 0) > 2_000, "env steps", 90)
+    until(lambda: hosts.run_file("b", "status.json").get("env_steps", 0) > 2_000, "env steps")
 
     hosts.gpu1.crash()
     hosts.gpu1.boot({"Subsystem": "sftp /bin/false"})
@@ -124,7 +124,7 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     again = hosts.zmqrl("launch", "hosts.yaml", "--on", "gpu1", "--resume", "runs/b", *more)
     assert again.code == 0, again.err
     assert hosts.zmqrl("stop", "--on", "gpu1").code == 0
-    summary = hosts.await_end("b", 90)["summary"]
+    summary = hosts.await_end("b")["summary"]
     assert summary["status"] == "stopped" and summary["env_steps"] >= summary["resumed_from"]["env_steps"] > 500
     total = hosts.run_file("b", "config.json")["config"]["run"]["total_env_steps"]
     assert 0 <= total - (seen + 1_000_000) < 100_000, "of several records the one that was written last counts"

@@ -14,7 +14,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, NetworkSection
 from zmqrl.envs.make import make_single
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.whole,
+]
 ENV = EnvSection(id="tests.envs.space_envs:Unmasked", num_envs=4, segment_steps=32, max_episode_steps=30)
 WORKER_MB = 80.0
 """Half of a worker that acts with torch."""

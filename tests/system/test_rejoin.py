@@ -16,9 +16,10 @@ from tests.ssh.ssh_lab import sessions
 from tests.system.ssh_runs import FarRun, role, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
+from tests.yardstick import scaled_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.whole]
 CRASHES = 3
 PAUSE_S = 15.0
 
@@ -43,9 +44,9 @@ def config(lab: Lab, mode: str, env_steps: int) -> Mapping[str, Any]:
 def crash_and_boot(run: FarRun, lab: Lab, name: str, index: int) -> None:
     """It is lost, and back with a worker that has stored a segment."""
     lab.hosts[index].crash()
-    until(lambda: run.host(name).get("state") in ("lost", "failed", "connecting"), f"{name} to be lost", 30)
+    until(lambda: run.host(name).get("state") in ("lost", "failed", "connecting"), f"{name} to be lost")
     lab.hosts[index].boot()
-    until(lambda: run.host(name).get("state") == "ready" and run.host(name)["env_steps_per_s"] > 0, f"{name} back", 60)
+    until(lambda: run.host(name).get("state") == "ready" and run.host(name)["env_steps_per_s"] > 0, f"{name} back")
 
 
 def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
@@ -101,14 +102,14 @@ def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> 
         before = role(lab.hosts[2], run.run_id, "agent").pid
         os.kill(before, signal.SIGKILL)
         until(lambda: run.host("b").get("state") != "ready", "b to be lost")
-        until(lambda: run.host("b")["state"] == "ready" and run.host("b")["env_steps_per_s"] > 0, "b back", 60)
+        until(lambda: run.host("b")["state"] == "ready" and run.host("b")["env_steps_per_s"] > 0, "b back")
 
     try:
         run.wait_for_steps(500)
         most = held()
         for _ in range(3):
             kill_agent()
-        until(lambda: all(now <= before for now, before in zip(held(), most, strict=True)), lambda: (most, held()), 10)
+        until(lambda: all(now <= before for now, before in zip(held(), most, strict=True)), lambda: (most, held()))
         assert run.command("stop", str(run.run_dir))[0] == 0
         code, _, err = run.end()
     finally:
@@ -117,13 +118,13 @@ def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> 
 
 
 def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab) -> None:
-    settings = dict(config(lab, "sync", 1_000_000))
-    settings |= {"min_workers": 3, "limits": {**settings["limits"], "too_few_s": PAUSE_S, "grace_s": 4}}
+    settings, pause_s = dict(config(lab, "sync", 1_000_000)), scaled_s(PAUSE_S)
+    settings |= {"min_workers": 3, "limits": {**settings["limits"], "too_few_s": pause_s, "grace_s": 4}}
     run = FarRun(lab, "few", settings)
     try:
         run.wait_for_steps(500)
         lab.hosts[1].crash()
-        until(lambda: run.status().get("phase") == "paused", "the pause", 20)
+        until(lambda: run.status().get("phase") == "paused", "the pause")
         steps = [run.status()["env_steps"]]
 
         def rest() -> bool:  # what was leased is stored
@@ -131,17 +132,17 @@ def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkp
             steps.append(run.status()["env_steps"])
             return steps[-1] == steps[-2]
 
-        until(rest, "no more env steps", 30)
+        until(rest, "no more env steps")
         paused_at = steps[-1]
         lab.hosts[1].boot()
-        until(lambda: run.status().get("phase") == "running" and run.status()["env_steps"] > paused_at, "the rest", 30)
+        until(lambda: run.status().get("phase") == "running" and run.status()["env_steps"] > paused_at, "the rest")
         lab.hosts[2].crash()
         code, _, err = run.end()
         summary = run.summary()
     finally:
         run.close()
     assert (code, summary["status"]) == (4, "failed"), err
-    assert f"2 of at least 3 workers ready for limits.too_few_s ({PAUSE_S:g} s)" in summary["error"]
+    assert f"2 of at least 3 workers ready for limits.too_few_s ({pause_s:g} s)" in summary["error"]
     assert "2 workers are ready, min_workers is 3: a is" in err and "3 workers are ready again after" in err
     lab.hosts[2].boot()
     total = f"run.total_env_steps={summary['env_steps'] + 2_000}"

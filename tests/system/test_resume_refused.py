@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
+from tests.yardstick import within
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.supervision.run_owner import FOLDER as OWNERS
 
@@ -51,9 +51,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def refused(run_dir: Path, code: int = 2) -> str:
     """What is said; within the time of a configuration fault, and nothing is written."""
-    before, begun = contents(run_dir), time.monotonic()
-    said = resume(run_dir, 2 * STEPS, code=code)
-    assert time.monotonic() - begun < 10.0
+    before = contents(run_dir)
+    with within(10.0):
+        said = resume(run_dir, 2 * STEPS, code=code)
     assert contents(run_dir) == before
     assert "--from-scratch" in said and "Traceback" not in said
     return said

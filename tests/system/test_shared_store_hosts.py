@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.system.command_runs import PLAIN, ROOT, RUN_S, summary, zmqrl
+from tests.running import RUN_S
+from tests.system.command_runs import PLAIN, ROOT, summary, zmqrl
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from tests.lab.nfs import MOUNT, Guest
 from tests.lab.skipping import nfs_or_skip
+from tests.running import RUN_S
 from tests.system.command_runs import PLAIN, ROOT
 
-COMMAND_S = 200.0
 """A guest has one slow CPU: a training of 4,000 env steps takes half a minute in it."""
 SHELL = Path(__file__).parents[1] / "lab" / "guest_shell.py"
 SETS = [word for pair in (f"store.path={MOUNT}/store", *PLAIN) for word in ("--set", pair)]
@@ -32,7 +32,7 @@ class Site:
         """`zmqrl` commands side by side on a host."""
         argvs = [[sys.executable, "-m", "zmqrl", *map(str, words)] for words in commands]
         env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        request = {"cwd": MOUNT, "env": env, "timeout_s": COMMAND_S, "commands": argvs}
+        request = {"cwd": MOUNT, "env": env, "timeout_s": RUN_S, "commands": argvs}
         self.hosts[host].say(json.dumps(request))
 
     def ends(self, host: int) -> list[End]:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.lab.slurm import CPUS, LOOK_EVERY_S, Slurm, slurm_or_skip
+from tests.running import END_S
 from tests.system.command_runs import summary, zmqrl
 from tests.system.slurm_runs import (
-    GONE_S,
     STEPS,
     SlurmRun,
     closed_at_the_end,
@@ -24,6 +24,7 @@ from tests.system.slurm_runs import (
 )
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
+from tests.yardstick import within
 
 pytestmark = pytest.mark.timed
 Begin = Callable[..., SlurmRun]
@@ -122,10 +123,11 @@ def test_a_killed_launcher_leaves_no_process_and_no_job_also_no_pending_one(begi
         assert "n3" in str(reason) and "Resources" in str(reason), "in Slurm's words"
         run_id = run.run_id
         assert len(cluster.run("squeue", "-h", "-n", f"zmqrl-{run_id}-n1,zmqrl-{run_id}-n3").splitlines()) == 2
-        run.process.kill()
-        until(lambda: not processes(run_id), lambda: processes(run_id), GONE_S)
+        with within(END_S):
+            run.process.kill()
+            until(lambda: not processes(run_id), lambda: processes(run_id))
         left = lambda: cluster.run("squeue", "-h").splitlines()  # noqa: E731
-        until(lambda: len(left()) == 1, left, GONE_S, LOOK_EVERY_S)
+        until(lambda: len(left()) == 1, left, every_s=LOOK_EVERY_S)
 
 
 def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, cluster: Slurm, alone: str) -> None:
@@ -146,7 +148,6 @@ def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, 
     until(lambda: not cluster.jobs(), cluster.jobs, every_s=LOOK_EVERY_S)
 
 
-@pytest.mark.timeout(180)
 def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemption(
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:
@@ -243,9 +244,9 @@ def test_an_allocation_that_is_too_small_is_refused(begin: Begin) -> None:
 
 def test_a_job_that_stays_pending_ends_the_run_with_the_reason(begin: Begin, cluster: Slurm) -> None:
     with cluster.occupied("n1"):
-        sections = {"hosts": {"n1": {"workers": 1}}, "min_workers": 1, "limits": {"start_s": 4.0, "grace_s": 1.0}}
+        sections = {"hosts": {"n1": {"workers": 1}}, "min_workers": 1, "limits": {"start_s": 8.0, "grace_s": 5.0}}
         run = begin("pending", sections=sections)
         code, _, err = run.end()
         left = cluster.run("squeue", "-h", "-o", "%j").split()
     assert (code, left) == (4, ["sleep"]), err
-    assert "is pending (Resources)" in err and "raise limits.start_s (4 s)" in err and "--submit" in err, err
+    assert "is pending (Resources)" in err and "raise limits.start_s (8 s)" in err and "--submit" in err, err

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.marks import long
+from tests.waiting import WAIT_S
 from zmqrl import load_policy, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single
@@ -47,7 +48,7 @@ def test_single_and_sync_agree_and_the_policy_takes_observations_as_the_env_give
         assert made.action_space.contains(action)
         obs = made.step(action)[0]
     command = [sys.executable, "-m", "zmqrl", "eval", tmp_path / "sync", "--episodes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     if env == "Unmasked":
         batch = {name: np.stack([obs[name]] * 3) for name in ("image", "vector")}

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.running import END_S
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.ssh_runs import FarRun, closed_at_the_end, here, processes, role, sha256_of_one_process
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
+from tests.yardstick import within
 
 pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]
@@ -88,7 +90,7 @@ def test_three_hosts_give_the_bits_of_one_and_strangers_are_refused_and_counted_
     address = f"tcp://{lab.hosts[0].address}:{PORT + 2}"
     strange = network.run(sys.executable, str(Path(__file__).with_name("strangers.py")), address)
     assert strange.split() == ["0"], "answers that strangers got"
-    refused = until(lambda: run.status().get("refused"), "refusals in the status", 30.0)
+    refused = until(lambda: run.status().get("refused"), "refusals in the status")
     assert {"unknown key", "wrong handshake"} & set(refused), refused
     code, out, _ = run.command("status", str(run.run_dir))
     assert code == 0
@@ -108,12 +110,14 @@ def test_a_killed_agent_and_a_killed_sshd_cost_their_hosts_and_no_bit(begin: Beg
         run = begin("killed", lab=lab)
         run.wait_for_steps(3_000)
         run_id = run.run_id
-        os.kill(role(lab.hosts[1], run_id, "agent").pid, signal.SIGKILL)
-        until(lambda: not processes(lab.hosts[1], run_id), "the workers of a killed agent to die", 5.0)
+        with within(END_S):
+            os.kill(role(lab.hosts[1], run_id, "agent").pid, signal.SIGKILL)
+            until(lambda: not processes(lab.hosts[1], run_id), "the workers of a killed agent to die")
         assert processes(lab.hosts[2], run_id), "no other host ended"
         lab.hosts[2].kill_sshd()
         lab.hosts[2].start_sshd()  # at the end of the run, which may be soon, the launcher looks for what is left
-        until(lambda: not processes(lab.hosts[2], run_id), "the host to end without its connection", LEASE_S + 5.0)
+        with within(LEASE_S + END_S):
+            until(lambda: not processes(lab.hosts[2], run_id), "the host to end without its connection")
         code, _, err = run.end()
         assert (code, run.summary()["weights_sha256"]) == (0, alone), err
         assert "h1: " in err and "h2: " in err and "the run continues without this host" in err
@@ -168,7 +172,8 @@ def test_secret_keys_stay_on_their_hosts_and_a_stopped_launcher_costs_every_host
     assert_each_stays_on_its_host(hosts, run.process.pid, files, shown)
     run.process.send_signal(signal.SIGSTOP)
     try:
-        until(lambda: is_gone(lab, run_id), "every process of the run to end", LEASE_S + 5.0)
+        with within(LEASE_S + END_S):
+            until(lambda: is_gone(lab, run_id), "every process of the run to end")
     finally:
         run.process.send_signal(signal.SIGCONT)
     assert run.end()[0] == 1, "the learner's host has ended"

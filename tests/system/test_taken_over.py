@@ -13,6 +13,7 @@ import pytest
 
 from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
+from tests.waiting import WAIT_S
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.supervision.process_table import await_gone
@@ -40,7 +41,7 @@ def test_a_frozen_run_that_was_taken_over(tmp_path: Path, begin: Begin, frozen: 
     victims = [run.process.pid, *(process.pid for process in processes.values() if frozen == "all")]
     for pid in victims:
         os.kill(pid, signal.SIGSTOP)
-    subprocess.run([*ELSEWHERE, sys.executable, "-c", TAKE_OVER, run.run_dir], check=True, timeout=30)
+    subprocess.run([*ELSEWHERE, sys.executable, "-c", TAKE_OVER, run.run_dir], check=True, timeout=WAIT_S)
     newest = newest_n(Path(run.plan.store_path), "full-")
     for pid in reversed(victims):
         os.kill(pid, signal.SIGCONT)

@@ -15,7 +15,8 @@ from tests.marks import long
 from tests.testing import defective_orchestrators as defects
 from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.errors import ZmqrlError
-from zmqrl.testing import orchestrator
+from zmqrl.testing import expect, orchestrator
+from zmqrl.testing.expect import IDLE_S
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
 
 pytestmark = pytest.mark.whole
@@ -71,6 +72,7 @@ def test_of_an_orchestrator(check: Callable[[Any], None], tmp_path: Path, monkey
     if check in (orchestrator.a_stop_command_ends_the_run, orchestrator.a_killed_worker_is_started_again):
         monkeypatch.setattr(orchestrator, "START_S", 6.0)
     monkeypatch.setattr(orchestrator, "GONE_S", 2.0)
+    monkeypatch.setattr(expect, "processes_s", lambda: IDLE_S)  # the defects wait no longer on a busy machine
     kind, machines = f"{defects.__name__}:{CASES[check].__name__}", Recording()
     hosts = Hosts(tmp_path, {"orchestrator": {"kind": kind}, "hosts": {"local": {"workers": 1}}}, machines)
     try:

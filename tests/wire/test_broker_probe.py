@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket as plain
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
+from tests.marks import at_once
+from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
@@ -21,9 +22,6 @@ from zmqrl.messages.frames import pack, unpack
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.probe import first_answering
 from zmqrl.wire.sockets import make_keys
-
-WAIT_S = 5.0
-
 
 SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
 FAR = replace(B, server=SERVER.public)
@@ -78,10 +76,8 @@ def test_the_right_one_of_several_answers(port: int) -> None:
 
 
 def test_none_answers_and_each_is_named(port: int) -> None:
-    begun = time.monotonic()
     with plain.create_server(("127.0.0.3", port)), pytest.raises(DeadlineExceeded) as failed:
         first_answering(join_at("127.0.0.2", "127.0.0.3", port=port), "b", FAR, 0.5)
-    assert time.monotonic() - begun < WAIT_S
     said = str(failed.value)
     assert f"port {port}" in said
     assert "127.0.0.2: Connection refused" in said
@@ -93,8 +89,7 @@ def test_a_broker_that_does_not_know_our_key_is_none(port: int) -> None:
         first_answering(join_at("127.0.0.1", port=port), "b", replace(STRANGER, server=SERVER.public), 0.5)
 
 
+@at_once
 def test_no_address_at_all() -> None:
-    begun = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="no address"):
-        first_answering(join_at(port=3), "b", None, 60.0)
-    assert time.monotonic() - begun < 30.0, "nothing is waited for"
+        first_answering(join_at(port=3), "b", None, 3600.0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Keys, Listen
@@ -19,7 +20,6 @@ from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.gate import UNNAMED
 from zmqrl.wire.sockets import HANDSHAKE_MS, connect, make_keys
 
-WAIT_S = 5.0
 LOOPBACK = Listen("127.0.0.1")
 
 

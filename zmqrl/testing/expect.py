@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=BaseException)
+PROCESSES, TRIES = 4, 3
+IDLE_S = 0.25
+"""`processes_s` of a machine with two cores of 2024 that does nothing else."""
 
 
 def raises(kind: type[E], call: Callable[[], object]) -> E:
@@ -33,3 +38,19 @@ def until(what: Callable[[], Any], text: str, deadline_s: float, every_s: float 
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {text}"
         time.sleep(every_s)
     return found
+
+
+def processes_s() -> float:
+    """Seconds in which processes that start at once, like those of a run, import numpy and end: a yardstick."""
+    begun = time.monotonic()
+    started = [subprocess.Popen([sys.executable, "-c", "import numpy"]) for _ in range(PROCESSES)]
+    for process in started:
+        assert process.wait() == 0
+    return time.monotonic() - begun
+
+
+def assert_within(took_s: float, idle_s: float, text: str = "it") -> None:
+    """AssertionError when `text` took more than `idle_s`, which is for an idle machine: a slower one has more."""
+    if took_s > idle_s:
+        allowed_s = idle_s * max(processes_s() for _ in range(TRIES)) / IDLE_S
+        assert took_s <= allowed_s, f"{text} took {took_s:.1f} s; at most {allowed_s:.1f} s at this machine's speed"

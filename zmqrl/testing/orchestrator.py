@@ -27,7 +27,7 @@ from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.testing import fakes
-from zmqrl.testing.expect import is_frozen_config, until
+from zmqrl.testing.expect import assert_within, is_frozen_config, until
 
 E = TypeVar("E")
 START_S = 60.0
@@ -35,10 +35,10 @@ START_S = 60.0
 DEPLOY_S, COMMAND_S, MONITOR_S = 2.0, 0.5, 1.0
 GRACE_S = 12.0
 GONE_S = 5.0
-"""Within this no process is left."""
+"""Within this no process is left, on an idle machine."""
 EARLY_GRACE_S = 20.0
 """Of an `undeploy` that needs none."""
-RUN_S = 120.0
+RUN_S = 300.0
 ENDLESS = 1_000_000_000
 SETTINGS: Mapping[str, Any] = {
     "run.name": "testing",
@@ -209,14 +209,14 @@ def no_call_waits_for_a_host(make: HostsMaker) -> None:
     with deployed(make) as run:
         begun = time.monotonic()
         run.deploy()
-        assert time.monotonic() - begun < DEPLOY_S, f"deploy took {time.monotonic() - begun:.1f} s"
+        assert_within(time.monotonic() - begun, DEPLOY_S, "deploy")
         begun = time.monotonic()
         run.orchestrator.command(None, agent.Lease())
         run.orchestrator.command(run.hosts[-1], agent.Lease())
-        assert time.monotonic() - begun < COMMAND_S, f"command took {time.monotonic() - begun:.1f} s"
+        assert_within(time.monotonic() - begun, COMMAND_S, "command")
         begun = time.monotonic()
         run.orchestrator.monitor(0.05)
-        assert time.monotonic() - begun < MONITOR_S, f"monitor(0.05) took {time.monotonic() - begun:.1f} s"
+        assert_within(time.monotonic() - begun, MONITOR_S, "monitor(0.05)")
 
 
 def an_early_end_leaves_nothing(make: HostsMaker) -> None:
@@ -227,7 +227,7 @@ def an_early_end_leaves_nothing(make: HostsMaker) -> None:
         teardown = run.undeploy(EARLY_GRACE_S)
         took_s = time.monotonic() - begun
         assert teardown.left == (), teardown
-        assert took_s < EARLY_GRACE_S / 2, f"undeploy took {took_s:.1f} s"
+        assert_within(took_s, EARLY_GRACE_S / 2, "undeploy")
         run.await_gone()
 
 
@@ -339,7 +339,7 @@ def nothing_outlives_a_killed_launcher(make: HostsMaker) -> None:
         run_id = str(json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["run_id"])
         assert hosts.machines.processes((run_id,)), "Hosts.machines finds no process of a running run"
         process.kill()
-        process.wait(GONE_S)
+        process.wait(START_S)
         _await_gone(hosts.machines, run_id)
         remove_left_folder(run_id)
 
@@ -351,9 +351,9 @@ def _command_lines() -> Iterator[tuple[int, list[str]]]:
 
 
 def _await_gone(machines: Machines, *marks: str) -> None:
-    end = time.monotonic() + GONE_S
+    begun = time.monotonic()
     while left := machines.processes(marks):
-        assert time.monotonic() < end, f"left after {GONE_S:g} s: {left}"
+        assert_within(time.monotonic() - begun, GONE_S, f"the end of {left}")
         time.sleep(0.05)
 
 
@@ -379,7 +379,7 @@ def _launched(hosts: Hosts, settings: Mapping[str, Any], name: str) -> Iterator[
         yield process, run_dir
     finally:
         process.kill()
-        process.wait(GONE_S)
+        process.wait(START_S)
 
 
 def _output(run_dir: Path) -> str:

@@ -24,8 +24,8 @@ def main(boot: Boot) -> int:
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if manner == "simulates":  # before the mask, which they would inherit
-        subprocess.Popen(["sleep", "60"])
-        subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 60"], start_new_session=True)
+        subprocess.Popen(["sleep", "600"])
+        subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], start_new_session=True)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
@@ -40,7 +40,7 @@ def main(boot: Boot) -> int:
         error.detail = {"env": "Broken-v0", "seed": 7, "step": 12}  # type: ignore[attr-defined]
         raise error
     if manner == "litter":
-        subprocess.Popen(["sleep", "60"])
+        subprocess.Popen(["sleep", "600"])
     if manner == "deaf":
         signal.pause()
     if manner == "quits":
