@@ -160,14 +160,16 @@ def calls_in_process() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def check_processes(calls_in_process: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A test in which the user's code runs in check processes, as in a command."""
-    del calls_in_process
-    monkeypatch.setattr(check_process, "call", REAL_CALL)
-    monkeypatch.setattr(check_process, "start", REAL_START)
-    yield
-    check_process.end()
+@pytest.fixture(scope="module")
+def check_processes(calls_in_process: None, runtime_dir: None) -> Iterator[None]:
+    """Tests in which the user's code runs in check processes, as in a command."""
+    del calls_in_process, runtime_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check_process, "call", REAL_CALL)
+        patch.setattr(check_process, "start", REAL_START)
+        check_process.start()
+        yield
+        check_process.end()
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"algo": "dqn"}, r"algo='dqn' requires an env"),
         ({"algo": 3, "env": "CartPole-v1"}, r"^algo: 3: must be the name of an algorithm, or its class"),
         ({"algo": object(), "env": "CartPole-v1"}, r"^algo: an object of type object"),
-        ({"algo": Unmasked, "env": "CartPole-v1"}, r"^algo: .*Unmasked"),
+        ({"algo": Unmasked, "env": "CartPole-v1"}, r"^algorithm.kind: .*Unmasked"),
         ({"algo": "a2c", "env": "CartPole-v1"}, r"^algo: unknown algorithm 'a2c'; known: dqn"),
         ({"preset": "cartpole-ppo", "algo": "dqn"}, r"^algo: 'dqn' cannot be combined .* algorithm__kind='dqn'"),
         ({"preset": "cartpole-ppo", "env": "Acrobot-v1"}, r"^env: 'Acrobot-v1' cannot .* env__id='Acrobot-v1'"),

@@ -136,6 +136,15 @@ class Rude(Counting):
         self._do("close")
 
 
+class Hanging(Counting):
+    """It starts two processes, and hangs."""
+
+    def __init__(self) -> None:
+        daemon()
+        subprocess.Popen(["sleep", "600.5"])
+        hang()
+
+
 class Simulator(Counting):
     """Looks before each step whether the process that it has started is alive; so do Unity ML-Agents and CARLA."""
 

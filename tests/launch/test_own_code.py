@@ -16,6 +16,9 @@ from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.own_code import check_own_code, path_of, with_paths
+from zmqrl.supervision import check_process
+
+pytestmark = pytest.mark.usefixtures("check_processes")
 
 
 class Walk(Counting):
@@ -118,8 +121,10 @@ def test_the_package_that_registers_an_id_is_named(
     )
     (package / "nest.py").write_text("from tests.envs.odd_envs import Counting as Nest\n")
     monkeypatch.syspath_prepend(tmp_path)
+    check_process.end()  # the next one finds the package
     __import__("bird_lab")
     assert refusal(env__id="Nest-v0").endswith("; use env.id=bird_lab:Nest-v0")
+    check_process.end()
     check_own_code(load_config("cartpole-ppo", overrides={"env.id": "bird_lab:Nest-v0"}))
 
 

@@ -7,27 +7,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import REAL_CALL, REAL_START
 from tests.envs.rude_envs import crash, hang
 from tests.running import environment
+from tests.supervision.called import ERRORS, OwnFault
 from tests.waiting import until
 from zmqrl.config.sections import Config, EnvSection, LimitsSection
 from zmqrl.envs.make import probe
-from zmqrl.errors import ArenaTooLarge, ConfigError, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
+from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.launch.checked import checked_env
-from zmqrl.messages.check import Stage
 from zmqrl.supervision import check_process
 from zmqrl.supervision.check_process import CheckEnded
 from zmqrl.types import EnvSpec
 
 RUDE = "tests.envs.rude_envs"
-HERE = __name__
+CALLED = "tests.supervision.called"
 SLEEPERS = (b"sleep\0" + b"600.25\0", b"sleep\0" + b"600.5\0")
 MODULES = {
     "parses": "import argparse\nargparse.ArgumentParser().parse_args()\n",
@@ -39,21 +38,23 @@ MODULES = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Modules that do something when they are imported."""
     folder = tmp_path_factory.mktemp("modules")
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(f"{text}from tests.envs.rude_envs import Rude\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setattr(check_process, "call", REAL_CALL)
-        patch.setattr(check_process, "start", REAL_START)
-        check_process.start()
         yield
-        check_process.end()
 
 
-def call(function: Any, *arguments: Any, limit_s: float = 60.0) -> Any:
-    return check_process.call(f"{HERE}:{function.__name__}", *arguments, subject="key: 'x'", limit_s=limit_s)
+@pytest.fixture(scope="module", autouse=True)
+def template(modules: None, check_processes: None) -> None:
+    """It finds the modules."""
+
+
+def call(function: str, *arguments: Any) -> Any:
+    return check_process.call(f"{CALLED}:{function}", *arguments, subject="key: 'x'", limit_s=60.0)
 
 
 def check(env: str, limit_s: float = 60.0, **kwargs: Any) -> EnvSpec:
@@ -149,13 +150,12 @@ def test_a_module_that_ends_the_process_is_refused() -> None:
         check("vanishes:Rude")
 
 
-@pytest.mark.parametrize("how", ["hang", "hang_with_the_lock", "hang_deaf"])
-@pytest.mark.parametrize("where", STAGES)
+@pytest.mark.parametrize(
+    ("where", "how"), [*((where, "hang") for where in STAGES), ("init", "hang_with_the_lock"), ("init", "hang_deaf")]
+)
 def test_a_hang_is_named_and_refused_at_the_limit(
     where: str, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if how != "hang" and where != "init":
-        pytest.skip("one stage is enough")
     monkeypatch.setattr(check_process, "WAITING_S", 0.5)
     with pytest.raises(CheckEnded, match=f"rude_envs.py:.*, in {how}") as caught:
         check("Rude", 1.0, how=how, where=where)
@@ -176,53 +176,8 @@ def test_a_later_step_that_hangs_is_left_to_the_workers() -> None:
     assert check("Rude", how="hang", where="step", at=7) == probe(EnvSection(id=f"{RUDE}:Rude"))
 
 
-# functions that are called
-
-
-def command_lines() -> list[list[str]]:
-    return [Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0") for pid in (os.getpid(), os.getppid())]
-
-
-def echoed(value: Any) -> Any:
-    return value
-
-
-def forked() -> str:
-    if os.fork() == 0:
-        return "the copy"
-    os.wait()
-    return "the process"
-
-
-class OwnFault(EnvFault):
-    pass
-
-
-ERRORS: tuple[ZmqrlError, ...] = (
-    HostFailed("host", "cause", "fix"),
-    DamagedCheckpoints("none", ("a", "b")),
-    EnvFault("fault", {"step": 3}),
-    OwnFault("own", {"seed": 1 << 70}),
-    ArenaTooLarge("too large"),
-)
-
-
-def raises(which: int) -> None:
-    raise ERRORS[which]
-
-
-def bug() -> None:
-    raise LookupError("of the user")
-
-
-def stages() -> Generator[Stage, None, str]:
-    yield Stage("first", json.dumps("known"), 0.05)
-    yield Stage("second")
-    return "known at last"
-
-
 def test_each_process_has_its_name_in_its_command_line() -> None:
-    check_line, template_line = call(command_lines)
+    check_line, template_line = call("command_lines")
     names = {"zmqrl.check", "zmqrl.template"}
     assert names & set(check_line) == {"zmqrl.check"} and names & set(template_line) == {"zmqrl.template"}
     assert check_line.index("zmqrl.check") == template_line.index("zmqrl.template") == 3
@@ -230,18 +185,18 @@ def test_each_process_has_its_name_in_its_command_line() -> None:
 
 @pytest.mark.parametrize("value", [None, 1 << 80, float("inf"), "\ud800\n", {"a": [1.5, {}]}, "x" * 3_000_000])
 def test_plain_data_passes_as_it_is(value: Any) -> None:
-    assert call(echoed, value) == value
+    assert call("echoed", value) == value
 
 
 def test_a_copy_of_the_process_gives_no_answer() -> None:
-    assert call(forked) == "the process"
+    assert call("forked") == "the process"
 
 
 @pytest.mark.parametrize("which", range(len(ERRORS)))
 def test_an_error_has_its_class_and_its_attributes(which: int) -> None:
     expected = ERRORS[which]
     with pytest.raises(ZmqrlError) as caught:
-        call(raises, which)
+        call("raises", which)
     found = caught.value
     assert type(found) is (EnvFault if isinstance(expected, OwnFault) else type(expected))
     assert str(found) == str(expected) and found.exit_code == expected.exit_code
@@ -250,17 +205,17 @@ def test_an_error_has_its_class_and_its_attributes(which: int) -> None:
 
 def test_another_exception_is_an_error_of_the_configuration_with_its_place() -> None:
     with pytest.raises(ConfigError, match=r"key: 'x': start: LookupError: of the user .*, in bug\)"):
-        call(bug)
+        call("bug")
 
 
 def test_a_stage_that_goes_on_in_time_is_not_the_answer() -> None:
-    assert call(stages) == "known at last"
+    assert call("stages") == "known at last"
 
 
 def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
     arguments: dict[str, Any] = {"subject": "key", "limit_s": 60.0, "key": "same"}
     try:
-        values = [check_process.call(f"{HERE}:echoed", value, **arguments) for value in (1, 2)]
+        values = [check_process.call(f"{CALLED}:echoed", value, **arguments) for value in (1, 2)]
         assert values == [1, 1]
     finally:
         check_process._found.clear()
@@ -269,17 +224,8 @@ def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
 COMMAND = f"""
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.launch.checked import checked_env
-checked_env(Config(env=EnvSection(id="{HERE}:Hanging")), is_whole=False)
+checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")), is_whole=False)
 """
-
-
-class Hanging:
-    def __init__(self) -> None:
-        from tests.envs.rude_envs import daemon
-
-        daemon()
-        subprocess.Popen(["sleep", "600.5"])
-        hang()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

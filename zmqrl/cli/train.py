@@ -504,13 +504,14 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
     """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
-    from zmqrl.launch.checked import check_algorithm
+    from zmqrl.algorithms.make import kind_of
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
 
     named = request.algo or DEFAULT_ALGORITHM
     kind = named if ":" in named else named.lower()
     try:
-        check_algorithm(kind)
+        if ":" not in kind:  # else it is the user's code
+            kind_of(kind)
     except ConfigError as error:
         raise ConfigError(f"--algo: {error}") from error
     return WithoutPreset(request.env, kind)
@@ -608,6 +609,8 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     else:
         check_new_directory(directory)
     started_at = request.started_at if request.seeds is None else time.time()
+    if not request.dry_run:
+        from zmqrl.launch.launcher import launch  # while the template of the check processes starts
     arguments = directory, started_at, request.resume is not None, loaded.sources
     plan = checked_plan(loaded.config, *arguments)
     if request.dry_run:
@@ -619,7 +622,5 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
         plan = checked_plan(config, *arguments, env=plan.env)
-    from zmqrl.launch.launcher import launch
-
     plan = replace(plan, may_continue=not request.must_start_again)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Generator, Mapping
+import importlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms import make
 from zmqrl.config.codec import from_json, replace, to_json
-from zmqrl.config.load import Request, resolve
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.envs.check import check_env
-from zmqrl.launch.configure import config_of
-from zmqrl.launch.initial_weights import initial_weights_of
+from zmqrl.envs.make import registered
 from zmqrl.launch.plan_run import check_settings, plan_run
 from zmqrl.messages.check import Stage
 from zmqrl.types import EnvSpec
@@ -38,37 +38,38 @@ def plan(config: Mapping[str, Any], run_dir: str, started_at: float, resume: boo
     return to_json(plan_run(from_json(Config, config), Path(run_dir), started_at, resume, is_here, spec))
 
 
-def resolved(request: Mapping[str, Any]) -> Any:
-    """`Loaded`: the configuration that a `Request` describes."""
+def resolved(request: Mapping[str, Any], base: Any, env: Any) -> Any:
+    """`Loaded`: see `zmqrl.launch.configure.resolved`."""
+    from zmqrl.config.load import Request  # most runs are of kinds of the package
+    from zmqrl.launch import configure
+    from zmqrl.launch.without_preset import WithoutPreset
+
     paths = {key: Path(request[key]) for key in ("hosts_file", "stored_file") if request[key] is not None}
-    return to_json(resolve(Request(**{**request, **paths}), config_of))
+    own = None if base is None else from_json(WithoutPreset, base)
+    spec = None if env is None else from_json(EnvSpec, env)
+    return to_json(configure.resolved(Request(**{**request, **paths}), own, spec, configure.config_of))
 
 
-def kind_of(name: str) -> None:
-    """ConfigError: the algorithm `name` cannot be loaded."""
-    make.kind_of(name)
+def registering_package(env_id: str, package: str) -> str | None:
+    """What has to be imported so that gymnasium knows an id: nothing (empty), `package`, or something else (None)."""
+    for module in ("", package):
+        with suppress(Exception):  # the module may raise anything
+            if module:
+                importlib.import_module(module)
+            if registered(env_id) is not None:
+                return module
+    return None
 
 
-def defaults(name: str, env: Any, own: Mapping[str, Any]) -> Any:
-    """`Algorithm.defaults` of an algorithm, for an `EnvSpec`.
-
-    Those are left out that lose their meaning with another value that the user wrote, which `own` has.
-    """
-    kind = make.kind_of(name)
-    sections = {section: dict(keys) for section, keys in kind.defaults(from_json(EnvSpec, env)).items()}
-    keys = sections.setdefault("algorithm", {})
-    changed = {key for key, value in own.items() if value != keys.get(key)}
-    dropped = {key for joint in kind.joint_defaults if joint & changed for key in joint}
-    return to_json({**sections, "algorithm": {key: value for key, value in keys.items() if key not in dropped}})
-
-
-def completed(section: Mapping[str, Any]) -> Any:
-    """See `zmqrl.algorithms.make.completed`."""
-    return to_json(make.completed(section))
+def completed(sections: Sequence[Mapping[str, Any]]) -> Any:
+    """Sections `algorithm`; see `zmqrl.algorithms.make.completed`."""
+    return [to_json(make.completed(section)) for section in sections]
 
 
 def initial(plan: Any, source: str) -> str:
     """Base64 of the weights that a run starts with."""
+    from zmqrl.launch.initial_weights import initial_weights_of
+
     own = from_json(RunPlan, plan)
     found = initial_weights_of(source, make.make_algorithm(own.config, own.env))
     return base64.b64encode(tensors.dump(found.weights, {"init_from": source})).decode()

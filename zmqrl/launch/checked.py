@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
-from zmqrl.config.load import Sources
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, LimitsSection
@@ -17,6 +16,9 @@ from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.messages.check import data_of
 from zmqrl.supervision import check_process
 from zmqrl.types import EnvSpec
+
+if TYPE_CHECKING:
+    from zmqrl.config.load import Sources
 
 CALLS = "zmqrl.launch.check_calls"
 
@@ -73,16 +75,6 @@ def call(
 ) -> Any:
     """A function of `zmqrl.launch.check_calls`; see `check_process.call`."""
     return check_process.call(f"{CALLS}:{function}", *arguments, subject=subject, limit_s=limit_s, key=key)
-
-
-def check_algorithm(kind: str) -> None:
-    """ConfigError: no algorithm of this name or dotted path can be loaded."""
-    if ":" in kind:
-        call("kind_of", kind, subject=f"algorithm.kind: {kind!r}")
-        return
-    from zmqrl.algorithms.make import kind_of
-
-    kind_of(kind)
 
 
 def resolve_auto_workers(config: Config) -> Config:

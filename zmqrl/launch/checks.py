@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
@@ -15,10 +15,8 @@ from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.load import Sources, preset_name, was_started_with
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
-from zmqrl.config.yaml_source import shown
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
@@ -38,6 +36,9 @@ from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, torch_fault, visible_gpus
 from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
+
+if TYPE_CHECKING:
+    from zmqrl.config.load import Sources
 
 NVIDIA = Path("/dev/nvidia0")
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
@@ -271,6 +272,9 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     Mode, seed, env, algorithm, executor, replay and store must be the stored ones, and so must `preset`, if given.
     Totals, stop conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
+    from zmqrl.config.load import preset_name, was_started_with  # a check process has no parser of YAML
+    from zmqrl.config.yaml_source import shown
+
     check_run_directory(run_dir)
     check_not_live(run_dir)
     stored = read_config(run_dir)
@@ -284,7 +288,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", _weights_of(config.network), _weights_of(stored.network)),
-        *_changed("algorithm", _completed(config), _completed(stored)),
+        *_changed("algorithm", *_completed(config, stored)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),
@@ -304,12 +308,14 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
             raise ConfigError(message if sources is None else sources.locate(message))
 
 
-def _completed(config: Config) -> Mapping[str, Any]:
-    """The section `algorithm` with its defaults. A class of the user is not imported here."""
-    kind, limit_s = config.algorithm["kind"], config.limits.start_s
-    if ":" not in kind:
-        return completed(config.algorithm)
-    found: dict[str, Any] = call("completed", config.algorithm, subject=f"algorithm.kind: {kind!r}", limit_s=limit_s)
+def _completed(*configs: Config) -> Sequence[Mapping[str, Any]]:
+    """The sections `algorithm` with their defaults. A class of the user is not imported here."""
+    sections = [config.algorithm for config in configs]
+    foreign = [section["kind"] for section in sections if ":" in section["kind"]]
+    if not foreign or sections[0] == sections[1]:
+        return sections if foreign else [completed(section) for section in sections]
+    subject, limit_s = f"algorithm.kind: {foreign[0]!r}", configs[0].limits.start_s
+    found: list[dict[str, Any]] = call("completed", sections, subject=subject, limit_s=limit_s)
     return found
 
 

@@ -8,19 +8,22 @@ from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import from_json, replace, to_json
-from zmqrl.config.kinds import NoKeys, flat
+from zmqrl.config.kinds import KindConfig, NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
-from zmqrl.launch.checked import call
+from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import call, checked_env, located
+from zmqrl.launch.own_code import of_main
 from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.messages.check import data_of
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.types import ModeName
+from zmqrl.types import EnvSpec, ModeName
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
     "algorithm": ("zmqrl.algorithms", Algorithm),
@@ -83,27 +86,52 @@ def load(
     data = flat(to_json(read_config(stored))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
-    if without_preset is not None:
-        request = replace(request, sections_name=without_preset.named)
-        sections = without_preset.sections(lambda named: _resolved(replace(request, sections=named)))
-        request = replace(request, sections=sections)
-    return _resolved(request)
+    if without_preset is None:
+        return _resolved(request)
+    first = _resolved(request, without_preset)  # its keys of `env` decide which spaces there are
+    with located(first.sources):
+        env = checked_env(first.config, is_whole=False)
+    return _resolved(request, without_preset, env)
 
 
 class _OfUser(Exception):
     """A kind is the user's code."""
 
 
-def _resolved(request: Request) -> Loaded:
-    """`resolve`, in a check process where the configuration names kinds of the user."""
+def _resolved(request: Request, base: WithoutPreset | None = None, env: EnvSpec | None = None) -> Loaded:
+    """See `resolved`; in a check process where the configuration names kinds of the user."""
     try:
-        return resolve(request, _config_of_package)
+        return resolved(request, base, env, _config_of_package)
     except _OfUser as kind:
         data = {key: str(value) if isinstance(value, Path) else to_json(value) for key, value in vars(request).items()}
-        return from_json(Loaded, call("resolved", data, subject=str(kind), limit_s=start_limit_s(request)))
+        arguments, limit_s = (data, to_json(base), to_json(env)), start_limit_s(request)
+        found = call("resolved", *arguments, subject=str(kind), limit_s=limit_s, key=data_of(arguments))
+        return from_json(Loaded, found)
+
+
+def resolved(request: Request, base: WithoutPreset | None, env: EnvSpec | None, config_of: KindConfig) -> Loaded:
+    """`resolve`, over the sections of `base` where there is one.
+
+    Args:
+        request: Of the command line or of `zmqrl.train`.
+        base: An env and an algorithm in the place of a preset.
+        env: Properties of its env; None: without the defaults of the algorithm.
+        config_of: From section and kind to a config class.
+    """
+    if base is None:
+        return resolve(request, config_of)
+    named = replace(request, sections=base.sections(None), sections_name=base.named)
+    if env is None:
+        return resolve(named, config_of)
+    config_of("algorithm", base.algorithm)  # whose defaults are asked for
+    first = resolve(named, config_of)
+    own = {key: value for key, value in first.config.algorithm.items() if f"algorithm.{key}" in first.sources.by_key}
+    return resolve(replace(named, sections=base.sections(env, own)), config_of)
 
 
 def _config_of_package(section: str, kind: str) -> type[Any]:
+    if (refusal := of_main(f"{section}.kind", kind)) is not None:
+        raise ConfigError(refusal)
     if ":" in kind:
         raise _OfUser(f"{section}.kind: {kind!r}")
     return config_of(section, kind)

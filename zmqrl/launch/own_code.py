@@ -5,8 +5,6 @@ Nothing is pickled: a class is named by its module, and each process imports it.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,36 +16,32 @@ import numpy as np
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.make import NAMESPACES, registered
 from zmqrl.errors import ConfigError
-from zmqrl.loading import importing_environment
+from zmqrl.launch.checked import call
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
 IMPORT_S = 30.0
-REGISTERED, BY_PACKAGE = 0, 3
-CHECK = f"""
-import importlib, sys
-import gymnasium as gym
-from zmqrl.envs.make import registered
-id, package = sys.argv[1:]
-if registered(id) is None and package:
-    importlib.import_module(package)
-    sys.exit({BY_PACKAGE} if registered(id) is not None else 1)
-sys.exit({REGISTERED} if registered(id) is not None else 1)
-"""
-"""In a new process: whether it knows an id of gymnasium, or would after the import of a package."""
 
 
 def check_own_code(config: Config) -> None:
     """Raise `ConfigError` for what the calling script defines or registers, and other processes cannot import."""
     for key, named in _named(config):
-        module, _, name = named.partition(":")
-        if module == MAIN:
-            file = "my_envs" if key.startswith("env.") else f"my_{key.partition('.')[0]}"
-            written = f"[{file}:{name}]" if key == WRAPPERS else f"{file}:{name}"
-            raise ConfigError(
-                f"{key}: {named!r} is defined in the calling script or notebook, which the processes of the run do not "
-                f"execute; move the class to {file}.py and use {key}={written}"
-            )
+        refusal = of_main(key, named)
+        if refusal is not None:
+            raise ConfigError(f"{key}: {refusal}")
     _check_registered(config.env)
+
+
+def of_main(key: str, named: str) -> str | None:
+    """What is wrong where `named`, the value of a key, is a class of the calling script; else None."""
+    module, _, name = named.partition(":")
+    if module != MAIN:
+        return None
+    file = "my_envs" if key.startswith("env.") else f"my_{key.partition('.')[0]}"
+    written = f"[{file}:{name}]" if key == WRAPPERS else f"{file}:{name}"
+    return (
+        f"{named!r} is defined in the calling script or notebook, which the processes of the run do not execute; "
+        f"move the class to {file}.py and use {key}={written}"
+    )
 
 
 def path_of(value: Any) -> str:
@@ -84,10 +78,11 @@ def _check_registered(env: EnvSection) -> None:
     if module.startswith("gymnasium.") and _is_named_by_gymnasium(spec.id):
         return
     package = "" if module == MAIN else module.partition(".")[0]
-    code = _exit_code(spec.id, package)
-    if code in (REGISTERED, None):
+    subject = f"env.id: {env.id!r}"
+    found: str | None = call("registering_package", spec.id, package, subject=subject, limit_s=IMPORT_S)
+    if found == "":
         return
-    if code == BY_PACKAGE:
+    if found is not None:
         fix = f"use env.id={package}:{env.id}"
     elif module == MAIN or not name.isidentifier():
         fix = f"move the class to my_envs.py and use env.id=my_envs:{name if name.isidentifier() else 'Name'}"
@@ -111,22 +106,6 @@ def _module_of(entry_point: Any) -> tuple[str, str]:
         module, _, name = entry_point.partition(":")
         return module, name
     return getattr(entry_point, "__module__", MAIN), getattr(entry_point, "__qualname__", "")
-
-
-def _exit_code(env_id: str, package: str) -> int | None:
-    """Of `CHECK`; None where it gave no answer."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", CHECK, env_id, package],
-            env=importing_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=IMPORT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.returncode
 
 
 def plain(value: Any) -> Any:

@@ -40,7 +40,6 @@ from zmqrl.launch.checks import (
     zero_learning_rate,
 )
 from zmqrl.launch.env_recovery import check_recovery
-from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.space_warnings import space_warnings
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env
@@ -96,7 +95,7 @@ def plan_run(
         shapes = {column.name: column.shape for column in columns}
         check_spec(algorithm.replay(), shapes, config.mode.deterministic)
     size = _size(config, algorithm, workers)
-    initial = () if init_from is None else initial_weights_of(init_from, algorithm).warnings
+    initial = () if init_from is None else _warnings_of(init_from, algorithm)
     check_machine(config, run_dir, is_here)
     check_videos(config, env, is_here)
     plan = RunPlan(
@@ -130,6 +129,12 @@ def plan_run(
     check_transport(plan)
     check_recovery(plan)
     return plan
+
+
+def _warnings_of(init_from: str, algorithm: Algorithm) -> tuple[str, ...]:
+    from zmqrl.launch.initial_weights import initial_weights_of  # most runs start without
+
+    return initial_weights_of(init_from, algorithm).warnings
 
 
 def check_settings(config: Config, is_here: bool) -> Mapping[str, int]:

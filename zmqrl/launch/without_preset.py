@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from zmqrl.config.codec import to_json
-from zmqrl.config.load import Loaded
-from zmqrl.launch.checked import call, checked_env, located
+from zmqrl.algorithms.make import kind_of
+from zmqrl.types import EnvSpec
 
 DEFAULT_ALGORITHM = "ppo"
 Stored = Mapping[str, Any]
@@ -31,28 +31,22 @@ class WithoutPreset:
         plain = re.sub(r"-v\d+$", "", env)
         return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{plain}-{kind}").lower().lstrip("-._") or "run"
 
-    def sections(self, resolved: Callable[[Stored], Loaded]) -> Stored:
+    def sections(self, env: EnvSpec | None, own: Stored = MappingProxyType({})) -> Stored:
         """What a preset of this env and algorithm would hold.
 
         Args:
-            resolved: Makes a configuration over such sections; its keys of `env` decide which spaces there are.
-
-        Raises:
-            ConfigError: The env cannot be created, or the algorithm is unknown.
+            env: Properties of the env; None: the sections have names alone.
+            own: Keys of the algorithm that the user wrote. Defaults that lose their meaning with them are left out.
         """
         named = {"run": {"name": self.name}, "env": {"id": self.env}, "algorithm": {"kind": self.algorithm}}
-        loaded = resolved(named)
-        with located(loaded.sources):
-            env = checked_env(loaded.config, is_whole=False)
-        subject, limit_s = f"algorithm.kind: {self.algorithm!r}", loaded.config.limits.start_s
-        found: dict[str, dict[str, Any]] = call(
-            "defaults", self.algorithm, to_json(env), _own_keys(loaded), subject=subject, limit_s=limit_s
-        )
+        if env is None:
+            return named
+        kind = kind_of(self.algorithm)
+        found = {name: dict(keys) for name, keys in kind.defaults(env).items()}
+        keys = found.get("algorithm", {})
+        changed = {key for key, value in own.items() if value != keys.get(key)}
+        dropped = {key for joint in kind.joint_defaults if joint & changed for key in joint}
+        found["algorithm"] = {key: value for key, value in keys.items() if key not in dropped}
         if env.max_episode_steps is None and env.state is None:
             found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}
-
-
-def _own_keys(loaded: Loaded) -> dict[str, Any]:
-    """The keys of the algorithm that the user wrote."""
-    return {key: value for key, value in loaded.config.algorithm.items() if f"algorithm.{key}" in loaded.sources.by_key}

@@ -12,12 +12,11 @@ import os
 import select
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 from zmqrl.errors import ConfigError, UncleanTeardown, ZmqrlError
 from zmqrl.loading import importing_environment
@@ -141,7 +140,7 @@ def _at(place: Place) -> str:
 
 class _Template:
     def __init__(self) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._log = os.fdopen(os.memfd_create(TEMPLATE), "r+b")
         self._process = subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
