@@ -117,11 +117,12 @@ class EnvSection(Section, frozen=True):
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 
-    Single and sync need one of the two, or `recovery: restart_episode`.
+    Single and sync need one of the two, or another `recovery`.
     """
-    recovery: Literal["exact", "restart_episode"] = "exact"
+    recovery: Literal["exact", "state", "restart_episode"] = "exact"
     """Single and sync, after a restart or a resume. exact: running episodes continue by repeating their
-    actions. restart_episode: the next episodes start instead, and the weights also depend on restarts.
+    actions. state: they continue in what `get_state()` of the env returned, by its `set_state(state)` (docs/resume.md).
+    restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """
 
 

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import close_env, state_spec
+from zmqrl.envs.base import ALTERNATIVES, close_env, state_spec
 from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
@@ -61,7 +61,7 @@ def make_single(section: EnvSection) -> Env:
                 f"env.frame_stack: {section.frame_stack}: frames of several agents are not stacked; "
                 "set 1 and use a wrapper that stacks them"
             )
-        env = stack_frames(*stripped(env), section.frame_stack)
+        env = stack_frames(*stripped(env), section.frame_stack, section.recovery == "state")
     if section.max_episode_steps is None:
         return env
     limit: Callable[[Any, int], Any] = StepLimit if is_parallel(env) else TimeLimit
@@ -172,7 +172,7 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     action = action_spec(section.id, _space(section, env, "action_space"))
     check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    state = state_spec(section.id, stripped(env)[0])
+    state = state_spec(stripped(env)[0]) if section.recovery == "state" else None
     native = observation.kind == "box" and _has_native(section, env)
     return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
 
@@ -192,6 +192,8 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     agents = tuple(env.possible_agents)
     if not agents:
         raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
+    if section.recovery == "state":
+        raise ConfigError(f"env.recovery: 'state': states of several agents are not saved, {ALTERNATIVES}")
     if section.num_envs % len(agents):
         raise ConfigError(
             f"env.num_envs: {section.num_envs}: each of the {len(agents)} agents counts as one env; set a multiple "

@@ -38,6 +38,8 @@ from zmqrl.types import EnvSpec
 
 NVIDIA = Path("/dev/nvidia0")
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
+RECOVERIES = ("exact", "state", "restart_episode")
+"""A resume may change `env.recovery` to a later one."""
 TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
 """What a launcher makes in a run directory before `run.json`."""
 
@@ -273,8 +275,8 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("store.kind", config.store.kind, stored.store.kind),
         *_changed("store", _place(config.store), _place(stored.store)),
     )
-    if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
-        # Its FULL has no actions of the running episodes: they could not be repeated.
+    if RECOVERIES.index(config.env.recovery) < RECOVERIES.index(stored.env.recovery):
+        # Its FULL has no actions, or no states, of the running episodes.
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
     executors = config.learner.executor, stored.learner.executor
     if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was
@@ -288,7 +290,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env: a resume may drop the exact recovery of running episodes."""
+    """What a resume has to keep of the env, without the recovery of running episodes."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 

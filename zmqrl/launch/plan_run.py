@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores.make import place_of
-from zmqrl.envs.first_steps import check_first_steps
-from zmqrl.envs.make import probe
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.acting_runtime import with_runtime
 from zmqrl.launch.checks import (
@@ -43,6 +40,7 @@ from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.own_code import check_own_code
+from zmqrl.launch.planned_env import planned_env
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
@@ -81,8 +79,8 @@ def plan_run(
         if is_here:
             check_processor(config, workers)
         check_own_code(config)
-        check = partial(check_first_steps, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
-        env = probe(config.env, check)
+        steps_here = is_here and _steps_here(config, workers)
+        config, env, notes = planned_env(config, run_dir, resume, sources, steps_here)
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
@@ -118,7 +116,7 @@ def plan_run(
             store_path=place_of(config.store, run_dir, lineage.id),
             resume=resume,
             lineage=lineage,
-            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
+            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *notes, *initial),
             began=time.monotonic() - (time.time() - started_at),
         )
         if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
@@ -252,7 +250,7 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
 
 
 def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
-    if not config.mode.deterministic or config.env.recovery != "exact" or env.state is None:
+    if not config.mode.deterministic or env.state is None:
         return ()
     return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
 

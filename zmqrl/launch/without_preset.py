@@ -50,6 +50,4 @@ class WithoutPreset:
         except ConfigError as error:
             raise ConfigError(loaded.sources.locate(str(error))) from error
         found = {name: dict(keys) for name, keys in kind_of(self.algorithm).defaults(env).items()}
-        if env.max_episode_steps is None and env.state is None:
-            found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}

@@ -1,0 +1,76 @@
+"""The env of a plan: its properties, how its running episodes are recovered, and what the user should know of it."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import replace
+from zmqrl.config.load import Sources
+from zmqrl.config.sections import Config
+from zmqrl.envs.base import has_state_pair
+from zmqrl.envs.first_steps import check_first_steps
+from zmqrl.envs.make import make_single, probe, stripped
+from zmqrl.envs.repeats import remarks
+from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
+from zmqrl.types import EnvSpec
+
+RECOVERY = "env.recovery"
+QUICK_S = 1.0
+"""An env whose first steps take longer is not walked again."""
+
+
+def planned_env(
+    config: Config, run_dir: Path, resume: bool, sources: Sources | None, steps_here: bool
+) -> tuple[Config, EnvSpec, tuple[str, ...]]:
+    """Probe the env.
+
+    Args:
+        config: Resolved.
+        run_dir: Of the run.
+        resume: It is continued.
+        sources: Where its keys were written.
+        steps_here: Envs of the training are stepped on this machine, so the first steps are checked.
+
+    Returns:
+        The configuration with the recovery of the run, the properties of the env, and warnings.
+
+    Raises:
+        ConfigError: As of `probe` and `check_first_steps`.
+    """
+    notes: list[str] = []
+    has_pair = False
+
+    def check(env: Any, spec: EnvSpec) -> None:
+        nonlocal has_pair
+        has_pair = has_state_pair(stripped(env)[0])
+        begun = time.monotonic()
+        if steps_here:
+            check_first_steps(env, spec, config.run.seed)
+        if steps_here and time.monotonic() - begun < QUICK_S:
+            notes.extend(remarks(env, partial(make_single, config.env), spec, config.run.seed))
+
+    spec = probe(config.env, check)
+    if not config.mode.deterministic or config.env.recovery != "exact":
+        return config, spec, tuple(notes)
+    if has_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
+        return planned_env(_recovered_by(config, "state"), run_dir, resume, sources, steps_here)
+    if spec.max_episode_steps is None and sources is not None and RECOVERY not in sources.by_key:
+        config = _recovered_by(config, "restart_episode")
+        notes.append(
+            f"env.id: {spec.id!r} has no step limit, so its running episodes end when a process is restarted "
+            "(env.recovery: restart_episode); set env.max_episode_steps to get the same weights after a restart"
+        )
+    if has_pair:
+        instead = "actions are repeated" if config.env.recovery == "exact" else "its running episodes end"
+        notes.append(
+            f"env.id: get_state and set_state of {spec.id!r} are not called, and {instead} after a restart; if the "
+            "two save and restore all of the env, set env.recovery: state"
+        )
+    return config, spec, tuple(notes)
+
+
+def _recovered_by(config: Config, recovery: Any) -> Config:
+    return replace(config, env=replace(config.env, recovery=recovery))
