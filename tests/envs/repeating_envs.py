@@ -65,3 +65,80 @@ class Foreign(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         obs = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         return obs, float(obs[0]), bool(obs[1] > 0.9), False, {}
+
+
+class Harder(gym.Wrapper[Any, Any, Any, Any]):
+    """Pays less for each episode that has ended before."""
+
+    ended = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        found = obs, float(reward) / (1 + self.ended), terminated, truncated, info
+        self.ended += bool(terminated or truncated)
+        return found
+
+
+class Drawn(gym.ObservationWrapper[Any, Any, Any]):
+    """Noise of the process, which no seed of `reset` restores."""
+
+    def observation(self, observation: Any) -> Any:
+        return (observation + np.random.normal(size=observation.shape)).astype(observation.dtype)
+
+
+class Levels(gym.Env[Any, Any]):
+    """Each reset begins the next level, whatever the seed."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    level = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.level += 1
+        return np.full(2, 1.0 / self.level, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.full(2, 1.0 / self.level, np.float32), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+class ContinuesInTraining(gym.Wrapper[Any, Any, Any, Any]):
+    """Does not reset the env before it has ended; scores are of whole episodes."""
+
+    over, scored = True, False
+
+    def score_full_episodes(self) -> None:
+        self.scored = True
+
+    def reset(self, **options: Any) -> Any:
+        if not (self.over or self.scored):
+            return self.last, {}
+        self.over = False
+        self.last, info = self.env.reset(**options)
+        return self.last, info
+
+    def step(self, action: Any) -> Any:
+        self.last, reward, terminated, truncated, info = self.env.step(action)
+        self.over = bool(terminated or truncated)
+        return self.last, reward, terminated, truncated, info
+
+
+class OneAtATime(gym.Env[Any, Any]):
+    """As a simulator with one licence, whose levels advance over episodes."""
+
+    observation_space, action_space = Levels.observation_space, Levels.action_space
+    running = 0
+
+    def __init__(self) -> None:
+        assert OneAtATime.running == 0, "the licence is in use"
+        OneAtATime.running, self._is_open, self._env = 1, True, Levels()
+
+    def reset(self, **options: Any) -> Any:
+        return self._env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        return self._env.step(action)
+
+    def close(self) -> None:
+        OneAtATime.running -= self._is_open
+        self._is_open = False

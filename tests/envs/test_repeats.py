@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.findings import findings
 from zmqrl.envs.make import make_single, probe
-from zmqrl.envs.repeats import remarks
 from zmqrl.errors import ConfigError
 
 HERE = "tests.envs.repeating_envs:"
@@ -17,7 +16,8 @@ HERE = "tests.envs.repeating_envs:"
 
 def remarks_on(**keys: Any) -> list[str]:
     section = EnvSection(**keys)
-    return list(remarks(make_single(section), partial(make_single, section), probe(section), 5))
+    spec = probe(section)
+    return list(findings(make_single(section), section, spec, 5).remarks)
 
 
 @pytest.mark.parametrize("stack", [1, 2], ids=["plain", "stacked"])
@@ -46,3 +46,43 @@ def test_a_counter_of_a_long_episode_is_missed_too() -> None:
 def test_a_state_that_cannot_be_restored_is_refused_with_what_was_raised() -> None:
     with pytest.raises(ConfigError, match=r"env.recovery: 'state': env .*set_state raised ValueError: no such state"):
         remarks_on(id=f"{HERE}Saved", kwargs={"without": "everything"}, recovery="state")
+
+
+@pytest.mark.parametrize(
+    ("keys", "differing"),
+    [
+        ({"wrappers": ("gymnasium.wrappers:NormalizeObservation",)}, "other observations in its"),
+        ({"wrappers": ("gymnasium.wrappers:NormalizeReward",), "id": "Pendulum-v1"}, "other rewards in its"),
+        ({"wrappers": ("gymnasium.wrappers:NormalizeObservation",), "frame_stack": 2}, "other observations in its"),
+        ({"wrappers": (f"{HERE}Harder",)}, "other rewards in its"),
+        ({"id": f"{HERE}Levels"}, "other observations in its"),
+        ({"id": f"{HERE}OneAtATime"}, "other observations in its"),
+    ],
+)
+def test_state_that_outlives_an_episode_is_named_with_its_consequence(keys: dict[str, Any], differing: str) -> None:
+    (remark,) = remarks_on(**keys)
+    assert "keeps state from episode to episode" in remark and differing in remark
+    for part in ("scores, the best version, exports and a resume", "algorithm.normalise_obs", "normalise_reward"):
+        assert part in remark
+    assert all(path.rpartition(":")[2] in remark for path in keys.get("wrappers", ()))
+
+
+def test_an_env_that_is_not_reproducible_is_named_as_such() -> None:
+    (remark,) = remarks_on(wrappers=(f"{HERE}Drawn",))
+    assert "with Drawn does not repeat itself: two new envs have other observations" in remark
+    assert "keeps state" not in remark
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"id": "Pendulum-v1", "wrappers": ("gymnasium.wrappers:RecordEpisodeStatistics",)},
+        {"wrappers": (f"{HERE}ContinuesInTraining",)},
+        {"id": "tests.envs.space_envs:Mixed"},
+        {"id": "tests.envs.agent_envs:Walkers", "num_envs": 6},
+    ],
+    ids=["plain", "statistics that nobody sees", "scored in another form", "masks", "agents"],
+)
+def test_what_repeats_itself_has_no_remark(keys: dict[str, Any]) -> None:
+    assert remarks_on(**keys) == []

@@ -74,3 +74,9 @@ def test_states_are_not_given_up_for_actions(tmp_path: Path) -> None:
     stored(tmp_path, planned(tmp_path, env__id=SAVED, env__recovery="state", env__max_episode_steps=50))
     with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'state'"):
         planned(tmp_path, resume=True, env__recovery="exact")
+
+
+def test_statistics_over_episodes_are_named_at_the_start_once(tmp_path: Path) -> None:
+    plan = planned(tmp_path, env__wrappers='["gymnasium.wrappers:NormalizeObservation"]')
+    (warning,) = plan.warnings
+    assert "'CartPole-v1' with NormalizeObservation keeps state from episode to episode" in warning

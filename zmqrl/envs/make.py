@@ -69,11 +69,13 @@ def make_single(section: EnvSection) -> Env:
 
 
 def make_for_scores(section: EnvSection) -> Env:
-    """As `make_single`, with the rewards and episodes of the env itself.
+    """As `make_single`, with the rewards and episodes of the env itself."""
+    return for_scores(make_single(section))
 
-    Every wrapper with a method `score_full_episodes` is called: one that clips rewards, or ends episodes early.
-    """
-    env = layer = make_single(section)
+
+def for_scores(env: Env) -> Env:
+    """Call `score_full_episodes` of each wrapper that has it: one that clips rewards, or ends episodes early."""
+    layer = env
     while isinstance(layer, gym.Wrapper):
         score = getattr(layer, "score_full_episodes", None)
         if score is not None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.config.load import Sources
-from zmqrl.config.sections import Config
-from zmqrl.envs.base import has_state_pair
+from zmqrl.config.sections import Config, EnvSection
+from zmqrl.envs.findings import EnvFindings, findings
 from zmqrl.envs.first_steps import check_first_steps
-from zmqrl.envs.make import make_single, probe, stripped
-from zmqrl.envs.repeats import remarks
+from zmqrl.envs.make import probe
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
 
@@ -40,19 +38,8 @@ def planned_env(
     Raises:
         ConfigError: As of `probe` and `check_first_steps`.
     """
-    notes: list[str] = []
-    has_pair = False
-
-    def check(env: Any, spec: EnvSpec) -> None:
-        nonlocal has_pair
-        has_pair = has_state_pair(stripped(env)[0])
-        begun = time.monotonic()
-        if steps_here:
-            check_first_steps(env, spec, config.run.seed)
-        if steps_here and time.monotonic() - begun < QUICK_S:
-            notes.extend(remarks(env, partial(make_single, config.env), spec, config.run.seed))
-
-    spec = probe(config.env, check)
+    spec, found = _probed(config.env, config.run.seed if steps_here else None)
+    notes, has_pair = [*found.remarks], found.has_state_pair
     if not config.mode.deterministic or config.env.recovery != "exact":
         return config, spec, tuple(notes)
     if has_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
@@ -70,6 +57,21 @@ def planned_env(
             "two save and restore all of the env, set env.recovery: state"
         )
     return config, spec, tuple(notes)
+
+
+def _probed(section: EnvSection, seed: int | None) -> tuple[EnvSpec, EnvFindings]:
+    """`seed`: of the first steps; None: the env is not stepped."""
+    found = EnvFindings()
+
+    def check(env: Any, spec: EnvSpec) -> None:
+        nonlocal found
+        begun = time.monotonic()
+        if seed is not None:
+            check_first_steps(env, spec, seed)
+        is_quick = time.monotonic() - begun < QUICK_S
+        found = findings(env, section, spec, seed if is_quick else None)
+
+    return probe(section, check), found
 
 
 def _recovered_by(config: Config, recovery: Any) -> Config:
