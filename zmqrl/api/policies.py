@@ -44,7 +44,7 @@ class LoadedPolicy:
         """`sampler`: None: greedy actions."""
         self._policy, self._env, self._sampler = policy, env, sampler
         self.section = section
-        """The `env` section of the run: what `evaluate` makes where no env is given."""
+        """The env of the scores of the run: what `evaluate` makes where no env is given."""
         self._state: dict[str, Array] = {}
         self._rows = 0
 
@@ -126,7 +126,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0)
     env = probe(config.env)
     _, policy = stored_policy(directory, config, env)
     sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
-    return LoadedPolicy(policy, env, config.env, sampler)
+    return LoadedPolicy(policy, env, config.scored_env, sampler)
 
 
 class Evaluation(EpisodeScores):

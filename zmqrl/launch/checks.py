@@ -139,7 +139,7 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
     if is_here:
         try:
             video_suffix()
-            RenderedEpisode(config.env, env, config.run.seed, IMAGES).close()
+            RenderedEpisode(config.scored_env, env, config.run.seed, IMAGES).close()
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from error
 

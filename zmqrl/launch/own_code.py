@@ -67,7 +67,8 @@ def path_of(value: Any) -> str:
 def _named(config: Config) -> Iterator[tuple[str, str]]:
     """Every key that may name a class of the user, which processes of the run import."""
     yield "env.id", config.env.id
-    yield from ((WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")) for entry in config.env.wrappers)
+    for entry in (*config.env.wrappers, *config.scored_env.wrappers):
+        yield WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")
     yield "algorithm.kind", str(config.algorithm.get("kind"))
     yield "network.kind", config.network.kind
     yield "network.activation", config.network.activation

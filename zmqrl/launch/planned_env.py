@@ -6,12 +6,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from zmqrl.config.codec import replace
 from zmqrl.config.load import Sources
-from zmqrl.config.sections import Config, EnvSection
+from zmqrl.config.sections import Config, EnvSection, ScoredEnvSection
 from zmqrl.envs.findings import EnvFindings, findings
 from zmqrl.envs.first_steps import check_first_steps
 from zmqrl.envs.make import probe
+from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
 
@@ -40,6 +43,7 @@ def planned_env(
     """
     spec, found = _probed(config.env, config.run.seed if steps_here else None)
     notes, has_pair = [*found.remarks], found.has_state_pair
+    _check_scored(config, spec)
     if not config.mode.deterministic or config.env.recovery != "exact":
         return config, spec, tuple(notes)
     if has_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
@@ -72,6 +76,24 @@ def _probed(section: EnvSection, seed: int | None) -> tuple[EnvSpec, EnvFindings
         found = findings(env, section, spec, seed if is_quick else None)
 
     return probe(section, check), found
+
+
+def _check_scored(config: Config, trained: EnvSpec) -> None:
+    """ConfigError unless the env of scores can be made and has the spaces of the training."""
+    if config.evaluator.env == ScoredEnvSection() or not config.evaluator.episodes:
+        return
+    try:
+        scored = probe(config.scored_env)
+    except ConfigError as error:
+        raise ConfigError(f"evaluator.env: {error}") from error
+    pairs = (("observation", scored.observation, trained.observation), ("action", scored.action, trained.action))
+    for name, found, expected in pairs:
+        for key, value in structs.asdict(found).items():
+            if value != getattr(expected, key):
+                raise ConfigError(
+                    f"evaluator.env: its {name} space has {key} {value!r:.60}, that of env has "
+                    f"{getattr(expected, key)!r:.60}; the spaces must be equal"
+                )
 
 
 def _recovered_by(config: Config, recovery: Any) -> Config:
