@@ -138,6 +138,8 @@ class EnvSpec(Struct, frozen=True):
     reward_threshold: float | None = None
     native_vector: bool = False
     """A vector form that steps all envs in one call exists (used in async)."""
+    vector_only: bool = False
+    """`gymnasium.vector.VectorEnv`: there is no form that steps one env."""
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None

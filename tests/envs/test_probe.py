@@ -8,7 +8,8 @@ import pytest
 
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.make import make_native, probe
+from zmqrl.envs.make import probe
+from zmqrl.envs.vectorised import make_native
 from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 

@@ -20,7 +20,7 @@ from zmqrl.config.yaml_source import shown
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
-from zmqrl.envs.make import registered
+from zmqrl.envs.lookup import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix

@@ -16,7 +16,8 @@ import gymnasium.envs
 import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
-from zmqrl.envs.make import NAMESPACES, registered
+from zmqrl.envs.arguments import names_in
+from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError
 from zmqrl.loading import importing_environment
 
@@ -26,7 +27,7 @@ REGISTERED, BY_PACKAGE = 0, 3
 CHECK = f"""
 import importlib, sys
 import gymnasium as gym
-from zmqrl.envs.make import registered
+from zmqrl.envs.lookup import registered
 id, package = sys.argv[1:]
 if registered(id) is None and package:
     importlib.import_module(package)
@@ -69,6 +70,8 @@ def _named(config: Config) -> Iterator[tuple[str, str]]:
     yield "env.id", config.env.id
     for entry in (*config.env.wrappers, *config.scored_env.wrappers):
         yield WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")
+    for env in (config.env, config.scored_env):
+        yield from (("env.kwargs", path) for path in names_in([env.kwargs, env.wrappers]))
     yield "algorithm.kind", str(config.algorithm.get("kind"))
     yield "network.kind", config.network.kind
     yield "network.activation", config.network.activation

@@ -44,6 +44,11 @@ def planned_env(
     spec, found = _probed(config.env, config.run.seed if steps_here else None)
     notes, has_pair = [*found.remarks], found.has_state_pair
     _check_scored(config, spec)
+    if spec.vector_only and config.mode.deterministic:
+        raise ConfigError(
+            f"run.mode: {config.run.mode!r}: env.id {spec.id!r} is a gymnasium.vector.VectorEnv, whose envs cannot be "
+            "reset one by one, as single and sync require; set run.mode: async"
+        )
     if not config.mode.deterministic or config.env.recovery != "exact":
         return config, spec, tuple(notes)
     if has_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
