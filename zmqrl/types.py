@@ -139,7 +139,7 @@ class EnvSpec(Struct, frozen=True):
     native_vector: bool = False
     """A vector form that steps all envs in one call exists (used in async)."""
     vector_only: bool = False
-    """`gymnasium.vector.VectorEnv`: there is no form that steps one env."""
+    """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None

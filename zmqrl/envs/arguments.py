@@ -27,7 +27,7 @@ def called(
         key: Where they were written, for messages.
 
     Raises:
-        ConfigError: A text stands for a function, or a name cannot be imported.
+        ConfigError: A text is given for a function, or a name cannot be imported.
     """
     found = {name: resolved(value, index, f"{key}: {name}") for name, value in arguments.items()}
     with suppress(TypeError, ValueError):  # a class without a signature

@@ -11,6 +11,7 @@ from msgspec import Struct
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env, has_state_pair
 from zmqrl.envs.make import for_scores, make_for_scores, make_single, stripped
+from zmqrl.envs.masks import ignored_mask
 from zmqrl.envs.repeats import check_state, memory_of
 from zmqrl.random_streams import stream
 from zmqrl.types import EnvSpec
@@ -43,6 +44,9 @@ def findings(env: Any, section: EnvSection, spec: EnvSpec, seed: int | None) -> 
 
 def _remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator[str]:
     seed = int(stream(seed, "findings").integers(1 << 31))  # whoever records episodes by seeds sees none of the run's
+    mask = ignored_mask(env, spec, seed)
+    if mask is not None:
+        yield f"env.id: {mask}"
     memory = memory_of(for_scores(env), partial(make_for_scores, section), spec, seed)
     if memory is not None:
         layers = [str(entry if isinstance(entry, str) else next(iter(entry))) for entry in section.wrappers]

@@ -14,6 +14,7 @@ from zmqrl.config.sections import Config, EnvSection, ScoredEnvSection
 from zmqrl.envs.findings import EnvFindings, findings
 from zmqrl.envs.first_steps import check_first_steps
 from zmqrl.envs.make import probe
+from zmqrl.envs.masks import ignored_mask
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
@@ -76,11 +77,20 @@ def _probed(section: EnvSection, seed: int | None) -> tuple[EnvSpec, EnvFindings
         nonlocal found
         begun = time.monotonic()
         if seed is not None:
-            check_first_steps(env, spec, seed)
+            _first_steps(env, spec, seed)
         is_quick = time.monotonic() - begun < QUICK_S
         found = findings(env, section, spec, seed if is_quick else None)
 
     return probe(section, check), found
+
+
+def _first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
+    try:
+        check_first_steps(env, spec, seed)
+    except ConfigError as error:
+        mask = ignored_mask(env, spec, seed)  # an action that it forbids may be what is wrong
+        what, _, traceback = str(error).partition("\n")
+        raise ConfigError(f"{what}; {mask}\n{traceback}") if mask else error from error
 
 
 def _check_scored(config: Config, trained: EnvSpec) -> None:
