@@ -138,14 +138,14 @@ class EnvSpec(Struct, frozen=True):
     reward_threshold: float | None = None
     native_vector: bool = False
     """A vector form that steps all envs in one call exists (used in async)."""
-    vector_only: bool = False
-    """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None
     """With `env.recovery: state`: single and sync keep the state of the env instead of its actions."""
     agents: tuple[str, ...] = ()
     """Of a multi-agent env: its agents, each with a slot of its own; empty: one agent."""
+    vector_only: bool = False
+    """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
 
     @property
     def slots_per_env(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -44,6 +45,12 @@ class Saved(gym.Env[Any, Any]):
             state, inc = (sum(int(words[i + place]) << 32 * place for place in range(4)) for i in (0, 4))
             whole = self.np_random.bit_generator.state
             self.np_random.bit_generator.state = {**whole, "state": {"state": state, "inc": inc}}
+
+
+class Slow(Saved):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.04)
+        return super().step(action)
 
 
 class Foreign(gym.Env[Any, Any]):

@@ -86,3 +86,12 @@ def test_an_env_that_is_not_reproducible_is_named_as_such() -> None:
 )
 def test_what_repeats_itself_has_no_remark(keys: dict[str, Any]) -> None:
     assert remarks_on(**keys) == []
+
+
+def test_a_slow_env_is_walked_only_where_a_key_requests_it() -> None:
+    keys: dict[str, Any] = {"id": f"{HERE}Slow", "kwargs": {"without": "generator"}}
+    section = EnvSection(**keys)
+    assert findings(make_single(section), section, probe(section), 5, is_quick=False).remarks == ()
+    section = EnvSection(**keys, recovery="state")
+    with pytest.raises(ConfigError, match="set_state restores only a part of the env"):
+        findings(make_single(section), section, probe(section), 5, is_quick=False)

@@ -26,7 +26,7 @@ class EnvFindings(Struct, frozen=True):
     """Whether the env has `get_state` and `set_state`, which may have a meaning of their own."""
 
 
-def findings(env: Any, section: EnvSection, spec: EnvSpec, seed: int | None) -> EnvFindings:
+def findings(env: Any, section: EnvSection, spec: EnvSpec, seed: int | None, is_quick: bool = True) -> EnvFindings:
     """Look at an env whose first steps have no fault. It may be closed, and is not to be used again.
 
     Args:
@@ -34,20 +34,21 @@ def findings(env: Any, section: EnvSection, spec: EnvSpec, seed: int | None) -> 
         section: The env.
         spec: Its properties.
         seed: Of the run. None: the env is not stepped.
+        is_quick: Whether it may be walked without a key that requests it.
 
     Raises:
         ConfigError: As of `check_state`.
     """
     has_pair = has_state_pair(stripped(env)[0])
-    return EnvFindings(() if seed is None else tuple(_remarks(env, section, spec, seed)), has_pair)
+    return EnvFindings(() if seed is None else tuple(_remarks(env, section, spec, seed, is_quick)), has_pair)
 
 
-def _remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator[str]:
+def _remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int, is_quick: bool) -> Iterator[str]:
     seed = int(stream(seed, "findings").integers(1 << 31))  # whoever records episodes by seeds sees none of the run's
-    mask = ignored_mask(env, spec, seed)
+    mask = ignored_mask(env, spec) if is_quick else None
     if mask is not None:
         yield f"env.id: {mask}"
-    memory = memory_of(for_scores(env), partial(make_for_scores, section), spec, seed)
+    memory = memory_of(for_scores(env), partial(make_for_scores, section), spec, seed) if is_quick else None
     if memory is not None:
         layers = [str(entry if isinstance(entry, str) else next(iter(entry))) for entry in section.wrappers]
         wrapped = f" with {', '.join(path.rpartition(':')[2] for path in layers)}" if layers else ""

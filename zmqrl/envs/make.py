@@ -128,7 +128,7 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     threshold = env.spec.reward_threshold if env.spec is not None else None
     state = state_spec(stripped(env)[0]) if section.recovery == "state" else None
     native = observation.kind == "box" and has_native(section, env)
-    return EnvSpec(section.id, observation, action, threshold, native, max_episode_steps=_limit(env), state=state)
+    return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
 
 
 def _space(section: EnvSection, env: Env, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -59,15 +60,16 @@ class FromInfo(FromMethod):
         return info[self._name]
 
 
-def ignored_mask(env: Any, spec: EnvSpec, seed: int) -> str | None:
+def ignored_mask(env: Any, spec: EnvSpec) -> str | None:
     """That `env` has a mask outside of its observations, and the wrapper for it; None: it has none. Resets `env`."""
     if not isinstance(env, gym.Env) or spec.observation.action_mask is not None or not spec.action.choices:
         return None
-    if env.has_wrapper_attr(METHOD):
-        what, wrapper = f"the method {METHOD}", FromMethod
-    elif KEY in env.reset(seed=seed)[1]:
+    what, wrapper, info = f"the method {METHOD}", FromMethod, {}
+    if not env.has_wrapper_attr(METHOD):
+        with suppress(Exception):  # of a reset that the first steps report
+            info = env.reset(seed=0)[1]
+        if KEY not in info:
+            return None
         what, wrapper = f"{KEY!r} in info", FromInfo
-    else:
-        return None
     fix = f"env.wrappers: [{__name__}:{wrapper.__name__}] trains with it (docs/envs.md, 'Action masks')"
     return f"{spec.id!r} has {what}, which is ignored; {fix}"

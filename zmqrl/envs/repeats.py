@@ -18,7 +18,7 @@ from zmqrl.types import Array, EnvSpec
 
 STEPS, LIMIT_S = 200, 0.3
 """Of a walk, which ends with the first episode: steps and seconds at most."""
-STATE_STEPS = 2000
+LEAST_STATE_STEPS, STATE_STEPS = 12, 2000
 """Of a walk with saved states: a counter that is not restored shows at the end of an episode."""
 SAVED_AT = (1, 8, 32)
 """Steps after which a successor continues in the saved state."""
@@ -42,14 +42,7 @@ class _Walk:
 
 
 def memory_of(env: Any, make: Callable[[], Any], spec: EnvSpec, seed: int) -> str | None:
-    """Difference between two episodes of `env` with the same seed and actions, and its consequence. May close `env`.
-
-    Args:
-        env: As it is scored.
-        make: Makes a further one.
-        spec: Its properties.
-        seed: Of the episode.
-    """
+    """Difference between two episodes of `env` with the same seed and actions, and its consequence. May close `env`."""
     used = make_seeded(spec, lambda: env, spec.slots_per_env, seed, 0)
     with suppress(EnvFault):  # the check of the first steps has found none; a later one is the workers' to report
         walk = _walked(used, seed, STEPS)
@@ -83,7 +76,7 @@ def check_state(make: Callable[[], Any], spec: EnvSpec, seed: int) -> None:
     """
     try:
         with closing(make_seeded(spec, make, 1, seed, 0)) as first:
-            walk = _walked(first, seed, STATE_STEPS)
+            walk = _walked(first, seed, STATE_STEPS, LEAST_STATE_STEPS)
         with closing(make_seeded(spec, make, 1, seed, 0)) as successor:
             again = {step: _repeated(successor, walk.actions[step:], states) for step, states in walk.saved.items()}
     except EnvFault as fault:
@@ -99,11 +92,11 @@ def check_state(make: Callable[[], Any], spec: EnvSpec, seed: int) -> None:
             )
 
 
-def _walked(env: VectorEnv, seed: int, steps: int) -> _Walk:
+def _walked(env: VectorEnv, seed: int, steps: int, least: int = 0) -> _Walk:
     drawn, until, count = stream(seed, "repeats"), time.monotonic() + LIMIT_S, env.num_envs
     obs = env.start()
     walk = _Walk([(obs.tobytes(),)])
-    while len(walk.actions) < steps and time.monotonic() < until:
+    while len(walk.actions) < steps and (time.monotonic() < until or len(walk.actions) < least):
         walk.actions.append(random_actions(env.spec, count, drawn, obs))
         step = env.step(walk.actions[-1])
         obs = step.obs

@@ -21,26 +21,16 @@ from zmqrl.types import EnvSpec
 
 RECOVERY = "env.recovery"
 QUICK_S = 1.0
-"""An env whose first steps take longer is not walked again."""
+"""Longest duration of the first steps of an env that is walked again."""
 
 
 def planned_env(
     config: Config, run_dir: Path, resume: bool, sources: Sources | None, steps_here: bool
 ) -> tuple[Config, EnvSpec, tuple[str, ...]]:
-    """Probe the env.
+    """The configuration with the recovery of the run, the properties of the env, and warnings.
 
-    Args:
-        config: Resolved.
-        run_dir: Of the run.
-        resume: It is continued.
-        sources: Where its keys were written.
-        steps_here: Envs of the training are stepped on this machine, so the first steps are checked.
-
-    Returns:
-        The configuration with the recovery of the run, the properties of the env, and warnings.
-
-    Raises:
-        ConfigError: As of `probe` and `check_first_steps`.
+    `steps_here`: envs of the training are stepped on this machine, so the first steps are checked. Raises `ConfigError`
+    as `probe` and `check_first_steps`, and for keys that do not fit the env.
     """
     spec, found = _probed(config.env, config.run.seed if steps_here else None)
     notes, has_pair = [*found.remarks], found.has_state_pair
@@ -76,21 +66,18 @@ def _probed(section: EnvSection, seed: int | None) -> tuple[EnvSpec, EnvFindings
     def check(env: Any, spec: EnvSpec) -> None:
         nonlocal found
         begun = time.monotonic()
-        if seed is not None:
-            _first_steps(env, spec, seed)
-        is_quick = time.monotonic() - begun < QUICK_S
-        found = findings(env, section, spec, seed if is_quick else None)
+        try:
+            if seed is not None:
+                check_first_steps(env, spec, seed)
+        except ConfigError as error:
+            mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
+            if mask is None:
+                raise
+            what, _, traceback = str(error).partition("\n")
+            raise ConfigError(f"{what}; {mask}\n{traceback}") from error
+        found = findings(env, section, spec, seed, is_quick=time.monotonic() - begun < QUICK_S)
 
     return probe(section, check), found
-
-
-def _first_steps(env: Any, spec: EnvSpec, seed: int) -> None:
-    try:
-        check_first_steps(env, spec, seed)
-    except ConfigError as error:
-        mask = ignored_mask(env, spec, seed)  # an action that it forbids may be what is wrong
-        what, _, traceback = str(error).partition("\n")
-        raise ConfigError(f"{what}; {mask}\n{traceback}") if mask else error from error
 
 
 def _check_scored(config: Config, trained: EnvSpec) -> None:
