@@ -13,7 +13,8 @@ import pytest
 
 import zmqrl
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.findings import findings
+from zmqrl.envs.base import close_env
+from zmqrl.envs.findings import remarks
 from zmqrl.envs.make import make_single, probe
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
@@ -68,7 +69,8 @@ def test_a_mask_is_a_part_of_the_observation(where: str, wrapper: str, as_dict: 
     for step in range(6):
         assert np.flatnonzero(obs["action_mask"]).tolist() == [step % 4]
         obs, *_ = env.step(step % 4)
-    assert findings(make_single(section), section, spec, 1).remarks == ()
+    assert list(remarks(env, section, spec, 1)) == []
+    close_env(env)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_mask_is_a_part_of_the_observation(where: str, wrapper: str, as_dict: 
 )
 def test_a_mask_that_is_ignored_is_named(id_: str, kwargs: dict[str, Any], wrapper: str) -> None:
     section = EnvSection(id=id_, kwargs=kwargs)
-    (remark,) = findings(make_single(section), section, probe(section), 1).remarks
+    (remark,) = remarks(make_single(section), section, probe(section), 1)
     assert "which is ignored" in remark and f"{WRAPPER}{wrapper}" in remark
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.findings import findings
+from zmqrl.envs.findings import remarks
 from zmqrl.envs.make import make_single, probe
 from zmqrl.errors import ConfigError
 
@@ -17,7 +17,7 @@ HERE = "tests.envs.repeating_envs:"
 def remarks_on(**keys: Any) -> list[str]:
     section = EnvSection(**keys)
     spec = probe(section)
-    return list(findings(make_single(section), section, spec, 5).remarks)
+    return list(remarks(make_single(section), section, spec, 5))
 
 
 @pytest.mark.parametrize("stack", [1, 2], ids=["plain", "stacked"])
@@ -91,7 +91,7 @@ def test_what_repeats_itself_has_no_remark(keys: dict[str, Any]) -> None:
 def test_a_slow_env_is_walked_only_where_a_key_requests_it() -> None:
     keys: dict[str, Any] = {"id": f"{HERE}Slow", "kwargs": {"without": "generator"}}
     section = EnvSection(**keys)
-    assert findings(make_single(section), section, probe(section), 5, is_quick=False).remarks == ()
+    assert list(remarks(make_single(section), section, probe(section), 5, is_quick=False)) == []
     section = EnvSection(**keys, recovery="state")
     with pytest.raises(ConfigError, match="set_state restores only a part of the env"):
-        findings(make_single(section), section, probe(section), 5, is_quick=False)
+        list(remarks(make_single(section), section, probe(section), 5, is_quick=False))

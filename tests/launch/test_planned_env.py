@@ -67,13 +67,16 @@ def test_a_run_from_before_the_key_keeps_its_states(tmp_path: Path) -> None:
     assert planned(tmp_path, resume=True).config.env.recovery == "state"
     stored(tmp_path, plan)
     assert planned(tmp_path, resume=True).config.env.recovery == "exact"
-    assert planned(tmp_path, resume=True, env__recovery="state").config.env.recovery == "state"
 
 
-def test_states_are_not_given_up_for_actions(tmp_path: Path) -> None:
+def test_a_resume_may_give_up_states_and_not_repeat_actions(tmp_path: Path) -> None:
     stored(tmp_path, planned(tmp_path, env__id=SAVED, env__recovery="state", env__max_episode_steps=50))
     with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'state'"):
         planned(tmp_path, resume=True, env__recovery="exact")
+    assert planned(tmp_path, resume=True, env__recovery="restart_episode").env.state is None
+    stored(tmp_path, planned(tmp_path, env__id=SAVED, env__max_episode_steps=50))
+    with pytest.raises(ConfigError, match=r"env.recovery: 'state': the run in .* has 'exact'"):
+        planned(tmp_path, resume=True, env__recovery="state")
 
 
 def test_statistics_over_episodes_are_named_at_the_start_once(tmp_path: Path) -> None:

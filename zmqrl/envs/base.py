@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
 
+from zmqrl.envs.env_index import release
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.loading import lazy
 from zmqrl.spaces import nth_allowed, ranges, view
@@ -25,6 +26,8 @@ def close_env(env: Any) -> None:
     """Nothing depends on what `close` of the user's env does, nor on whether it has one."""
     with contextlib.suppress(Exception):
         env.close()
+    with contextlib.suppress(Exception):  # of a property of the user's
+        release(env)
 
 
 STATE_PAIR = ("get_state", "set_state")

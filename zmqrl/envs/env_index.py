@@ -7,10 +7,21 @@ import itertools
 import os
 import socket
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 VARIABLE = "ZMQRL_ENV_INDEX"
+
+
+_releases: dict[int, Callable[[], object]] = {}
+"""By the id of an env without its wrappers; of a deleted one it has no effect."""
+
+
+def release(env: Any) -> None:
+    """Another env may have the number of `env`."""
+    _releases.pop(id(getattr(env, "unwrapped", env)), lambda: None)()
 
 
 class EnvIndex:
@@ -35,12 +46,11 @@ class EnvIndex:
         return self
 
     def keep_for(self, env: Any) -> Any:
-        """`env`, which has the number until it is deleted."""
-        try:
-            weakref.finalize(getattr(env, "unwrapped", env), self._held.close)
-        except TypeError:  # its class has no weak references
-            weakref.finalize(env, self._held.close)
-        self._keeps = True
+        """`env`, which has the number until `release`, or until it is deleted."""
+        inner = getattr(env, "unwrapped", env)
+        with suppress(TypeError):  # a class without weak references
+            _releases[id(inner)] = weakref.finalize(inner, self._held.close)
+            self._keeps = True
         return env
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

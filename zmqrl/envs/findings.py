@@ -1,49 +1,65 @@
-"""What a check finds of an env beyond its properties."""
+"""What a check finds of an env beyond its properties, once its first steps have no fault."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import close_env, has_state_pair
-from zmqrl.envs.make import for_scores, make_for_scores, make_single, stripped
+from zmqrl.envs.base import close_env
+from zmqrl.envs.first_steps import check_first_steps
+from zmqrl.envs.make import for_scores, make_for_scores, make_single, probe
 from zmqrl.envs.masks import ignored_mask
 from zmqrl.envs.repeats import check_state, memory_of
+from zmqrl.errors import ConfigError
 from zmqrl.random_streams import stream
 from zmqrl.types import EnvSpec
 
-
-class EnvFindings(Struct, frozen=True):
-    """Plain data: the env may have lived in another process."""
-
-    remarks: tuple[str, ...] = ()
-    """Lines for the user."""
-    has_state_pair: bool = False
-    """Whether the env has `get_state` and `set_state`, which may have a meaning of their own."""
+QUICK_S = 1.0
+"""Longest duration of the first steps of an env that is walked again."""
 
 
-def findings(env: Any, section: EnvSection, spec: EnvSpec, seed: int | None, is_quick: bool = True) -> EnvFindings:
-    """Look at an env whose first steps have no fault. It may be closed, and is not to be used again.
+def check_env(section: EnvSection, seed: int | None) -> EnvSpec:
+    """Properties of an env, its first steps, and remarks on it. `seed`: of the run; None: the env is not stepped.
+
+    Raises:
+        ConfigError: As of `probe`, `check_first_steps` and `check_state`.
+    """
+    found: list[str] = []
+
+    def check(env: Any, spec: EnvSpec) -> None:
+        if seed is None:
+            return
+        begun = time.monotonic()
+        try:
+            check_first_steps(env, spec, seed)
+        except ConfigError as error:
+            mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
+            if mask is None:
+                raise
+            what, _, traceback = str(error).partition("\n")
+            raise ConfigError(f"{what}; {mask}\n{traceback}") from error
+        found.extend(remarks(env, section, spec, seed, is_quick=time.monotonic() - begun < QUICK_S))
+
+    return replace(probe(section, check), remarks=tuple(found))
+
+
+def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int, is_quick: bool = True) -> Iterator[str]:
+    """Lines for the user. The env may be closed, and is not to be used again.
 
     Args:
         env: Of `section`.
         section: The env.
         spec: Its properties.
-        seed: Of the run. None: the env is not stepped.
+        seed: Of the run.
         is_quick: Whether it may be walked without a key that requests it.
 
     Raises:
         ConfigError: As of `check_state`.
     """
-    has_pair = has_state_pair(stripped(env)[0])
-    return EnvFindings(() if seed is None else tuple(_remarks(env, section, spec, seed, is_quick)), has_pair)
-
-
-def _remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int, is_quick: bool) -> Iterator[str]:
     seed = int(stream(seed, "findings").integers(1 << 31))  # whoever records episodes by seeds sees none of the run's
     mask = ignored_mask(env, spec) if is_quick else None
     if mask is not None:

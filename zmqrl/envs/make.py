@@ -15,7 +15,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.arguments import called
-from zmqrl.envs.base import ALTERNATIVES, close_env, state_spec
+from zmqrl.envs.base import ALTERNATIVES, close_env, has_state_pair, state_spec
 from zmqrl.envs.env_index import EnvIndex
 from zmqrl.envs.explain import explain, explain_wrapper, not_an_env
 from zmqrl.envs.frame_stack import stack_frames
@@ -126,9 +126,12 @@ def _spec(section: EnvSection, env: Env) -> EnvSpec:
     action = action_spec(section.id, _space(section, env, "action_space"))
     check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    state = state_spec(stripped(env)[0]) if section.recovery == "state" else None
+    inner = stripped(env)[0]
+    state = state_spec(inner) if section.recovery == "state" else None
     native = observation.kind == "box" and has_native(section, env)
-    return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
+    return EnvSpec(
+        section.id, observation, action, threshold, native, _limit(env), state, has_state_pair=has_state_pair(inner)
+    )
 
 
 def _space(section: EnvSection, env: Env, name: str) -> Any:

@@ -38,8 +38,6 @@ from zmqrl.types import EnvSpec
 
 NVIDIA = Path("/dev/nvidia0")
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
-RECOVERIES = ("exact", "state", "restart_episode")
-"""A resume may change `env.recovery` to a later one."""
 TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
 """What a launcher makes in a run directory before `run.json`."""
 
@@ -275,8 +273,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("store.kind", config.store.kind, stored.store.kind),
         *_changed("store", _place(config.store), _place(stored.store)),
     )
-    if RECOVERIES.index(config.env.recovery) < RECOVERIES.index(stored.env.recovery):
-        # Its FULL has no actions, or no states, of the running episodes.
+    if config.env.recovery != "restart_episode":  # FULL has actions, states, or neither, of the running episodes
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
     executors = config.learner.executor, stored.learner.executor
     if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was

@@ -23,6 +23,7 @@ from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores.make import place_of
+from zmqrl.envs.findings import check_env
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch.acting_runtime import with_runtime
 from zmqrl.launch.checks import (
@@ -80,7 +81,8 @@ def plan_run(
             check_processor(config, workers)
         check_own_code(config)
         steps_here = is_here and _steps_here(config, workers)
-        config, env, notes = planned_env(config, run_dir, resume, sources, steps_here)
+        seed = config.run.seed if steps_here else None
+        config, env, notes = planned_env(config, run_dir, resume, sources, lambda own: check_env(own.env, seed))
         algorithm = _algorithm(config, env)
         config = _with_executor(config, algorithm)
         acting = algorithm.acting()
