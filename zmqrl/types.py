@@ -141,9 +141,15 @@ class EnvSpec(Struct, frozen=True):
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None
-    """Of an env with `get_state` and `set_state`: single and sync keep its state instead of its actions."""
+    """With `env.recovery: state`: single and sync keep the state of the env instead of its actions."""
     agents: tuple[str, ...] = ()
     """Of a multi-agent env: its agents, each with a slot of its own; empty: one agent."""
+    vector_only: bool = False
+    """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
+    has_state_pair: bool = False
+    """The env has methods `get_state` and `set_state`, which may have a meaning of their own."""
+    remarks: tuple[str, ...] = ()
+    """What a check has found; a plan has it in its warnings."""
 
     @property
     def slots_per_env(self) -> int:

@@ -117,8 +117,8 @@ Mine.__module__ = "__main__"
         ({"mode": "all"}, r"^run.mode: 'all': must be"),
         ({"workers": -1}, r"^hosts.local.workers: -1: must be"),
         (
-            {"env": {"id": "tests.envs.space_envs:Unmasked"}},
-            r"^env.recovery \(default\): 'exact' needs .* 'Running episodes'\.$",
+            {"env": {"id": "tests.envs.space_envs:Unmasked", "recovery": "exact"}},
+            r"^env.recovery: 'exact' needs .* 'Running episodes'\.$",
         ),
         ({"env__id": "CartPol-v1"}, r"^env.id: no env is registered as 'CartPol-v1'"),
         ({"lr": 1}, r"^lr: unknown key"),

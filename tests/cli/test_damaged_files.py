@@ -77,7 +77,7 @@ def test_a_config_that_is_no_object(zmqrl: Command, run: Path, content: bytes) -
         (lambda data: data.pop("config"), "missing required field `config`"),
         (lambda data: data.update(config=[]), "$.config"),
         (lambda data: data.update(format_version="1"), "$.format_version"),
-        (lambda data: data.update(format_version=2), "has format version 2"),
+        (lambda data: data.update(format_version=3), "has format version 3"),
         (lambda data: data["config"].update(store=3), "$.store"),
         (lambda data: data["config"].update(store=None), "$.store"),
         (lambda data: data["config"].update(orchestrator=[]), "$.orchestrator"),

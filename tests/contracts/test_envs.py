@@ -21,8 +21,10 @@ ENVS = {
     "continuous": EnvSection(id="Pendulum-v1", num_envs=3, kwargs={"max_episode_steps": 7}),
     "dotted path": EnvSection(id="tests.envs.odd_envs:Walker", num_envs=3),
     "offset actions": EnvSection(id="tests.envs.odd_envs:Offset", num_envs=2, kwargs={"start": 5}),
-    "state as array": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2),
-    "state as bytes": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2, kwargs={"form": "bytes"}),
+    "state as array": EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=2, recovery="state"),
+    "state as bytes": EnvSection(
+        id="tests.envs.odd_envs:Stateful", num_envs=2, recovery="state", kwargs={"form": "bytes"}
+    ),
     "dict with a mask": EnvSection(id="tests.envs.space_envs:Mixed", num_envs=2),
     "tuple": EnvSection(id="tests.envs.space_envs:Pair", num_envs=2),
     "discrete observations": EnvSection(id="tests.envs.space_envs:Numbered", num_envs=2),

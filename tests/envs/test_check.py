@@ -47,8 +47,9 @@ class Recorded(Counting):
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is for users: on a busy machine it is over before the steps are."""
+    """The limit is for users: on a busy machine it is over before the steps are. No env is stepped again."""
     monkeypatch.setattr(check, "FURTHER_S", WAIT_S)
+    monkeypatch.setattr(check, "QUICK_S", 0.0)
 
 
 def _checked(section: EnvSection) -> list[Stage]:

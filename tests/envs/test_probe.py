@@ -9,7 +9,8 @@ import pytest
 from tests.yardstick import loop_s
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.make import make_native, probe
+from zmqrl.envs.make import probe
+from zmqrl.envs.vectorised import make_native
 from zmqrl.errors import ConfigError
 from zmqrl.types import StateSpec
 
@@ -238,12 +239,17 @@ def test_wrappers_take_arguments() -> None:
     assert spec.observation.shape == (12,)
 
 
-def test_the_state_of_an_env_is_found_and_its_form_checked() -> None:
-    assert probe(EnvSection()).state is None
-    assert probe(EnvSection(id="tests.envs.odd_envs:Stateful")).state == StateSpec("<f8", (3,))
-    in_bytes = EnvSection(id="tests.envs.odd_envs:Stateful", kwargs={"form": "bytes"})
-    assert probe(in_bytes).state == StateSpec("bytes", (24,))
-    limited = EnvSection(id="tests.envs.odd_envs:Stateful", max_episode_steps=9)
-    assert probe(limited).state is not None, "counting steps hides nothing"
-    with pytest.raises(ConfigError, match="get_state returned dict; return bytes or an array"):
-        probe(EnvSection(id="tests.envs.odd_envs:Stateful", kwargs={"form": "dict"}))
+def test_the_state_of_an_env_is_looked_for_when_a_key_asks_and_its_form_is_checked() -> None:
+    def stateful(**keys: Any) -> EnvSection:
+        return EnvSection(**{"id": "tests.envs.odd_envs:Stateful", "recovery": "state", **keys})
+
+    assert probe(stateful(recovery="exact")).state is None
+    assert probe(stateful()).state == StateSpec("<f8", (3,))
+    assert probe(stateful(kwargs={"form": "bytes"})).state == StateSpec("bytes", (24,))
+    assert probe(stateful(max_episode_steps=9)).state is not None, "counting steps hides nothing"
+    with pytest.raises(ConfigError, match="get_state of Stateful returned dict; return bytes or an array"):
+        probe(stateful(kwargs={"form": "dict"}))
+    with pytest.raises(ConfigError, match=r"env.recovery: 'state': Walker does not have both get_state and set_state"):
+        probe(stateful(id="tests.envs.odd_envs:Walker"))
+    with pytest.raises(ConfigError, match=r"env.recovery: 'state': states of several agents are not saved"):
+        probe(stateful(id="tests.envs.agent_envs:Walkers"))

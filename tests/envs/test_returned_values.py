@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from tests.envs import value_envs
 from tests.envs.value_envs import AgentReturns, Quits, Returns
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, close_env
 from zmqrl.envs.frame_stack import FrameStack
@@ -396,7 +397,7 @@ def as_in_a_run() -> Iterator[None]:
 
 
 def quits(where: str, how: str) -> VectorEnv:
-    spec = probe(section_of("Quits", 1, where="nowhere"))
+    spec = probe(replace(section_of("Quits", 1, where="nowhere"), recovery="state"))
     env = make_seeded(spec, partial(Quits, where, how), 1, 5, 4)
     if where == "set_state":
         env.start((EnvSlotState(state=np.zeros(8, np.uint8), obs=np.zeros(3, np.float32), elapsed=1),))

@@ -96,7 +96,7 @@ def test_an_env_that_does_not_reproduce_resets_next() -> None:
 
 
 def test_a_state_of_another_size_is_the_envs_fault() -> None:
-    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, kwargs={"form": "grows"})
+    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, kwargs={"form": "grows"}, recovery="state")
     env = make_vector_env(section, probe(section), "sync", 1, 0)
     env.start()
     env.states()

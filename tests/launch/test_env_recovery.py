@@ -16,7 +16,7 @@ from zmqrl.launch import env_recovery
 from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
-from zmqrl.types import ModeName, SpaceSpec, StateSpec
+from zmqrl.types import ModeName, SpaceSpec
 
 WALKER = "tests.envs.odd_envs:Walker"
 
@@ -29,14 +29,12 @@ def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: ModeName) -> None:
-    says = rf"env.recovery \(default\): 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
+    says = rf"--set: env.recovery: 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
     with pytest.raises(ConfigError, match=says) as refused:
-        planned(tmp_path, mode, env__id=WALKER)
-    text, _, place = str(refused.value).rpartition(". ")
-    assert place == "(env.id: --set)"
-    sentences = text.split(". ")
+        planned(tmp_path, mode, env__id=WALKER, env__recovery="exact")
+    sentences = str(refused.value).split(". ")
     assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
-    for way in ("env.max_episode_steps: N", "get_state and set_state", "env.recovery: restart_episode"):
+    for way in ("env.max_episode_steps: N", "env.recovery: state", "restart_episode"):
         assert way in sentences[2]
     assert mode in sentences[1]
     assert refused.value.exit_code == 2
@@ -95,7 +93,8 @@ def test_an_env_that_saves_its_state_needs_no_limit(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), None)
     with pytest.raises(ConfigError):
         check_recovery(plan)
-    check_recovery(replace(plan, env=replace(plan.env, state=StateSpec("bytes", (8,)))))
+    by_state = replace(plan.config, env=replace(plan.config.env, recovery="state"))
+    check_recovery(replace(plan, config=by_state))
 
 
 def test_the_bytes_of_an_action() -> None:

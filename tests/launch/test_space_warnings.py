@@ -10,8 +10,8 @@ import pytest
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.space_warnings import space_warnings
 from zmqrl.types import EnvSpec, SpaceSpec
 
@@ -76,7 +76,7 @@ def test_observations_that_are_large_as_one_hot(observation: SpaceSpec, values: 
 def planned(tmp_path: Path, *flags: str) -> RunPlan:
     overrides = ["env.id=tests.envs.value_envs:Acts", "env.kwargs={bounds: far}", "env.max_episode_steps=9", *flags]
     loaded = load("pendulum-ppo", overrides=overrides, mode="sync", workers=1)
-    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+    return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
 
 def test_the_start_of_a_run_warns_and_the_named_wrapper_fixes_it(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ def test_an_image_has_convolutions_and_a_replay_that_fits() -> None:
 
 def test_an_env_without_a_limit_starts_new_episodes_after_a_death(tmp_path: Path) -> None:
     assert planned(tmp_path, "tests.envs.odd_envs:Walker", "sac").config.env.recovery == "restart_episode"
-    assert planned(tmp_path, "tests.envs.odd_envs:Stateful", "dqn").config.env.recovery == "exact"
+    stateful = planned(tmp_path, "tests.envs.odd_envs:Stateful", "dqn")
+    assert stateful.config.env.recovery == "restart_episode", "its methods may have another meaning"
     assert planned(tmp_path, "Pendulum-v1", "sac").config.env.recovery == "exact"
 
 

@@ -13,6 +13,7 @@ from tests.envs.odd_envs import Stateful
 from tests.system.system_plans import TALLY, system_plan
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
@@ -114,6 +115,7 @@ def test_acting_sees_what_gymnasium_stacks(depth: int) -> None:
 @pytest.mark.parametrize("env_id", [WALKER, STATEFUL])
 def test_a_plan_with_stacks_stores_each_frame_once(tmp_path: Path, env_id: str) -> None:
     env = EnvSection(id=env_id, num_envs=2, vector_envs=2, segment_steps=16, frame_stack=4, max_episode_steps=30)
+    env = replace(env, recovery="state" if env_id == STATEFUL else "exact")
     plan = system_plan(tmp_path / "run", "sync", 2, TALLY, env)
     (obs,) = (column for column in plan.columns if column.name == "obs")
     assert obs.shape == (20, 2, 2) and plan.env.observation.shape == (4, 2)

@@ -25,7 +25,9 @@ class Collecting:
     def __init__(
         self, env_id: str = "CartPole-v1", mode: ModeName = "sync", states=None, steps: int = T, **kwargs
     ) -> None:
-        section = EnvSection(id=env_id, num_envs=N, kwargs=kwargs)
+        section = EnvSection(
+            id=env_id, num_envs=N, kwargs=kwargs, recovery="state" if "Stateful" in env_id else "exact"
+        )
         env_spec = probe(section)
         box = env_spec.action.kind == "box"
         inputs, outputs = env_spec.observation.shape[0], 1 if box else env_spec.action.n
@@ -131,7 +133,7 @@ def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str,
 
 
 def test_the_limit_of_steps_goes_on_where_it_was() -> None:
-    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, max_episode_steps=4)
+    section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, max_episode_steps=4, recovery="state")
     env = make_vector_env(section, probe(section), "sync", SEED, 0)
     obs = env.start()[0].copy()
     stored = np.frombuffer(np.array([5.0, 2.0, 0.5]).tobytes(), np.uint8)

@@ -39,7 +39,9 @@ class Run:
     """Vector envs of one worker: all of them act with one policy."""
 
     def __init__(self, env_id: str, steps: int, every: int = 0, mode: ModeName = "sync", **kwargs: Any) -> None:
-        self.section = EnvSection(id=env_id, num_envs=N, kwargs=kwargs)
+        self.section = EnvSection(
+            id=env_id, num_envs=N, kwargs=kwargs, recovery="state" if "Stateful" in env_id else "exact"
+        )
         self.env = probe(self.section)
         self.steps, self.mode = steps, mode
         inputs = self.env.observation.shape[0]

@@ -57,9 +57,15 @@ CARTPOLE = EnvSection(num_envs=2, vector_envs=4, segment_steps=32)
 ACROBOT = EnvSection(id="Acrobot-v1", num_envs=2, vector_envs=4, segment_steps=64)
 STACKED = EnvSection(num_envs=2, vector_envs=4, segment_steps=32, frame_stack=3)
 STACKED_STATES = EnvSection(
-    id="tests.envs.odd_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32, frame_stack=3, max_episode_steps=50
+    id="tests.envs.odd_envs:Stateful",
+    num_envs=2,
+    vector_envs=4,
+    segment_steps=32,
+    frame_stack=3,
+    max_episode_steps=50,
+    recovery="state",
 )
-"""An env with `get_state`: the frames are part of its state."""
+"""With `env.recovery: state`: the frames are part of the state."""
 PENDULUM = EnvSection(id="Pendulum-v1", num_envs=2, vector_envs=4, segment_steps=64)
 REPLAY = ReplaySection(capacity=2000, learning_starts=500, ratio=0.1)
 

@@ -158,7 +158,8 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
 
 
 def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
-    env = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
+    stateful = "tests.system.stateful_envs:Stateful"
+    env = EnvSection(id=stateful, num_envs=2, vector_envs=4, segment_steps=32, recovery="state")
 
     def plan(name: str, mode: ModeName) -> RunPlan:
         return system_plan(tmp_path / name, mode, 2, SLOW_TALLY, env, steps=STEPS, schedule_steps=STEPS)

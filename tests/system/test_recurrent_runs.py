@@ -24,7 +24,9 @@ from zmqrl.config.sections import EnvSection, EvaluatorSection
 Begin = Callable[[RunPlan], PlanRun]
 ALGORITHM: Mapping[str, Any] = {"kind": "tests.system.recurrent_tally:RecurrentTally", "round_s": 0.02}
 STEPS = 9_000
-STATEFUL = EnvSection(id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32)
+STATEFUL = EnvSection(
+    id="tests.system.stateful_envs:Stateful", num_envs=2, vector_envs=4, segment_steps=32, recovery="state"
+)
 """Its state is restored, no action is repeated."""
 
 

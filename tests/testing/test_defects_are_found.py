@@ -252,7 +252,8 @@ def test_of_an_env(
     check: Callable[[Any], None], kind: type[gym.Env[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(env, "MOST_STEPS", 100)
-    section = EnvSection(id=f"{__name__}:{kind.__name__}", num_envs=2)
+    recovery: Any = "state" if kind is Partial else "exact"
+    section = EnvSection(id=f"{__name__}:{kind.__name__}", num_envs=2, recovery=recovery)
     with found_by(check):
         check(lambda: section)
 

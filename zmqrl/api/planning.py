@@ -159,7 +159,7 @@ def _planned(loaded: Loaded, directory: Path, started_at: float, resume: bool) -
     arguments = directory, started_at, resume, loaded.sources
     plan = checked_plan(loaded.config, *arguments)
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
-    return plan if config is loaded.config else checked_plan(config, *arguments, env=plan.env)
+    return plan if config is loaded.config else checked_plan(config, *arguments, before=plan)
 
 
 def stored_summary(run_dir: Path) -> Summary:

@@ -48,7 +48,7 @@ class LoadedPolicy:
         """`sampler`: None: greedy actions."""
         self._policy, self._env, self._sampler = policy, env, sampler
         self.section = section
-        """The `env` section of the run: what `evaluate` makes where no env is given."""
+        """The env of the scores of the run: what `evaluate` makes where no env is given."""
         self.has_own_env = section is not None and section.id == env.id
         """Whether `env` describes what `section` makes."""
         self._state: dict[str, Array] = {}
@@ -132,7 +132,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0)
     env = trained_env(directory, config)
     _, policy = stored_policy(directory, config, env)
     sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
-    return LoadedPolicy(policy, env, config.env, sampler)
+    return LoadedPolicy(policy, env, config.scored_env, sampler)
 
 
 class Evaluation(EpisodeScores):

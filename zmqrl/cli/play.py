@@ -87,8 +87,8 @@ def eval_command(
     with run_directory(run) as run_dir:
         played = _load(run_dir, "eval", checkpoint, seed, most_steps)
     config, spec = played.config, played.spec
-    recorded = None if video is None else record(played.policy, config.env, spec, played.seed, video)
-    score = evaluate(played.policy, config.env, spec, episodes, played.seed, _Remark())
+    recorded = None if video is None else record(played.policy, config.scored_env, spec, played.seed, video)
+    score = evaluate(played.policy, config.scored_env, spec, episodes, played.seed, _Remark())
     if as_data:
         data = {
             "run_dir": run if "://" in run else str(run_dir.absolute()),
@@ -131,7 +131,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
     if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
         os.environ.setdefault("SDL_VIDEODRIVER", "x11")
     for number in range(episodes):
-        episode = RenderedEpisode(played.config.env, played.spec, played.seed + number, WINDOW)
+        episode = RenderedEpisode(played.config.scored_env, played.spec, played.seed + number, WINDOW)
         try:
             return_ = episode.play(played.policy, lambda: False)
         finally:

@@ -425,7 +425,7 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
         plan = checked_plan(loaded.config, *arguments)
         config = resolve_auto_workers(loaded.config)
         if config is not loaded.config:
-            plan = checked_plan(config, *arguments, env=plan.env)
+            plan = checked_plan(config, *arguments, before=plan)
         script = job_script(plan, hosts_file, list(_arguments(request)))
         if request.dry_run:
             from zmqrl.cli.dry_run import print_plan
@@ -621,6 +621,6 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     check_participants(loaded.config)
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
-        plan = checked_plan(config, *arguments, env=plan.env)
+        plan = checked_plan(config, *arguments, before=plan)
     plan = replace(plan, may_continue=not request.must_start_again)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)

@@ -50,6 +50,7 @@ env.kwargs: env_config env_kwargs
 env.num_envs: n_envs num_envs_per_env_runner num_envs_per_worker
 env.segment_steps: n_steps num_steps rollout_fragment_length rollout_length rollout_steps steps_per_epoch
 env.wrappers: env_wrapper wrapper_class
+evaluator.env.kwargs: eval_env_kwargs
 evaluator.episodes: eval_episodes eval_freq evaluation_duration evaluation_interval n_eval_episodes
 hosts.local.workers: num_cpus num_env_runners num_rollout_workers num_workers n_jobs
 learner.device: cuda gpu num_gpus num_gpus_per_learner
@@ -118,6 +119,14 @@ IN_A_SECTION: Mapping[str, tuple[str, ...]] = {
     "every": (),
 }
 """General names, and the keys of the same section that they mean. Other sections use these names for other things."""
+
+
+OF_EVALUATOR: Mapping[str, str] = {
+    **dict.fromkeys(("env_kwargs", "env_config", "eval_env_kwargs", "kwargs"), "in zmqrl it is evaluator.env.kwargs"),
+    **dict.fromkeys(("env_wrapper", "wrapper_class", "wrappers"), "in zmqrl it is evaluator.env.wrappers"),
+    "deterministic": "the evaluator always plays greedy actions; zmqrl.load_policy(RUN, stochastic=True) samples them",
+}
+"""Names with another meaning in the section `evaluator`."""
 
 
 def _by_name() -> dict[str, tuple[tuple[str, ...], str]]:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from zmqrl.config.aliases import IN_A_SECTION, KEYS, NO_KEYS, alias
+from zmqrl.config.aliases import IN_A_SECTION, KEYS, NO_KEYS, OF_EVALUATOR, alias
 
 MOST_SHOWN = 3
 LOCAL = "hosts.local."
@@ -64,6 +64,8 @@ class KnownKeys:
         """
         name, section = path[-1], ".".join(path[:-1])
         known_keys = f"known keys of {section or 'the configuration'}: {', '.join(known)}"
+        if section == "evaluator" and alias(name) in OF_EVALUATOR:
+            return OF_EVALUATOR[alias(name)]
         sections = {key.partition(".")[0] for key in self.keys}
         nested = next((f"{part}: {self.of_another_library(part)}" for part in inner if self._has(part, sections)), None)
         translated = self.of_another_library(name)

@@ -78,6 +78,9 @@ def _forget(under: Branch, over: Branch) -> Branch:
         old = children.get(section)
         if isinstance(after, Leaf) and isinstance(old, Branch) and _differs(before, after):
             children[section] = Branch(old.source, {k: v for k, v in old.children.items() if _is_common(section, k)})
+            evaluator = children.get("evaluator")
+            if section == "env" and isinstance(evaluator, Branch):
+                children["evaluator"] = replace(evaluator, children={**evaluator.children, "env": Branch(old.source)})
     return Branch(under.source, children)
 
 

@@ -117,11 +117,12 @@ class EnvSection(Section, frozen=True):
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 
-    Single and sync need one of the two, or `recovery: restart_episode`.
+    Single and sync need one of the two, or another `recovery`.
     """
-    recovery: Literal["exact", "restart_episode"] = "exact"
+    recovery: Literal["exact", "state", "restart_episode"] = "exact"
     """Single and sync, after a restart or a resume. exact: running episodes continue by repeating their
-    actions. restart_episode: the next episodes start instead, and the weights also depend on restarts.
+    actions. state: they continue in what `get_state()` of the env returned, by its `set_state(state)` (docs/resume.md).
+    restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """
 
 
@@ -173,6 +174,15 @@ class ReplaySection(Section, frozen=True):
     `1 / ratio` if that is more."""
 
 
+class ScoredEnvSection(Section, frozen=True):
+    """The env of scores, where it differs from that of the training."""
+
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments over those of `env.kwargs`, name by name."""
+    wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] | None = None
+    """All wrappers, in place of `env.wrappers`; null: those."""
+
+
 class EvaluatorSection(Section, frozen=True):
     """The process that scores published versions."""
 
@@ -185,6 +195,9 @@ class EvaluatorSection(Section, frozen=True):
     video_every: Positive | None = None
     """Env steps between two videos of the first scored episode, in `<run-dir>/videos`; null: none. Needs the extra
     `video` and a learner on this machine."""
+    env: ScoredEnvSection = field(default_factory=ScoredEnvSection)
+    """Levels or data that the run does not train on: the best version is the best there. Its spaces are those of `env`.
+    `zmqrl eval` and `zmqrl.evaluate(policy)` use it too."""
 
 
 class LearnerSection(Section, frozen=True):
@@ -467,3 +480,10 @@ class Config(Section, frozen=True):
     def mode(self) -> Mode:
         """What `run.mode` means."""
         return MODES[self.run.mode]
+
+    @property
+    def scored_env(self) -> EnvSection:
+        """`env` with `evaluator.env` over it."""
+        over = self.evaluator.env
+        wrappers = self.env.wrappers if over.wrappers is None else over.wrappers
+        return structs.replace(self.env, kwargs={**self.env.kwargs, **over.kwargs}, wrappers=wrappers)

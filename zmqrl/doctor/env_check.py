@@ -27,7 +27,7 @@ from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.messages.doctor import EnvFacts
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
-from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, SpaceSpec, Version
+from zmqrl.types import MODES, Array, EnvSpec, ModeName, SegmentId, SpaceSpec, Version
 
 RATE_S = 0.3
 WALK_CPU_S = 0.6
@@ -68,6 +68,9 @@ def examine_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) 
         spec = probe(section)
         facts = structs.replace(facts, stage="steps", spaces=_spaces(spec))
         yield facts
+        if spec.vector_only and not MODES[mode].deterministic:
+            yield structs.replace(facts, stage="done", steps_per_s=_steps_per_s(section, spec, mode, seed))
+            return
         facts = structs.replace(facts, stage="repeat", steps_per_s=_steps_per_s(section, spec, mode, seed))
         yield facts
         facts = structs.replace(_repeats(facts, section, spec, seed, WALK_SHARE * limit_s), stage="checker")

@@ -9,6 +9,7 @@ from zmqrl.doctor import judge_between
 from zmqrl.doctor.fault import Fault, Findings, HostCheck
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
+from zmqrl.envs.repeats import CONSEQUENCE, FIX
 from zmqrl.errors import ConfigError
 from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import handshake as versions
@@ -204,7 +205,7 @@ def judge_env(host: HostCheck) -> None:
         host.findings.warning("env", f"check not completed: {env.stage}", fix)
     if env.repeats is False:
         cause = f"{env.differing} gave other results with the same seed and actions: restarts are not bitwise identical"
-        host.findings.warning("env", cause, "let reset(seed=...) restore all state of the env")
+        host.findings.warning("env", f"{cause}, and if state outlives an episode, {CONSEQUENCE}", FIX)
     if env.checker:
         fix = "see gymnasium.utils.env_checker.check_env(env)"
         host.findings.warning("env checker", env.checker, fix)

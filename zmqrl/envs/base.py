@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
 
+from zmqrl.envs.env_index import release
 from zmqrl.errors import ConfigError, EnvFault, user_exceptions
 from zmqrl.loading import lazy
 from zmqrl.spaces import LARGEST_FLOAT32, nth_allowed, ranges, view
@@ -26,12 +28,26 @@ def close_env(env: Any) -> None:
         env.close()
     except user_exceptions():
         pass
+    with contextlib.suppress(Exception):  # of a property of the user's
+        release(env)
 
 
-def state_spec(env_id: str, env: Any) -> StateSpec | None:
-    """What its states are like, from one after a reset; None when `env` has no such pair. ConfigError when unusable."""
-    if not all(callable(getattr(env, name, None)) for name in ("get_state", "set_state")):
-        return None
+STATE_PAIR = ("get_state", "set_state")
+ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"
+
+
+def has_state_pair(env: Any) -> bool:
+    """Whether `env` has both methods, which may be another author's, with a meaning of their own."""
+    return all(callable(getattr(env, name, None)) for name in STATE_PAIR)
+
+
+def state_spec(env: Any) -> StateSpec:
+    """The form of the states that `env.recovery: state` requests, from one after a reset. ConfigError when unusable."""
+    if not has_state_pair(env):
+        raise ConfigError(
+            f"env.recovery: 'state': {type(env).__name__} does not have both get_state and set_state; add them (those "
+            f"of a wrapper include its env), {ALTERNATIVES}"
+        )
     env.reset(seed=0)
     state = env.get_state()
     if isinstance(state, (bytes, bytearray, memoryview)):
@@ -39,8 +55,9 @@ def state_spec(env_id: str, env: Any) -> StateSpec | None:
     if isinstance(state, np.ndarray) and state.dtype.kind in "fiub":
         return StateSpec(state.dtype.str, state.shape)
     raise ConfigError(
-        f"env.id: {env_id!r}: get_state returned {type(state).__name__}; return bytes or an array of numbers, "
-        "always of the same size, with all state of the env, random number generators included"
+        f"env.recovery: 'state': get_state of {type(env).__name__} returned {type(state).__name__}; return bytes or "
+        "an array of numbers, always of the same size, with all state of the env, random number generators included, "
+        f"{ALTERNATIVES}"
     )
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv, close_env, random_actions
-from zmqrl.envs.make import examined
+from zmqrl.envs.findings import remarks
+from zmqrl.envs.make import examined, make_single
+from zmqrl.envs.masks import ignored_mask
+from zmqrl.envs.repeats import check_state
 from zmqrl.envs.vector import make_seeded
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.messages.check import Stage, data_of
@@ -21,6 +25,8 @@ from zmqrl.types import EnvSpec
 
 SETTLE_S = 2.0
 """After the first step: an env whose further steps take longer is left to the workers."""
+QUICK_S = 1.0
+"""Longest duration of the first steps of an env that is stepped again."""
 FURTHER_S, STEPS, EPISODES = 0.3, 200, 2
 """After the first step: seconds at most, steps at most, and episodes whose end is enough."""
 
@@ -35,15 +41,17 @@ def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
         seed: Of the run; seeds and actions follow from it. None: the env is not stepped.
 
     Returns:
-        `EnvSpec` of the env, as plain data.
+        `EnvSpec` of the env with remarks for the user, as plain data.
 
     Raises:
         ConfigError: It cannot be made, its code raised, or it returned what its spaces do not allow.
     """
+    own_section = from_json(EnvSection, section)
     yield Stage("construction")
-    env, spec = examined(from_json(EnvSection, section))
+    env, spec = examined(own_section)
     found = to_json(spec)
     if seed is not None:
+        begun = time.monotonic()
         drawn = stream(seed, "first steps")
         own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
         walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
@@ -54,7 +62,15 @@ def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
             walk.go_on()
         except EnvFault as fault:
             text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
-            raise ConfigError(f"env.id: {fault}\n{text}".rstrip()) from fault
+            mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
+            raise ConfigError(f"env.id: {fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()) from fault
+        if time.monotonic() - begun < QUICK_S:
+            yield Stage("episodes with the same seed", data_of(found), SETTLE_S)
+            found = to_json(replace(spec, remarks=tuple(remarks(env, own_section, spec, seed))))
+        if spec.state is not None:
+            close_env(env)
+            yield Stage("get_state and set_state")
+            check_state(partial(make_single, own_section), spec, seed)
     yield Stage("close", data_of(found))
     close_env(env)
     return found

@@ -35,7 +35,9 @@ OF_FILE = re.compile(r"(?:\./)?([\w/]+)\.py(?::(\w+))?")
 """A class by the file of its module, or the file alone."""
 ENV_ID = re.compile(r"(?:[\w.-]+:)?(?:[\w-]+/)?[\w.-]+")
 """An id of gymnasium, or `module:Class`."""
-CALLERS = (os.path.join("zmqrl", "envs", "make.py"), os.path.join("gymnasium", "envs", "registration.py"))
+RLLIB = re.compile(r"required positional argument: '(env_)?con(fig|text)'")
+"""Text of a TypeError of a constructor with RLlib's one argument."""
+CALLERS = (os.path.join("zmqrl", "envs", "arguments.py"), os.path.join("gymnasium", "envs", "registration.py"))
 """Where envs and wrappers are called."""
 BY_CREATOR = "was raised from the environment creator for"
 """In the text of a TypeError that `gymnasium.make` has raised from the one of an env."""
@@ -64,7 +66,22 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
             f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {first_line(inner)}"
         )
     given = f" with env.kwargs {dict(section.kwargs)!r:.80}" if section.kwargs else ""
-    return ConfigError(f"{subject} cannot be created{given}: {described(error, inner)}")
+    rllib = "; for an env in RLlib's form set env.kwargs: {config: {...}}" if RLLIB.search(str(inner)) else ""
+    return ConfigError(f"{subject} cannot be created{given}: {described(error, inner)}{rllib}")
+
+
+def not_an_env(section: EnvSection, env: Any) -> ConfigError:
+    """The configuration error for what the id makes, with the known API that it has."""
+    subject = f"env.id: {section.id!r} makes {type(env).__name__}, which"
+    if hasattr(env, "agent_iter"):
+        fix = "name its parallel_env (module:parallel_env), or return pettingzoo.utils.aec_to_parallel(env)"
+        return ConfigError(f"{subject} has PettingZoo's AEC API; {fix}")
+    if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
+        return ConfigError(
+            f"{subject} is not derived from gymnasium.Env; derive it. For an env of the old gym, name a function that "
+            "returns shimmy.GymV21CompatibilityV0(env=...), or GymV26CompatibilityV0 (pip install shimmy)"
+        )
+    return ConfigError(f"{subject} is neither a gymnasium.Env nor a PettingZoo env with the parallel API")
 
 
 def _own_class(env_id: str, error: Exception) -> str | None:
@@ -130,8 +147,7 @@ def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
     if is_deprecated:
         return ConfigError(f"env.id: {section.id!r} is deprecated{_near(section.id)}")
     if section.id.partition("/")[0] in EXTRAS:
-        fix = _install(f"{section.id} {error}", None)
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing; {fix}")
+        return ConfigError(f"env.id: {section.id!r} needs a package that is missing{_install(section.id, None)}")
     return ConfigError(f"env.id: no env is registered as {section.id!r}{_near(section.id)}")
 
 
@@ -154,9 +170,10 @@ def _missing(subject: str, error: Exception, hints: str) -> ConfigError | None:
     """A package that is not installed; None where the error is another one."""
     name = getattr(error, "name", None)
     if isinstance(error, gym_error.DependencyNotInstalled):
-        return ConfigError(f"{subject} needs a package that is missing; {_install(f'{hints} {error}', name)}")
+        cause = first_line(error).rstrip(".")  # the text of gymnasium names the package
+        return ConfigError(f"{subject} needs a package that is missing: {cause}{_install(f'{hints} {error}', name)}")
     if isinstance(error, ModuleNotFoundError):
-        return ConfigError(f"{subject} needs {name!r}, which is missing; {_install(f'{hints} {error}', name)}")
+        return ConfigError(f"{subject} needs {name!r}, which is missing{_install(f'{hints} {error}', name)}")
     return None
 
 
@@ -187,7 +204,6 @@ def _entry_point(env_id: str) -> str:
 
 
 def _install(hints: str, missing: str | None) -> str:
-    for text, extra in EXTRAS.items():
-        if text in hints:
-            return f'run: pip install "zmqrl[{extra}]"'
-    return f"run: pip install {missing}" if missing else "install it"
+    """The end of a message: the line that installs a package, where it is known."""
+    extra = next((extra for text, extra in EXTRAS.items() if text in hints), None)
+    return f'; run: pip install "zmqrl[{extra}]"' if extra else f"; run: pip install {missing}" if missing else ""

@@ -51,13 +51,11 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class RestorableFrameStack(FrameStack):
-    """Of an env with `get_state` and `set_state`: the frames are part of the state."""
+    """With `env.recovery: state`: the frames are part of the state."""
 
     def __init__(self, env: Env, depth: int) -> None:
         super().__init__(env, depth)
-        spec = state_spec(str(env), env)
-        assert spec is not None, "the env has the pair"
-        self._state = spec
+        self._state = state_spec(env)
 
     def get_state(self) -> Any:
         """uint8: the frames, then the state of the env."""
@@ -72,8 +70,7 @@ class RestorableFrameStack(FrameStack):
         inner.set_state(unpacked(state[self._frames.nbytes :], self._state))
 
 
-def stack_frames(inner: Env, limit: float, depth: int) -> Env:
+def stack_frames(inner: Env, limit: float, depth: int, restorable: bool) -> Env:
     """`inner` with stacks of `depth` frames, and the `limit` of steps that was taken off it."""
-    restorable = all(callable(getattr(inner, name, None)) for name in ("get_state", "set_state"))
     stacked = (RestorableFrameStack if restorable else FrameStack)(inner, depth)
     return stacked if limit == float("inf") else TimeLimit(stacked, int(limit))

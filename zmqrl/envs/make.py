@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import inspect
 import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
-from gymnasium import error as gym_error
-from gymnasium.envs import registration
-from gymnasium.envs.registration import EnvSpec as EnvRegistration
-from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import close_env, state_spec
-from zmqrl.envs.explain import explain, explain_wrapper
+from zmqrl.envs.arguments import called
+from zmqrl.envs.base import ALTERNATIVES, close_env, has_state_pair, state_spec
+from zmqrl.envs.env_index import EnvIndex
+from zmqrl.envs.explain import explain, explain_wrapper, not_an_env
 from zmqrl.envs.frame_stack import stack_frames
+from zmqrl.envs.lookup import creator_of, wrapper_of
 from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
+from zmqrl.envs.vectorised import check_vector, has_native, spec_of_vector
 from zmqrl.errors import ConfigError
 from zmqrl.logs.standard_output import native_output_hidden
-from zmqrl.plugins import form, lacks
+from zmqrl.plugins import form
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]
-NAMESPACES = {"ALE": "ale_py"}
-"""Modules that register a namespace's ids when they are imported."""
 
 
 def make_single(section: EnvSection) -> Env:
@@ -41,82 +37,43 @@ def make_single(section: EnvSection) -> Env:
     `a.b:Name` is attribute Name of module a.b if it exists, else an id that module a.b registers. Raises whatever
     the user's code or gymnasium raises.
     """
-    creator = _attribute(section.id)
-    kwargs = dict(section.kwargs)
-    if creator is not None:
-        if not callable(creator):
-            raise ConfigError(
-                f"env.id: {section.id!r} is an object of type {type(creator).__name__}, neither a class nor a function "
-                "that returns an env"
-            )
-        env: Env = creator(**kwargs)
-    else:
-        _register_namespace(section.id)
-        env = gym.make(section.id, disable_env_checker=True, **kwargs)
-    for entry in section.wrappers:
-        env = _wrapped(env, entry)
+    with EnvIndex() as index:
+        env: Any = called(creator_of(section), (), section.kwargs, index.number, "env.kwargs")
+        if isinstance(env, gym.vector.VectorEnv):
+            check_vector(section, env)
+            return index.keep_for(env)  # type: ignore[no-any-return]
+        for entry in section.wrappers:
+            env = _wrapped(env, entry, index.number)
+        if not is_parallel(env) and not isinstance(env, gym.Env):
+            raise not_an_env(section, env)
+        index.keep_for(env)
     if section.frame_stack > 1:
         if is_parallel(env):
             raise ConfigError(
                 f"env.frame_stack: {section.frame_stack}: frames of several agents are not stacked; "
                 "set 1 and use a wrapper that stacks them"
             )
-        env = stack_frames(*stripped(env), section.frame_stack)
+        env = stack_frames(*stripped(env), section.frame_stack, section.recovery == "state")
     if section.max_episode_steps is None:
-        return env
+        return env  # type: ignore[no-any-return]
     limit: Callable[[Any, int], Any] = StepLimit if is_parallel(env) else TimeLimit
     return limit(env, section.max_episode_steps)  # type: ignore[no-any-return]
 
 
 def make_for_scores(section: EnvSection) -> Env:
-    """As `make_single`, with the rewards and episodes of the env itself.
+    """As `make_single`, with the rewards and episodes of the env itself."""
+    return for_scores(make_single(section))
 
-    Every wrapper with a method `score_full_episodes` is called: one that clips rewards, or ends episodes early.
-    """
-    env = layer = make_single(section)
+
+def for_scores(env: Env) -> Env:
+    """Call `score_full_episodes` of each wrapper that has it: one that clips rewards, or ends episodes early."""
+    layer = env
     while isinstance(layer, gym.Wrapper):
         score = getattr(layer, "score_full_episodes", None)
         if score is not None:
             score()
         layer = layer.env
     return env
-
-
-def make_native(section: EnvSection, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any] | None:
-    """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
-    if (
-        section.wrappers
-        or section.frame_stack > 1
-        or section.max_episode_steps is not None
-        or _attribute(section.id) is not None
-    ):
-        return None
-    _register_namespace(section.id)
-    env_id = section.id.rpartition(":")[2]  # the module is imported by now
-    spec = registered(env_id)
-    if spec is None or spec.vector_entry_point is None or spec.additional_wrappers:
-        return None
-    try:
-        env = gym.make_vec(spec.id, num_envs, vectorization_mode="vector_entry_point", **dict(section.kwargs))
-    except TypeError:
-        return None  # the single env takes these kwargs, its vector form does not
-    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
-        close_env(env)
-        return None
-    return env
-
-
-def registered(env_id: str) -> EnvRegistration | None:
-    """The entry of gymnasium's register; of an id without a version the highest one, as `gymnasium.make` has it."""
-    found = gym.registry.get(env_id)
-    if found is None:
-        try:
-            namespace, name, version = registration.parse_env_id(env_id)
-        except gym_error.Error:  # not of the form of an id
-            return None
-        highest = registration.find_highest_version(namespace, name) if version is None else None
-        found = None if highest is None else gym.registry.get(registration.get_env_id(namespace, name, highest))
-    return found
 
 
 def probe(section: EnvSection) -> EnvSpec:
@@ -128,7 +85,8 @@ def probe(section: EnvSection) -> EnvSpec:
     with quiet():
         env, spec = examined(section)
         close_env(env)
-        return spec
+    check_num_envs(section, spec.agents)
+    return spec
 
 
 def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
@@ -137,11 +95,6 @@ def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
         env = make_single(section)
     except Exception as error:  # the user's constructor may raise anything
         raise explain(section, error) from error
-    if not is_parallel(env) and not isinstance(env, gym.Env):
-        raise ConfigError(
-            f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
-            "env with the parallel API"
-        )
     try:
         return env, _spec(section, env)
     except Exception as error:  # get_state of the user's env may raise anything
@@ -165,13 +118,18 @@ def quiet() -> Iterator[None]:
 def _spec(section: EnvSection, env: Env) -> EnvSpec:
     if is_parallel(env):
         return _spec_of_agents(section, env)
+    if isinstance(vector := cast(Any, env), gym.vector.VectorEnv):
+        return spec_of_vector(section.id, vector)
     observation = observation_spec(section.id, _space(section, env, "observation_space"))
     action = action_spec(section.id, _space(section, env, "action_space"))
     check_mask(section.id, observation, action)
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    state = state_spec(section.id, stripped(env)[0])
-    native = observation.kind == "box" and _has_native(section, env)
-    return EnvSpec(section.id, observation, action, threshold, native, _limit(env), state)
+    inner = stripped(env)[0]
+    state = state_spec(inner) if section.recovery == "state" else None
+    native = observation.kind == "box" and has_native(section, env)
+    return EnvSpec(
+        section.id, observation, action, threshold, native, _limit(env), state, has_state_pair=has_state_pair(inner)
+    )
 
 
 def _space(section: EnvSection, env: Env, name: str) -> Any:
@@ -189,7 +147,8 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     agents = tuple(env.possible_agents)
     if not agents:
         raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
-    check_num_envs(section, agents)
+    if section.recovery == "state":
+        raise ConfigError(f"env.recovery: 'state': states of several agents are not saved, {ALTERNATIVES}")
     for name in ("observation", "action"):
         spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
         other = next((a for a, space in zip(agents, spaces, strict=True) if space != spaces[0]), None)
@@ -241,25 +200,7 @@ def _limit(env: Env) -> int | None:
     return min(limits, default=None)
 
 
-def _has_native(section: EnvSection, env: Env) -> bool:
-    vector = make_native(section, 1)
-    if vector is None:
-        return False
-    try:
-        same_obs = vector.single_observation_space == env.observation_space
-        return bool(same_obs and vector.single_action_space == env.action_space)
-    finally:
-        vector.close()
-
-
-def _attribute(path: str) -> Callable[..., Any] | None:
-    module, separator, name = path.partition(":")
-    if not separator:
-        return None
-    return getattr(importlib.import_module(module), name, None)
-
-
-def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
+def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]], index: int) -> Env:
     if not isinstance(entry, str) and len(entry) != 1:
         from zmqrl.config.yaml_source import shown  # workers do without a parser of YAML
 
@@ -269,29 +210,13 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
         )
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
-        wrapper = _wrapper(path)
+        wrapper = wrapper_of(path)
         is_other_class = inspect.isclass(wrapper) and not issubclass(wrapper, gym.Env)
         if not callable(wrapper) or (is_other_class and not is_parallel(env)):
             raise ConfigError(f"env.wrappers: {path!r}: {form(wrapper)} is not a gymnasium.Wrapper")
-        wrapped: Any = wrapper(env, **arguments)
+        wrapped: Any = called(wrapper, (env,), arguments, index, f"env.wrappers: {path!r}")
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error
     if not isinstance(wrapped, gym.Env) and not is_parallel(wrapped):
         raise ConfigError(f"env.wrappers: {path!r} makes {form(wrapped)}, which is not an env")
     return wrapped  # type: ignore[no-any-return]
-
-
-def _wrapper(path: str) -> Any:
-    module, separator, name = path.partition(":")
-    if not separator:
-        raise ConfigError(f"env.wrappers: {path!r}: a wrapper is written module:Wrapper")
-    found = _attribute(path)
-    if found is None:
-        raise ConfigError(f"env.wrappers: {path!r}: {lacks(importlib.import_module(module), name)}")
-    return found
-
-
-def _register_namespace(env_id: str) -> None:
-    module = NAMESPACES.get(env_id.partition("/")[0])
-    if module is not None and importlib.util.find_spec(module) is not None:
-        gym.register_envs(importlib.import_module(module))

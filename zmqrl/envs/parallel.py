@@ -21,7 +21,8 @@ def is_parallel(env: Any) -> bool:
     `agents` exists only after a reset.
     """
     spaces = (getattr(env, name, None) for name in ("observation_space", "action_space"))
-    return not isinstance(env, gym.Env) and hasattr(env, "possible_agents") and all(map(callable, spaces))
+    has_agents = hasattr(env, "possible_agents") and not hasattr(env, "agent_iter")  # the AEC API has the latter
+    return not isinstance(env, gym.Env) and has_agents and all(map(callable, spaces))
 
 
 class StepLimit:

@@ -10,11 +10,12 @@ import numpy as np
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, close_env, first_bad_slot
-from zmqrl.envs.make import make_native, make_single
+from zmqrl.envs.make import make_single
 from zmqrl.envs.packing import Packer
 from zmqrl.envs.parallel import ParallelVectorEnv
 from zmqrl.envs.returned import FLAGS, NOTHING, REWARD, fault_of, numbers, place
 from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.envs.vectorised import make_native
 from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import MODES, Array, EnvSpec, ModeName
@@ -73,6 +74,9 @@ class NativeVectorEnv(VectorEnv):
         self._done = done
         return StepResult(obs, reward, terminated, truncated)
 
+    def park(self, slot: int) -> None:
+        """Nothing: all envs are stepped in one call, and the caller reads the rows that it needs."""
+
     def close(self) -> None:
         if self._env is not None:
             close_env(self._env)
@@ -109,7 +113,10 @@ def make_vector_env(
 
 def make_seeded(
     spec: EnvSpec, make: Callable[[], Any], num_envs: int, seed: int, vector_env: int, incarnation: int = 0
-) -> SeededVectorEnv | ParallelVectorEnv:
-    """Envs of `make` stepped one by one, of one agent or of several."""
+) -> SeededVectorEnv | ParallelVectorEnv | NativeVectorEnv:
+    """Envs of `make` stepped one by one, of one agent or of several; a vectorised one as it is, with its own number."""
+    if spec.vector_only:
+        env = make()
+        return NativeVectorEnv(spec, env, env.num_envs, seed, vector_env, incarnation)
     kind = ParallelVectorEnv if spec.agents else SeededVectorEnv
     return kind(spec, make, num_envs, seed, vector_env, incarnation)

@@ -88,7 +88,9 @@ class Evaluator:
         self._policy = make_policy(from_json(ActingSpec, plan.acting))
         every = plan.config.evaluator.video_every
         self._videos = None if every is None else Videos(plan, every, events)
-        self._evaluation = Evaluation(plan.config.env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed)
+        self._evaluation = Evaluation(
+            plan.config.scored_env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed
+        )
         best = store.best()
         self._best = best[2] if best is not None else -float("inf")
         self._stopping = False

@@ -21,7 +21,7 @@ class Videos:
     """One of the first version, and one after each further `every` env steps, until one fails."""
 
     def __init__(self, plan: RunPlan, every: int, events: EventPipe) -> None:
-        self._env, self._spec, self._seed = plan.config.env, plan.env, plan.config.run.seed
+        self._env, self._spec, self._seed = plan.config.scored_env, plan.env, plan.config.run.seed
         self._folder, self._every, self._events = Path(plan.run_dir) / VIDEOS, every, events
         self._next_at: int | None = 0
 

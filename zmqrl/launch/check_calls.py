@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms import make
-from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.envs.check import check_env
-from zmqrl.envs.make import registered
+from zmqrl.envs.lookup import registered
 from zmqrl.launch.plan_run import check_settings, plan_run
 from zmqrl.messages.check import Stage
 from zmqrl.types import EnvSpec
-
-PROBED_ENVS = 5040
-"""A multiple of any number of agents up to 10; `plan_run` checks `env.num_envs`."""
 
 
 def env(config: Mapping[str, Any], is_here: bool, is_whole: bool, seed: int | None) -> Generator[Stage, None, Any]:
@@ -29,13 +26,21 @@ def env(config: Mapping[str, Any], is_here: bool, is_whole: bool, seed: int | No
     own = from_json(Config, config)
     if is_whole:
         check_settings(own, is_here)
-    return (yield from check_env(to_json(replace(own.env, num_envs=PROBED_ENVS)), seed))
+    return (yield from check_env(to_json(own.env), seed))
 
 
-def plan(config: Mapping[str, Any], run_dir: str, started_at: float, resume: bool, is_here: bool, env: Any) -> Any:
+def plan(
+    config: Mapping[str, Any],
+    run_dir: str,
+    started_at: float,
+    resume: bool,
+    is_here: bool,
+    env: Any,
+    notes: Sequence[str],
+) -> Any:
     """`RunPlan`, from the `EnvSpec` of the env."""
     spec = from_json(EnvSpec, env)
-    return to_json(plan_run(from_json(Config, config), Path(run_dir), started_at, resume, is_here, spec))
+    return to_json(plan_run(from_json(Config, config), Path(run_dir), started_at, resume, is_here, spec, notes))
 
 
 def resolved(request: Mapping[str, Any], base: Any, env: Any) -> Any:

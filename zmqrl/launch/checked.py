@@ -30,23 +30,38 @@ def checked_plan(
     resume: bool = False,
     sources: Sources | None = None,
     is_here: bool = True,
-    env: EnvSpec | None = None,
+    before: RunPlan | None = None,
 ) -> RunPlan:
-    """Check the env, and plan the run as `plan_run`, whose arguments these are. No check process is left.
+    """Check the env, and plan the run as `plan_run`. No check process is left.
+
+    Args:
+        config: From `zmqrl.launch.configure.load`.
+        run_dir: Where the run will write.
+        started_at: `time.time()` at the start of the command.
+        resume: Continue from the newest full checkpoint.
+        sources: From the same `load`; with it an error names file and line.
+        is_here: The host `local` will be this machine.
+        before: A plan of the run with other workers, whose env has been checked.
 
     Raises:
         ConfigError: One message that names key, value and fix.
     """
     from zmqrl.launch.own_code import check_own_code
+    from zmqrl.launch.planned_env import planned_env
 
     with located(sources):
         try:
             check_own_code(config)
-            found = checked_env(config, is_here) if env is None else env
-            arguments = str(expanded(run_dir, "run directory").absolute()), started_at, resume, is_here, to_json(found)
-            start_s = config.limits.start_s
-            plan = call("plan", to_json(config), *arguments, subject="the plan of the run", limit_s=start_s)
-            return from_json(RunPlan, plan)
+            if before is None:
+                config, env, notes = planned_env(
+                    config, run_dir, resume, sources, lambda own: checked_env(own, is_here)
+                )
+            else:
+                config, env, notes = replace(config, env=before.config.env), before.env, ()
+            path, start_s = str(expanded(run_dir, "run directory").absolute()), config.limits.start_s
+            arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
+            plan = from_json(RunPlan, call("plan", *arguments, subject="the plan of the run", limit_s=start_s))
+            return plan if before is None else replace(plan, warnings=before.warnings)
         finally:
             check_process.end()
 
@@ -64,7 +79,8 @@ def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> 
     # Envs of other hosts may run there alone.
     is_stepped = config.learner.host == LOCAL if config.mode.in_process else has_workers
     seed = config.run.seed if is_here and is_stepped else None
-    section = replace(config.env, num_envs=1, vector_envs=1, segment_steps=1, recovery="exact")
+    recovery: Any = "state" if config.env.recovery == "state" else "exact"
+    section = replace(config.env, num_envs=1, vector_envs=1, segment_steps=1, recovery=recovery)
     subject, limit_s, key = f"env.id: {config.env.id!r}", config.limits.start_s, data_of([to_json(section), seed])
     arguments = to_json(config), is_here, is_whole, seed
     return from_json(EnvSpec, call("env", *arguments, subject=subject, limit_s=limit_s, key=key))

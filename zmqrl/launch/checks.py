@@ -20,7 +20,7 @@ from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
-from zmqrl.envs.make import registered
+from zmqrl.envs.lookup import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
@@ -155,7 +155,7 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
     if is_here:
         try:
             video_suffix()
-            RenderedEpisode(config.env, env, config.run.seed, IMAGES).close()
+            RenderedEpisode(config.scored_env, env, config.run.seed, IMAGES).close()
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from error
 
@@ -294,8 +294,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("store.kind", config.store.kind, stored.store.kind),
         *_changed("store", _place(config.store), _place(stored.store)),
     )
-    if stored.env.recovery == "restart_episode" and config.env.recovery == "exact":
-        # Its FULL has no actions of the running episodes: they could not be repeated.
+    if config.env.recovery != "restart_episode":  # FULL has actions, states, or neither, of the running episodes
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
     executors = config.learner.executor, stored.learner.executor
     if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was
@@ -320,7 +319,7 @@ def _completed(*configs: Config) -> Sequence[Mapping[str, Any]]:
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env: a resume may drop the exact recovery of running episodes."""
+    """What a resume has to keep of the env, without the recovery of running episodes."""
     return {key: value for key, value in to_json(env).items() if key != "recovery"}
 
 

@@ -13,7 +13,7 @@ COPIES = 6
 """Copies of all actions: the learner's with room to grow, those of a FULL in writing, a handover in transit."""
 MOST_RECORD_BYTES = 1 << 30
 """Of one vector env: the limit of a handover, which is sent in parts."""
-OTHERWISE = "give the env get_state and set_state, or set env.recovery: restart_episode"
+OTHERWISE = "set env.recovery: state (needs get_state and set_state) or restart_episode"
 FOR_A_RESUME = "Set env.recovery: restart_episode, the only key of env that a resume may change"
 
 
@@ -23,7 +23,7 @@ def check_recovery(plan: RunPlan) -> None:
     Memory is that of this machine: a learner on another host has its own.
     """
     config, env = plan.config, plan.env
-    if not config.mode.deterministic or config.env.recovery != "exact" or env.state is not None:
+    if not config.mode.deterministic or config.env.recovery != "exact":
         return
     if env.max_episode_steps is None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"

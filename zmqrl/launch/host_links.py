@@ -249,7 +249,7 @@ class HostLinks:
     @property
     def _moves_vector_envs(self) -> bool:
         """Whether a worker gets vector envs while others have them."""
-        return not self._plan.config.mode.deterministic or self._plan.config.env.recovery == "exact"
+        return not self._plan.config.mode.deterministic or self._plan.config.env.recovery != "restart_episode"
 
     def no_hosts_reason(self) -> str | None:
         """Why the run cannot start or continue without further hosts; None while it can.

@@ -14,7 +14,8 @@ import gymnasium.envs
 import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
-from zmqrl.envs.make import NAMESPACES, registered
+from zmqrl.envs.arguments import names_in
+from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call
 
@@ -61,7 +62,10 @@ def path_of(value: Any) -> str:
 def _named(config: Config) -> Iterator[tuple[str, str]]:
     """Every key that may name a class of the user, which processes of the run import."""
     yield "env.id", config.env.id
-    yield from ((WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")) for entry in config.env.wrappers)
+    for entry in (*config.env.wrappers, *config.scored_env.wrappers):
+        yield WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")
+    for env in (config.env, config.scored_env):
+        yield from (("env.kwargs", path) for path in names_in([env.kwargs, env.wrappers]))
     yield "algorithm.kind", str(config.algorithm.get("kind"))
     yield "network.kind", config.network.kind
     yield "network.activation", config.network.activation

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ def plan_run(
     resume: bool = False,
     is_here: bool = True,
     env: EnvSpec | None = None,
+    notes: Sequence[str] = (),
 ) -> RunPlan:
     """Create the algorithm, size the arena and check the machine. Writes no files.
 
@@ -69,6 +70,7 @@ def plan_run(
         resume: Continue from the newest FULL checkpoint.
         is_here: The host `local` will be this machine: its processor, devices and memory are checked.
         env: What `zmqrl.envs.check` has found; None: the env is made here, and not stepped.
+        notes: Further warnings.
 
     Raises:
         ConfigError: One message that names key, value and fix.
@@ -118,6 +120,7 @@ def plan_run(
             *zero_learning_rate(config.run, algorithm),
             *slow_target(config, algorithm),
             *without_version(config.env),
+            *notes,
             *space_warnings(env, acting),
             *initial,
         ),
@@ -240,7 +243,7 @@ def _columns(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSp
 
 
 def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
-    if not config.mode.deterministic or config.env.recovery != "exact" or env.state is None:
+    if not config.mode.deterministic or env.state is None:
         return ()
     return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
 

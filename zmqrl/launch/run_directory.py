@@ -35,7 +35,8 @@ from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner, is_owned
 from zmqrl.types import EnvSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, IMPLICIT_STATE = 2, 1
+"""Of `config.json`. Runs of version 1 with `env.recovery: exact` used `get_state` and `set_state` of envs with both."""
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
 SUMMARY_BYTES = 65_536
 RUNS_NAMED = 5
@@ -315,6 +316,14 @@ def stored_config(config: Config, env: EnvSpec | None = None) -> dict[str, Any]:
     return {"format_version": FORMAT_VERSION, "config": kept, **trained}
 
 
+def stored_format(run_dir: Path) -> int:
+    """The format version of the `config.json` in `run_dir`; that of this zmqrl where there is none."""
+    try:
+        return msgspec.json.decode((run_dir / "config.json").read_bytes(), type=_StoredConfig).format_version
+    except (OSError, msgspec.MsgspecError):
+        return FORMAT_VERSION
+
+
 def stored_place(run_dir: Path, config: Config) -> str:
     """Where the checkpoints of the run in `run_dir` are, as its last attempt left them."""
     info = read_info(run_dir)
@@ -364,8 +373,9 @@ def parse_config(content: bytes, where: str) -> Config:
     """The configuration in a `config.json`. ConfigError: it is none; `where` names the file."""
     try:
         stored = msgspec.convert(object_of(content), _StoredConfig)
-        if stored.format_version != FORMAT_VERSION:
-            raise ConfigError(f"{where} has format version {stored.format_version}, this zmqrl reads {FORMAT_VERSION}")
+        if stored.format_version not in (IMPLICIT_STATE, FORMAT_VERSION):
+            known = f"{IMPLICIT_STATE} and {FORMAT_VERSION}"
+            raise ConfigError(f"{where} has format version {stored.format_version}, this zmqrl reads {known}")
         return from_json(Config, nested(stored.config))
     except (ValueError, TypeError, RecursionError) as error:
         raise ConfigError(

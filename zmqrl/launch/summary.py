@@ -222,7 +222,8 @@ def final_lines(summary: Summary) -> str:
         lines += [f"    {cause.count} of {cause.role}: {cause.cause}" for cause in summary.restart_causes]
     if summary.recovery == "restart_episode":
         lines.append(
-            "  env.recovery restart_episode: the weights also depend on restarts, resumes and workers that leave"
+            "  env.recovery restart_episode: the weights also depend on restarts; set env.max_episode_steps and "
+            "env.recovery: exact to get the same weights after a restart"
         )
     if summary.bottleneck:
         lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")

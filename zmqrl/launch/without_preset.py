@@ -47,6 +47,4 @@ class WithoutPreset:
         changed = {key for key, value in own.items() if value != keys.get(key)}
         dropped = {key for joint in kind.joint_defaults if joint & changed for key in joint}
         found["algorithm"] = {key: value for key, value in keys.items() if key not in dropped}
-        if env.max_episode_steps is None and env.state is None:
-            found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}

@@ -137,7 +137,7 @@ def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
 
 
 def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
-    """Of an env with `get_state` and `set_state`: a successor in the saved state continues as the predecessor."""
+    """With `env.recovery: state`: a successor in the saved state continues as the predecessor."""
     section = make()
     if probe(section).state is None:
         return

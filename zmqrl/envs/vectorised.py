@@ -1,0 +1,83 @@
+"""Envs of gymnasium's vector API, which reset and step all their envs in one call."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from zmqrl.config.sections import EnvSection
+from zmqrl.envs.arguments import called
+from zmqrl.envs.base import close_env
+from zmqrl.envs.env_index import EnvIndex
+from zmqrl.envs.lookup import attribute, register_namespace, registered
+from zmqrl.envs.spaces import action_spec, observation_spec
+from zmqrl.errors import ConfigError
+from zmqrl.types import EnvSpec
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+
+def make_native(section: EnvSection, num_envs: int) -> VectorEnv | None:
+    """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
+    if (
+        section.wrappers
+        or section.frame_stack > 1
+        or section.max_episode_steps is not None
+        or attribute(section.id) is not None
+    ):
+        return None
+    register_namespace(section.id)
+    env_id = section.id.rpartition(":")[2]  # the module is imported by now
+    spec = registered(env_id)
+    if spec is None or None in (spec.entry_point, spec.vector_entry_point) or spec.additional_wrappers:
+        return None
+    make = partial(gym.make_vec, spec.id, num_envs, vectorization_mode="vector_entry_point")
+    try:
+        with EnvIndex() as index:
+            env: Any = index.keep_for(called(make, (), section.kwargs, index.number, "env.kwargs"))
+    except TypeError:
+        return None  # the single env takes these kwargs, its vector form does not
+    if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        close_env(env)
+        return None
+    return env  # type: ignore[no-any-return]
+
+
+def check_vector(section: EnvSection, env: VectorEnv) -> None:
+    """ConfigError unless it steps `env.num_envs` envs, with the autoreset that zmqrl expects and no key for one env."""
+    subject = f"env.id: {section.id!r} makes {type(env).__name__}, a gymnasium.vector.VectorEnv"
+    mode = env.metadata.get("autoreset_mode")
+    keys = ("wrappers", bool(section.wrappers)), ("frame_stack", section.frame_stack > 1)
+    for key, is_set in (*keys, ("max_episode_steps", section.max_episode_steps is not None)):
+        if is_set:
+            raise ConfigError(f"env.{key}: {subject.removeprefix('env.id: ')}; remove the key, and do it in the env")
+    if mode != AutoresetMode.NEXT_STEP:
+        found = (
+            "declares no autoreset_mode" if mode is None else f"has the autoreset mode {getattr(mode, 'name', mode)}"
+        )
+        raise ConfigError(f"{subject}, and {found}; set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP")
+    if env.num_envs != section.num_envs:
+        raise ConfigError(f"{subject} of {env.num_envs} envs; it must take num_envs (env.num_envs: {section.num_envs})")
+
+
+def has_native(section: EnvSection, env: gym.Env[Any, Any]) -> bool:
+    """Whether gymnasium has a vector form of `env`, with the same spaces."""
+    vector = make_native(section, 1)
+    if vector is None:
+        return False
+    try:
+        same_obs = vector.single_observation_space == env.observation_space
+        return bool(same_obs and vector.single_action_space == env.action_space)
+    finally:
+        vector.close()
+
+
+def spec_of_vector(env_id: str, env: VectorEnv) -> EnvSpec:
+    """Its properties. ConfigError: its spaces are not supported."""
+    observation = observation_spec(env_id, env.single_observation_space)
+    if observation.kind != "box":
+        raise ConfigError(f"env.id: {env_id!r}: of a VectorEnv only Box observations are supported")
+    return EnvSpec(env_id, observation, action_spec(env_id, env.single_action_space), vector_only=True)
