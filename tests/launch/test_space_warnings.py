@@ -76,7 +76,7 @@ def test_observations_that_are_large_as_one_hot(observation: SpaceSpec, values: 
 def planned(tmp_path: Path, *flags: str) -> RunPlan:
     overrides = ["env.id=tests.envs.value_envs:Acts", "env.kwargs={bounds: far}", "env.max_episode_steps=9", *flags]
     loaded = load("pendulum-ppo", overrides=overrides, mode="sync", workers=1)
-    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+    return plan_run(loaded.config, tmp_path / "run", time.time())
 
 
 def test_the_start_of_a_run_warns_and_the_named_wrapper_fixes_it(tmp_path: Path) -> None:
