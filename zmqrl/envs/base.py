@@ -123,7 +123,8 @@ def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
 
 
 def _first_not_finite(rows: Array) -> int | None:
-    if float(np.vdot(rows, rows)) <= LARGEST_FLOAT32**2:  # squares do not cancel, and no comparison with NaN holds
+    flat = rows.reshape(-1)
+    if float(flat.dot(flat)) <= LARGEST_FLOAT32**2:  # squares do not cancel, and no comparison with NaN holds
         return None
     with np.errstate(over="ignore"):
         numbers = rows.reshape(len(rows), -1).astype(np.float32)

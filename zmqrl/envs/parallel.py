@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env
-from zmqrl.envs.returned import NOTHING, REWARD, BadValue, flag, has_form, number, raised
+from zmqrl.envs.base import EnvSlotState, StepResult, close_env
+from zmqrl.envs.returned import NOTHING, REWARD, BadValue, flag, has_form, number, place
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault, user_exceptions
 from zmqrl.types import Array, EnvSpec
@@ -60,13 +60,7 @@ class ParallelVectorEnv(SlotVectorEnv):
     ) -> None:
         """`num_envs`: N, a multiple of the agents of `spec`."""
         super().__init__(spec, num_envs, seed, vector_env, incarnation)
-        self._envs: list[Any] = []
-        for first in range(0, num_envs, len(spec.agents)):
-            try:
-                self._envs.append(make())
-            except user_exceptions() as error:
-                where = Where(spec.id, vector_env, first, 0, 0, 0)
-                raise where.fault(f"the env cannot be created: {raised(error).removeprefix('raised ')}") from error
+        self._envs: list[Any] = [self._created(first, make) for first in range(0, num_envs, len(spec.agents))]
         self._agents: Sequence[Any] = self._envs[0].possible_agents
         """Those of `spec` as the env names them: a number may be one."""
         self._known = frozenset(self._agents)
@@ -146,7 +140,7 @@ class ParallelVectorEnv(SlotVectorEnv):
                     phases[slot] = LEFT
                 elif agent not in env.agents:
                     self._fault(slot, "it left `agents` and was neither terminated nor truncated")
-            self._check_agents(slots, running[0], env.agents)
+            self._check_agents(slots, running[0], set(env.agents))
         except EnvFault:
             raise
         except user_exceptions() as error:
@@ -155,18 +149,17 @@ class ParallelVectorEnv(SlotVectorEnv):
             for slot in slots:
                 phases[slot] = PARKED if phases[slot] == PARKED else RESETTING
 
-    def _check_agents(self, slots: range, first: int, there: Collection[Any]) -> None:
+    def _check_agents(self, slots: range, first: int, there: set[Any]) -> None:
         """An agent that has ended may be in `agents` until the next step, and does not return. `first`: that acts."""
+        found = [f"{str(agent)!r} joined; not supported: not in `possible_agents`" for agent in there - self._known]
         for slot, agent in zip(slots, self._agents, strict=True):
             if self._phase[slot] == LEFT:
                 if agent not in there:
                     self._gone.add(slot)
                 elif slot in self._gone:
-                    text = f"agent {str(agent)!r} came back; not supported: it may return after the next reset"
-                    raise self._where(first).fault(text)
-        if not self._known.issuperset(there):
-            new = next(str(agent) for agent in there if agent not in self._known)
-            raise self._where(first).fault(f"agent {new!r} joined; not supported: it is not in `possible_agents`")
+                    found.append(f"{str(agent)!r} came back; not supported: it may return after the next reset")
+        if found:
+            raise self._where(first).fault(f"agent {found[0]}{place(self._env_of(first), 'step')}")
 
     def _replay(self, copy: int, slots: range, states: Sequence[EnvSlotState]) -> None:
         """Repeat what the agents did. An env that does not reproduce may end early: it then resets next."""

@@ -81,7 +81,9 @@ def fault_of(env: Any, call: str, returned: Any, error: BaseException) -> str:
     if call == "reset" and isinstance(error, TypeError) and KEYWORD.search(str(error)):
         return f"reset must accept seed and options: reset(self, *, seed=None, options=None){place(env, call)}"
     if returned is not NOTHING and not has_form(call, returned):
-        return f"{call} must return ({', '.join(FORMS[call])}); it returned {_described(returned)}{place(env, call)}"
+        length = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else ""
+        what = "None" if returned is None else length or f"an object of type {type(returned).__name__}"
+        return f"{call} must return ({', '.join(FORMS[call])}); it returned {what}{place(env, call)}"
     if isinstance(error, BadValue):
         return f"{call} returned {error}{place(env, call, error.part)}"
     if returned is not NOTHING:
@@ -93,10 +95,10 @@ def raised(error: BaseException) -> str:
     """`raised KeyError: text`, or `called sys.exit(0) (file:line)`: of what is not an Exception the place is named."""
     if isinstance(error, Exception):
         return f"raised {name_of(error)}: {error}"
-    what = f"raised {name_of(error)}"
+    code = getattr(error, "code", None)
+    what, last = f"raised {name_of(error)}", last_frame(error)
     if isinstance(error, SystemExit):
-        what = f"called sys.exit({'' if error.code is None else repr(error.code)})"
-    last = last_frame(error)
+        what = f"called sys.exit({'' if code is None else repr(code)})"
     return what if last is None else f"{what} ({shown_path(last.filename)}:{last.lineno})"
 
 
@@ -112,10 +114,3 @@ def place(env: Any, *methods: str) -> str:
                     return found
         env = inspect.getattr_static(env, "env", None)
     return found
-
-
-def _described(returned: Any) -> str:
-    if returned is None:
-        return "None"
-    is_sequence = isinstance(returned, (tuple, list))
-    return f"{len(returned)} values" if is_sequence else f"an object of type {type(returned).__name__}"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env, packed, unpacked
+from zmqrl.envs.base import EnvSlotState, StepResult, close_env, packed, unpacked
 from zmqrl.envs.make import stripped
-from zmqrl.envs.returned import NO, NOTHING, NUMBERS, flag, number, raised
+from zmqrl.envs.returned import NO, NOTHING, NUMBERS, flag, number
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault, user_exceptions
 from zmqrl.types import Array, EnvSpec
@@ -87,13 +87,8 @@ class SeededVectorEnv(SlotVectorEnv):
         self._envs, self._steps = [], []
 
     def _add(self, slot: int, make: Callable[[], Any]) -> None:
-        try:
-            env = make()
-        except user_exceptions() as error:
-            where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
-            raise where.fault(f"the env cannot be created: {raised(error).removeprefix('raised ')}") from error
         # Counting steps and checking the order of calls is done here: two Python calls per step less.
-        inner, limit = stripped(env)
+        inner, limit = stripped(self._created(slot, make))
         self._envs.append(inner)
         self._steps.append(inner.step)
         self._limits.append(limit)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 
 from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
-from zmqrl.envs.returned import REWARD, BadValue, fault_of, place
+from zmqrl.envs.returned import REWARD, BadValue, fault_of, place, raised
+from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
 from zmqrl.types import Array, EnvSpec
@@ -73,6 +75,13 @@ class SlotVectorEnv(VectorEnv, ABC):
     def _where(self, slot: int) -> Where:
         seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
         return Where(self.spec.id, self._vector_env, slot, seed, episode, step)
+
+    def _created(self, slot: int, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except user_exceptions() as error:
+            where, what = Where(self.spec.id, self._vector_env, slot, 0, 0, 0), raised(error).removeprefix("raised ")
+            raise where.fault(f"the env cannot be created: {what}") from error
 
     @abstractmethod
     def _env_of(self, slot: int) -> Any:

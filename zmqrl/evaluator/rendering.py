@@ -15,7 +15,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.data_stores.files import check_file
 from zmqrl.envs.make import make_for_scores, quiet, stripped
-from zmqrl.errors import ConfigError, EnvFault
+from zmqrl.errors import ConfigError, EnvFault, user_exceptions
 from zmqrl.evaluator.evaluation import Evaluation
 from zmqrl.types import Array, EnvSpec
 
@@ -71,7 +71,7 @@ class RenderedEpisode:
         try:
             with quiet():
                 found = self._env.render()
-        except Exception as error:  # the user's env may raise anything
+        except user_exceptions() as error:
             raise self._fault(error) from error
         image = found[-1] if isinstance(found, list) and found else found
         if not isinstance(image, np.ndarray) or image.ndim != 3 or image.shape[2] != 3:

@@ -13,6 +13,8 @@ LARGE_BOUND, SMALL_WIDTH = 10.0, 0.1
 LARGE_ONE_HOT = 100_000
 """Numbers of a row of the network's input that stand for discrete observations."""
 RESCALE = '{"gymnasium.wrappers:RescaleAction": {min_action: -1, max_action: 1}}'
+FIXED = "an action that cannot change: correct the bounds, or remove the entry by a wrapper in env.wrappers"
+FAR = f"far from [-1, 1], and actions are drawn around 0 with a deviation of 1: add {RESCALE} to env.wrappers"
 
 
 def space_warnings(env: EnvSpec, acting: ActingSpec) -> Iterator[str]:
@@ -23,25 +25,18 @@ def space_warnings(env: EnvSpec, acting: ActingSpec) -> Iterator[str]:
     if values > LARGE_ONE_HOT:
         yield (
             f"env.id: {env.id!r}: its discrete observations have {values:,} values, which the network receives one-hot "
-            f"({values * 4 / 1e6:,.1f} MB for each observation): steps and updates are slow; use a wrapper that "
-            "returns coordinates or digits"
+            f"({values * 4 / 1e6:,.1f} MB for each observation): use a wrapper that returns coordinates or digits"
         )
 
 
 def _far_bounds(action: SpaceSpec) -> Iterator[str]:
-    bounds = list(zip(action.low, action.high, strict=True))
-    fixed = [(low, high) for low, high in bounds if low == high]
-    far = [
-        (low, high)
-        for low, high in bounds
-        if low < high and (max(-low, high) > LARGE_BOUND or high - low < SMALL_WIDTH or low > 0 or high < 0)
-    ]
-    for found, what in (
-        (fixed, "an action that cannot change: correct the bounds, or remove the entry by a wrapper in env.wrappers"),
-        (far, f"far from [-1, 1], and actions are drawn around 0 with a deviation of 1: add {RESCALE} to env.wrappers"),
-    ):
-        if found:
-            low, high = found[0]
-            entry = f"entry {bounds.index(found[0])} of {len(bounds)}"
-            further = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            yield f"env.id: action bounds [{low:g}, {high:g}] ({entry}{further}): {what}"
+    found: dict[str, list[int]] = {FIXED: [], FAR: []}
+    for entry, (low, high) in enumerate(zip(action.low, action.high, strict=True)):
+        if low == high:
+            found[FIXED].append(entry)
+        elif max(-low, high) > LARGE_BOUND or high - low < SMALL_WIDTH or low > 0 or high < 0:
+            found[FAR].append(entry)
+    for what, (first, *others) in ((what, entries) for what, entries in found.items() if entries):
+        bounds = f"action bounds [{action.low[first]:g}, {action.high[first]:g}]"
+        further = f" and {len(others)} more" if others else ""
+        yield f"env.id: {bounds} (entry {first} of {len(action.low)}{further}): {what}"

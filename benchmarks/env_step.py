@@ -1,0 +1,113 @@
+"""Time of a worker's env step against that of another checkout of zmqrl, such as the commit before a change.
+
+usage: python -m benchmarks.env_step --before CHECKOUT [--env ID] [--rounds N]     in the checkout to compare
+
+Two processes, one with the code of each checkout, fill a segment in turn: acting with the network of the preset
+cartpole-ppo, stepping 8 envs, checking what they return. It is CPU time, since other processes may use the cores. Two
+processes with the same code differ by some percent: each round has new ones. Prints the median of the ratios of the
+rounds, each the median of its pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WARM = 20
+
+
+def child(env_id: str) -> None:
+    """Fill a segment for each line of stdin, and print the seconds."""
+    import numpy as np
+
+    from zmqrl.acting.numpy_policy import make_policy
+    from zmqrl.acting.spec import ActingSpec
+    from zmqrl.algorithms.make import make_algorithm
+    from zmqrl.config.codec import from_json
+    from zmqrl.envs.vector import make_vector_env
+    from zmqrl.launch.configure import load
+    from zmqrl.launch.plan_run import plan_run
+    from zmqrl.networks.initial import initial_weights
+    from zmqrl.rollout.collector import Collector
+
+    settings = [f"env.id={env_id}", "env.max_episode_steps=500", "env.num_envs=8", "env.segment_steps=128"]
+    config = load("cartpole-ppo", overrides=settings, mode="sync", workers=1).config
+    with tempfile.TemporaryDirectory() as folder:
+        plan = plan_run(config, Path(folder, "run"), time.time())
+    acting, algorithm = from_json(ActingSpec, plan.acting), make_algorithm(plan.config, plan.env)
+    policy = make_policy(acting)
+    weights = {**initial_weights(algorithm.network(), 1), **algorithm.statistics()}
+    policy.load(weights, dict.fromkeys(("epsilon", "noise"), 0.1))
+    collector = Collector(make_vector_env(plan.config.env, plan.env, "sync", 1, 0), policy, acting, 1, 0)
+    collector.start()
+    columns = {column.name: np.zeros(column.shape, column.dtype) for column in plan.columns}
+    for index, _ in enumerate(sys.stdin):
+        begun = time.process_time()
+        collector.collect(columns, index, lambda _: None, lambda: False)
+        print(json.dumps((time.process_time() - begun) / columns["reward"].size), flush=True)
+
+
+class Child:
+    """The process of one checkout."""
+
+    def __init__(self, checkout: Path, env_id: str) -> None:
+        command = [sys.executable, __file__, "--child", env_id]
+        environment = {**os.environ, "PYTHONPATH": f"{checkout}:{os.environ.get('PYTHONPATH', '')}"}
+        environment |= {"OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, cwd=checkout, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def seconds(self) -> float:
+        """CPU time of an env step, over one segment."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(file=self._process.stdin, flush=True)
+        return float(json.loads(self._process.stdout.readline()))
+
+    def end(self) -> None:
+        """It ends with its input."""
+        self._process.communicate()
+
+
+def main() -> None:
+    """Print the figures, or be a child."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--before", type=Path)
+    options.add_argument("--env", default="CartPole-v1")
+    options.add_argument("--pairs", type=int, default=100)
+    options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--child")
+    given = options.parse_args()
+    if given.child:
+        child(given.child)
+        return
+    if given.before is None:
+        options.error("--before CHECKOUT is required")
+    found = [ratio(given.before.resolve(), given.env, given.pairs) for _ in range(given.rounds)]
+    shown = " ".join(f"{one:.3f}" for one in sorted(found))
+    print(f"{given.env}: ratio {statistics.median(found):.4f} ({shown})")
+
+
+def ratio(other: Path, env_id: str, pairs: int) -> float:
+    """Of one pair of processes: the median of the ratios. Each is first in half of the pairs."""
+    before, after = Child(other, env_id), Child(ROOT, env_id)
+    found = []
+    for pair in range(WARM + pairs):
+        first = before.seconds() if pair % 2 else None
+        second = after.seconds()
+        found.append(second / (before.seconds() if first is None else first))
+    for one in (before, after):
+        one.end()
+    return statistics.median(found[WARM:])
+
+
+if __name__ == "__main__":
+    main()
