@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -23,7 +24,8 @@ from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.supervision.gpus import VISIBLE
-from zmqrl.supervision.host_mark import PROCESS_VARIABLE, RUN_VARIABLE
+from zmqrl.supervision.host_mark import RUN_VARIABLE
+from zmqrl.supervision.process_mark import process_mark, set_mark
 from zmqrl.supervision.process_table import ProcessId, cause_of, identify
 from zmqrl.supervision.restarts import AT_START, BY_EXIT, NO_SEGMENT, ProcessSlot
 
@@ -78,8 +80,8 @@ class ChildProcess:
     """Lines that it wrote and that are not events, by reason."""
     start_line: str = ""
     """What its agent has written to its log."""
-    mark: str = ""
-    """Its `PROCESS_VARIABLE`, which all that it starts inherits."""
+    mark: int = 0
+    """All that it starts inherits this mark (`zmqrl.supervision.process_mark`)."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -236,6 +238,7 @@ class ProcessSpawner:
         """`visible_gpus`: of `zmqrl.agent.devices.Devices`."""
         self._command, self._visible_gpus = command, visible_gpus
         self._environment = {**os.environ, parent_variable: str(os.getpid())}
+        self._numbers = itertools.count()
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -252,7 +255,7 @@ class ProcessSpawner:
             events_fd, events_write = _pipe(undo, inherited)
             wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
-            mark = f"{boot.plan.run_id}/{boot.host}/{place}/{spawn}"
+            mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
             log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
@@ -262,9 +265,10 @@ class ProcessSpawner:
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id, PROCESS_VARIABLE: mark},
+                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id},
                 )
                 undo.callback(_end, process)
+                set_mark(process.pid, mark)
                 line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
                 with contextlib.suppress(OSError):  # a full disk
                     os.write(output.fileno(), f"{line}\n".encode())

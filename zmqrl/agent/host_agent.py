@@ -26,6 +26,7 @@ from zmqrl.errors import DeadlineExceeded, StoreError, WireError
 from zmqrl.messages import agent
 from zmqrl.messages.agent import Command, Source
 from zmqrl.messages.lines import command
+from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.wire.active_clock import ActiveClock
 
 
@@ -157,6 +158,7 @@ class HostAgent:
     def run(self) -> int:
         """Run the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
+        adopt_orphans()
         self._lease.renew("launcher", self._active.now())  # by the boot line
         is_ending = self._commands.is_end_requested()
         if self._data_plane.endpoints is not None and not is_ending:
