@@ -17,12 +17,13 @@ import pytest
 
 from tests.agent.plans import START, stand_in_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END, ProcessSpawner
+from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE

@@ -13,13 +13,13 @@ from typing import Any
 
 import zmq
 
-from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.gpu_meter import GpuMeter
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.other_use import OtherUseMeter
 from zmqrl.agent.output import AgentOutput, LogStream
 from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError, WireError

@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator
 
-from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
+from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace
