@@ -9,7 +9,8 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.descriptor_limit import descriptor_limit
-from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
+from zmqrl.agent.child_process import ChildProcess
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.supervision.restarts import ProcessSlot

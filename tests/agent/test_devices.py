@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.devices import Devices, choose_devices, claimed, needs_gpus
 from zmqrl.agent.host_lock import HostLock, registered
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import DefaultsSection, HostSection, LearnerSection, NetworkSection

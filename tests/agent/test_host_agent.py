@@ -9,11 +9,11 @@ from unittest.mock import call, create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_agent import Commands, HostAgent
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import Command, Kill, Stop

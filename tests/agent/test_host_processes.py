@@ -17,16 +17,19 @@ import pytest
 
 from tests.agent.plans import START, stand_in_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END, ProcessSpawner
+from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses
+from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import Hanging, HostReport
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
+from zmqrl.supervision.process_mark import mark_in, marked
+from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
 pytestmark = pytest.mark.whole
 TURN_MS = 20
@@ -110,7 +113,8 @@ MakeHost = Callable[..., Host]
 
 
 @pytest.fixture
-def host_of(tmp_path: Path) -> Iterator[MakeHost]:
+def host_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeHost]:
+    monkeypatch.setattr(Orphans, "end_all", lambda _: ([], []))  # else it ends all that the process of the tests has
     made: list[Host] = []
 
     def make(*workers: int, **behaviour: Any) -> Host:
@@ -215,14 +219,22 @@ def test_a_learner_that_reported_its_end_has_ended_the_run(host_of: MakeHost) ->
 
 
 def simulators(pid: int) -> list[ProcessId]:
-    """What the process has started, once it runs."""
+    """What the worker has started, once it runs; one of them is no longer below it."""
 
-    def found() -> list[int]:
-        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x00600\x00"]
+    def found() -> list[ProcessId]:
+        mark = mark_in(pid)
+        started = [process for process, its in marked() if its == mark and process.pid != pid]
+        return [process for process in started if words_of(process) == b"sleep\x00600\x00"]
 
-    until(lambda: len(found()) == 2, "two simulators")
-    return [process for child in found() if (process := identify(child)) is not None]
+    until(lambda: len(found()) == 3, "three simulators")
+    return found()
+
+
+def words_of(process: ProcessId) -> bytes:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -244,21 +256,6 @@ def test_what_an_env_of_a_killed_worker_has_started_ends_and_nothing_else(
     assert await_gone(left, 0.0) == left
     for process in left:
         kill(process)
-
-
-def test_what_was_left_shortly_before_the_end_is_killed_at_the_end(host_of: MakeHost) -> None:
-    host = host_of(0, 1, says={"0": "simulates"}, grace_s=60.0)
-    host.until(lambda: host.report.ready == [0, 1])
-    pid = next(event["pid"] for event in host.events_of("started") if event["index"] == 0)
-    left = simulators(pid)
-    host.processes.set_workers((1,))
-    os.kill(pid, signal.SIGKILL)
-    host.until(lambda: host.report.alive == {1: 0})
-    host.until(lambda: len(await_gone(left, 0.0)) == 1)
-    host.processes.end(ShutdownMode.KILL)
-    host.until(lambda: host.processes.is_over(time.monotonic()))
-    host.processes.finish()
-    assert not await_gone(left, WAIT_S)
 
 
 def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:

@@ -29,6 +29,7 @@ from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
 from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
+from zmqrl.supervision.process_mark import mark_in, set_mark
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
 from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -162,12 +163,14 @@ def test_what_outlived_a_killed_agent_is_found_by_its_mark(
         word.split("=", 1) for word in Path(f"/proc/{learner}/environ").read_text().split("\0") if "=" in word
     )
     assert environment[RUN_VARIABLE] == run.run_id
-    daemon = bystander("sleep", "600", env=environment, start_new_session=True)
+    daemons = [bystander("sleep", "600", env=env, start_new_session=True) for env in (environment, {})]
+    set_mark(daemons[1].pid, mark_in(learner))
     run.close()
     assert not await_gone(run.all.values(), WAIT_S)
-    assert daemon.poll() is None
-    assert reap(run.run_id, 0.0).killed == (f"stray (pid {daemon.pid})",)
-    assert daemon.wait(WAIT_S) == -signal.SIGKILL
+    assert [daemon.poll() for daemon in daemons] == [None, None]
+    assert reap(run.run_id, 0.0, "elsewhere").killed == (f"stray (pid {daemons[0].pid})",), "its host is not marked"
+    assert reap(run.run_id, 0.0, "local").killed == (f"stray (pid {daemons[1].pid})",)
+    assert [daemon.wait(WAIT_S) for daemon in daemons] == [-signal.SIGKILL] * 2
 
 
 def test_a_process_without_an_agent_is_asked_itself(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:

@@ -236,6 +236,18 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     assert "host agent of local exited unexpectedly" in summary["error"]
 
 
+def test_what_an_env_started_does_not_outlive_a_killed_agent(run_dir: Path, started: list[Run]) -> None:
+    """Its simulators have sessions of their own, and one has no environment."""
+    run = StandInRun(run_dir, "worker=simulates")
+    started.append(run)
+    agent = run.ready()[0]
+    os.kill(agent.pid, signal.SIGKILL)
+    code, out, _ = run.end()
+    assert code == 1
+    assert out.count("local/stray (pid") == 3
+    assert "0 left" in out
+
+
 @pytest.mark.timed
 def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, detach=True)

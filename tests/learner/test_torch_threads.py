@@ -1,4 +1,4 @@
-"""`learner.threads` are those of torch while the learner trains; else it has one thread, as in a worker."""
+"""`learner.threads` are those of torch while the learner trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext
-from zmqrl.learner.process import _make_learner, _with_one_thread
+from zmqrl.learner.process import _make_learner
 
 
 class Torch:
@@ -23,14 +23,6 @@ class Torch:
 
 def built(learner: Any) -> Algorithm:
     return cast(Algorithm, SimpleNamespace(learner=learner))
-
-
-def test_envs_of_single_mode_are_stepped_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch, seen = Torch(), []
-    torch.threads = 3
-    monkeypatch.setitem(sys.modules, "torch", cast(Any, torch))
-    _with_one_thread(lambda interrupted: seen.append((torch.threads, interrupted())), 3)(lambda: True)
-    assert (seen, torch.threads) == ([(1, True)], 3)
 
 
 def test_a_torch_that_the_learner_imports_has_them_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ from tests.waiting import WAIT_S, until
 from zmqrl.supervision.process_table import (
     ProcessId,
     await_gone,
+    children_of,
     cpu_seconds,
     held_by_kernel,
     identify,
     is_alive,
     kill,
     pss_mb,
-    session_members,
 )
 
 
@@ -65,18 +65,19 @@ def test_a_process_that_the_kernel_holds_is_told_from_one_that_waits() -> None:
         sleeper.kill()
 
 
-def test_session_members_finds_grandchildren() -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True, stdout=subprocess.PIPE) as shell:
-        members = until(lambda: len(found := session_members(shell.pid)) == 2 and found, "both")
-        assert all(kill(member) for member in members)
+def test_children_are_those_of_one_generation_and_zombies_too() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], stdout=subprocess.PIPE) as shell:
+        (sleeper,) = until(lambda: children_of(shell.pid), "its child")
+        assert identify(shell.pid) in children_of(os.getpid()) and sleeper not in children_of(os.getpid())
+        assert kill(sleeper)
+        assert shell.wait(WAIT_S) == 0
 
 
 def test_a_name_that_is_not_valid_utf_8(tmp_path: Path) -> None:
     with process_with_cut_name(tmp_path) as pid:
         process = identify(pid)
         assert process is not None and is_alive(process)
-        assert session_members(pid) == [process]
-        assert session_members(os.getsid(0)), "it looks at every process of the machine"
+        assert process in children_of(os.getpid()), "it looks at every process of the machine"
 
 
 def test_usage_of_this_process_and_of_none() -> None:

@@ -85,6 +85,19 @@ def test_threads_of_updates_are_not_those_of_acting(tmp_path: Path, begin: Begin
     assert begin(plan_of("sync")).done()["weights_sha256"] == reference(plan_of("single"))["weights_sha256"]
 
 
+def test_an_env_of_single_does_not_change_the_settings_of_the_learner(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
+    env = replace(CARTPOLE, wrappers=("tests.system.setting_envs:Setting",))
+    run = begin(system_plan(tmp_path / "changed", "single", 1, PPO, env, steps=STEPS))
+    summary, straight = run.done(), reference(system_plan(tmp_path / "single", "single", 1, PPO, CARTPOLE, steps=STEPS))
+    assert {name: summary[name] for name in SAME} == {name: straight[name] for name in SAME}
+    assert (
+        "torch.set_default_dtype, from torch.float32 to torch.float64"
+        in (tmp_path / "changed" / "status.json").read_text()
+    )
+
+
 def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin, reference: References) -> None:
     one, two = (system_plan(tmp_path / str(seed), "single", 1, TALLY, steps=6000, seed=seed) for seed in (1, 2))
     assert begin(two).done()["weights_sha256"] != reference(one)["weights_sha256"]

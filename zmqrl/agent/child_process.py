@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import BinaryIO
 
-from zmqrl.config.codec import replace, to_json
-from zmqrl.config.plan import Boot
 from zmqrl.errors import ENDED_BY_USER_CODE, WireError
-from zmqrl.logs.process_log import start_line
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
 from zmqrl.messages.lines import child_event, line_of
-from zmqrl.supervision.gpus import VISIBLE
-from zmqrl.supervision.host_mark import PROCESS_VARIABLE, RUN_VARIABLE
-from zmqrl.supervision.process_table import ProcessId, cause_of, identify
+from zmqrl.supervision.process_table import ProcessId, cause_of
 from zmqrl.supervision.restarts import AT_START, BY_EXIT, NO_SEGMENT, ProcessSlot
 
 LOG_LIMIT_BYTES = 20_000_000
 EVENT_READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
-KILL_S = 0.1
 UNREPORTED_END = (
     "exited with code 0 without reporting the end of the training: user code or a library ended the process"
 )
 UNREQUESTED_END = (
     "exited with code 0 without a request of its host agent: user code, a library or a signal ended the process"
 )
-
-CommandLine = Callable[[str, str, int], Sequence[str]]
-"""(role, run id, index) to argv."""
-
-
-def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
-    """The argv that names a process of a run, and nothing else in it does."""
-    return [sys.executable, "-m", "zmqrl.entry", f"zmqrl.{role}", run_id, str(index)]
 
 
 @dataclass
@@ -78,8 +59,8 @@ class ChildProcess:
     """Lines that it wrote and that are not events, by reason."""
     start_line: str = ""
     """What its agent has written to its log."""
-    mark: str = ""
-    """Its `PROCESS_VARIABLE`, which all that it starts inherits."""
+    mark: int = 0
+    """All that it starts inherits this mark (`zmqrl.supervision.process_mark`)."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 
@@ -192,122 +173,3 @@ class ChildProcess:
                 os.truncate(self.log, 0)
                 with self.log.open("a", encoding="utf-8") as log:
                     log.write(f"[log emptied at {LOG_LIMIT_BYTES} bytes]\n")
-
-
-def _opened(log: Path) -> BinaryIO:
-    """To append to; nowhere when the disk takes no new file: no process depends on its log."""
-    try:
-        return log.open("ab")
-    except OSError:
-        return Path(os.devnull).open("ab")
-
-
-def _pipe(of_read: contextlib.ExitStack, of_write: contextlib.ExitStack) -> tuple[int, int]:
-    """Read and write end of a pipe, each closed by its stack."""
-    read, write = os.pipe()
-    of_read.callback(os.close, read)
-    of_write.callback(os.close, write)
-    return read, write
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was not started completely. One that the kernel holds is not waited for."""
-    process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(KILL_S)
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-
-
-INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
-
-
-class ProcessSpawner:
-    """Starts processes. Only the agent's main thread may: a child dies with the thread that started it."""
-
-    def __init__(
-        self,
-        log_dir: Path,
-        parent_variable: str,
-        command: CommandLine = entry_command,
-        visible_gpus: Mapping[str, str | None] = INHERITED_BY_LEARNER,
-    ) -> None:
-        """`visible_gpus`: of `zmqrl.agent.devices.Devices`."""
-        self._command, self._visible_gpus = command, visible_gpus
-        self._environment = {**os.environ, parent_variable: str(os.getpid())}
-        self.log_dir = log_dir
-        self.log_dir.mkdir(parents=True, exist_ok=True)
-
-    def start(self, boot: Boot, place: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> ChildProcess:
-        """Start one process with the `shared` descriptors and their own pipes.
-
-        `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
-
-        Raises:
-            OSError: It cannot be started; nothing of it is left.
-        """
-        # what `start` has opened is closed if it fails; the child's ends of the pipes are closed in any case
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
-            events_fd, events_write = _pipe(undo, inherited)
-            wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
-            fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
-            mark = f"{boot.plan.run_id}/{boot.host}/{place}/{spawn}"
-            log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
-            with _opened(log) as output:
-                log_start = output.tell()
-                process = subprocess.Popen(
-                    self._command(place.role, boot.plan.run_id, place.index),
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=tuple(fds.values()),
-                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id, PROCESS_VARIABLE: mark},
-                )
-                undo.callback(_end, process)
-                line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
-                with contextlib.suppress(OSError):  # a full disk
-                    os.write(output.fileno(), f"{line}\n".encode())
-            self._write_boot(process, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
-            child = self._child(place, spawn, process, events_fd, wake_fd, (log, log_start), undo)
-            child.start_line, child.mark = line, mark
-            undo.pop_all()
-            return child
-
-    def _environment_of(self, role: str) -> dict[str, str]:
-        gpus = self._visible_gpus.get(role, "")
-        return self._environment if gpus is None else {**self._environment, VISIBLE: gpus}
-
-    def _write_boot(self, process: subprocess.Popen[bytes], boot: Boot) -> None:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(to_json(boot), separators=(",", ":")).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once: its pidfd shows it
-
-    def _child(
-        self,
-        place: ProcessSlot,
-        spawn: int,
-        process: subprocess.Popen[bytes],
-        events_fd: int,
-        wake_fd: int | None,
-        log: tuple[Path, int],
-        undo: contextlib.ExitStack,
-    ) -> ChildProcess:
-        assert process.stdin is not None
-        stdin_fd = os.dup(process.stdin.fileno())
-        undo.callback(os.close, stdin_fd)
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        for fd in (events_fd, stdin_fd, wake_fd):
-            if fd is not None:
-                os.set_blocking(fd, False)
-        identity = identify(process.pid)
-        if identity is None:  # it is not reaped
-            raise OSError(f"/proc/{process.pid}/stat cannot be read")
-        pidfd = os.pidfd_open(process.pid)
-        return ChildProcess(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)

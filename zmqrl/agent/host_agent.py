@@ -13,19 +13,20 @@ from typing import Any
 
 import zmq
 
-from zmqrl.agent.child_process import ProcessSpawner
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.gpu_meter import GpuMeter
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.other_use import OtherUseMeter
 from zmqrl.agent.output import AgentOutput, LogStream
 from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError, WireError
 from zmqrl.messages import agent
 from zmqrl.messages.agent import Command, Source
 from zmqrl.messages.lines import command
+from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.wire.active_clock import ActiveClock
 
 
@@ -157,6 +158,7 @@ class HostAgent:
     def run(self) -> int:
         """Run the host's processes until all have ended. Returns the exit code."""
         self._catch_sigterm()
+        adopt_orphans()
         self._lease.renew("launcher", self._active.now())  # by the boot line
         is_ending = self._commands.is_end_requested()
         if self._data_plane.endpoints is not None and not is_ending:

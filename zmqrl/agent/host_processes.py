@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator
 
-from zmqrl.agent.child_process import ChildProcess, ProcessSpawner
+from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.data_plane import DataPlane
+from zmqrl.agent.orphans import Orphans
 from zmqrl.agent.process_events import ProcessEvents
-from zmqrl.agent.run_processes import Orphans
+from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace
@@ -49,7 +50,7 @@ class HostProcesses:
         """Whether the agent stays when it has no processes."""
         self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._shutdown = Shutdown(boot, self._children)
-        self._orphans = Orphans(self._plan.config.limits.grace_s)
+        self._orphans = Orphans(self._plan.config.limits.grace_s, self._children)
         self._learner_ledger: Ledger | None = None
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
@@ -195,9 +196,9 @@ class HostProcesses:
 
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and report how all of it ended."""
-        self._orphans.step(math.inf)
+        outcome = self._shutdown.report(*self._orphans.end_all())
         ledger = self._data_plane.ledger()
-        self._events.finished(self._learner_ledger if ledger is None else ledger, self._shutdown.report())
+        self._events.finished(self._learner_ledger if ledger is None else ledger, outcome)
 
     def _end_when_drained(self) -> None:
         """A host without workers and processes is not part of the run, unless it is to return."""
@@ -304,8 +305,8 @@ class HostProcesses:
         elif not self.ending and not expected:
             died = Died(place, code, child.cause_of_end(), child.point_of_end())
             self._act(self._supervision.handle(died, time.monotonic()))
-        if not self.ending:  # at the end `Shutdown` kills and reports what is left
-            self._orphans.end(child.mark)
+        if not self.ending:  # at the end `finish` kills and reports all that is left
+            self._orphans.end(child)
         self.report()
         self._end_when_drained()
 

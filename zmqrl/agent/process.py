@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from zmqrl.agent.child_process import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import Commands, HostAgent
 from zmqrl.agent.host_lock import Registration, registered
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
+from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Keys

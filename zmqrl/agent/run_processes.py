@@ -1,26 +1,26 @@
 """Processes on this machine of one run of this user, found by unique marks, never by a similar name.
 
-Three marks, each compared whole: the argv that `entry` is started with, the environment variable that the command line
-of a host and the agent give to their processes (and they to whatever they start), and the agent's entry in the register
-of the machine. Pids are those of this process's pid namespace, also for processes in one that `hosts.NAME.wrap` has
-made: they are found by the mark of their host, and the pids that they report of themselves are not used.
+Four marks, each compared whole: the argv that `entry` is started with, the environment variable that the command line
+of a host and the agent give to their processes (and they to whatever they start), the resource limit that the agent
+sets for them (`supervision.process_mark`), and the agent's entry in the register of the machine. Pids are those of this
+process's pid namespace, also for processes in one that `hosts.NAME.wrap` has made: they are found by the mark of their
+host, and the pids that they report of themselves are not used.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
+from zmqrl.config.hosts import LOCAL
 from zmqrl.orchestrators.host_commands import NO_RUN
-from zmqrl.supervision.host_mark import HOST_VARIABLE, PROCESS_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
-from zmqrl.supervision.process_table import ProcessId, identify, is_alive, send, session_members
+from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
+from zmqrl.supervision.process_mark import marked_by_host
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
-LOG = logging.getLogger(__name__)
 ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
 AGENT, STRAY = "agent-0", "stray"
 
@@ -45,9 +45,8 @@ def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) 
     for entry in entries:
         if entry.is_live:
             names[entry.process] = AGENT
-    for agent in [process for process, name in names.items() if name == AGENT]:
-        for process in session_members(agent.pid) if _leads(agent) else ():
-            names.setdefault(process, STRAY)
+    for process in marked_by_host(run_id, host or LOCAL):
+        names.setdefault(process, STRAY)
     names.pop(ProcessId(os.getpid(), _start_time(os.getpid())), None)
     others = {entry.pid for entry in entries if host not in (None, entry.host)}
     return Found({process: name for process, name in names.items() if _session(process.pid) not in others})
@@ -69,16 +68,6 @@ def role_in(argv: list[str]) -> tuple[str, str] | None:
     if package != "zmqrl" or role not in ROLES or not argv[5].isdecimal():
         return None
     return f"{role}-{argv[5]}", argv[4]
-
-
-def marked_by(marks: Collection[str]) -> Iterator[tuple[ProcessId, str]]:
-    """Live processes of this user with one of `marks` as their `PROCESS_VARIABLE`, each with its mark."""
-    words = {f"{PROCESS_VARIABLE}={mark}": mark for mark in marks}
-    for pid in _own_pids():
-        process = identify(pid)
-        found = [words[word] for word in _words(pid, "environ") if word in words]
-        if process is not None and found and is_alive(process):  # it is the very process that was looked at
-            yield process, found[0]
 
 
 def _marked(run_id: str, host: str | None) -> Iterator[tuple[ProcessId, str]]:
@@ -135,52 +124,8 @@ def _start_time(pid: int) -> int:
     return 0 if process is None else process.start_time
 
 
-def _leads(agent: ProcessId) -> bool:
-    """An agent that was just started may still be in the session of the process that started it."""
-    return _session(agent.pid) == agent.pid
-
-
 def _session(pid: int) -> int | None:
     try:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
-
-
-class Orphans:
-    """Ends what a process of this host leaves behind during the run, such as a simulator that its env has started.
-
-    Each process has a mark of its own, which all that it starts inherits, also in another session. What has another
-    mark, or none, is never signalled. Called by the agent's loop; nothing here waits, and a step with something to do
-    reads the process table once.
-    """
-
-    def __init__(self, grace_s: float) -> None:
-        """`grace_s`: between SIGTERM and SIGKILL."""
-        self._grace_s = grace_s
-        self._ended: set[str] = set()
-        """Marks of processes that have ended since the last step."""
-        self._kill_at: dict[str, float] = {}
-        """By the mark."""
-
-    def end(self, mark: str) -> None:
-        """The process with this mark was reaped: the next `step` ends what it has left."""
-        self._ended.add(mark)
-
-    def step(self, now: float) -> None:
-        """SIGTERM what was left since the last step, SIGKILL what has had its grace. `now` in monotonic seconds."""
-        numbers = dict.fromkeys(self._ended, signal.SIGTERM)
-        numbers |= {mark: signal.SIGKILL for mark, at in self._kill_at.items() if at <= now}
-        if not numbers:
-            return
-        try:
-            found = list(marked_by(numbers))
-        except OSError:  # no descriptor is left at the moment: the next step tries again
-            return
-        for mark in numbers:
-            self._kill_at.pop(mark, None)
-        self._ended.clear()
-        for process, mark in found:
-            if send(process, numbers[mark]):
-                LOG.info("%s has left a process (pid %d): %s", mark, process.pid, numbers[mark].name)
-                self._kill_at[mark] = now + self._grace_s

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import Evaluate
-from zmqrl.supervision.process_table import kill, session_members
+from zmqrl.supervision.process_table import ProcessId
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import Notice
 
@@ -83,10 +82,10 @@ class Shutdown:
         else:
             self._ended += 1
 
-    def report(self) -> Outcome:
-        """Once it is over."""
-        killed = [*self._killed, *self._kill_orphans()]
-        left = [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
+    def report(self, killed_orphans: Iterable[ProcessId], left_orphans: Iterable[ProcessId]) -> Outcome:
+        """Once it is over. Orphans: what processes of the run have started and left behind."""
+        killed, left = [*self._killed, *self._named(killed_orphans)], self._named(left_orphans)
+        left += [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
         stopped = self._policy is not None and self._policy.final_stopped
         return Outcome(self._ended, killed, left, stopped)
 
@@ -108,10 +107,5 @@ class Shutdown:
             evaluator.expected_to_end = True
             evaluator.close_stdin()
 
-    def _kill_orphans(self) -> list[str]:
-        """What a user's env started and left behind: it is in our session, if we lead one."""
-        if os.getsid(0) != os.getpid():
-            return []
-        children = {child.identity.pid for child in self._children.values()} | {os.getpid()}
-        orphans = [process for process in session_members(os.getpid()) if process.pid not in children and kill(process)]
+    def _named(self, orphans: Iterable[ProcessId]) -> list[str]:
         return [f"{self._boot.host}/stray (pid {process.pid})" for process in orphans]

@@ -19,6 +19,7 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
+from zmqrl.data_stores.base import few
 from zmqrl.errors import ConfigError, name_of
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
 from zmqrl.launch.environment_record import EnvironmentWriter
@@ -48,6 +49,7 @@ STATUS_EVERY_S = 1.0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 COPY_S = 2.0
+MOST_KILLED_NAMED = 5
 """The last copy of a run usually takes less; the user is notified of a longer one."""
 AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
 NO_OTHER_HOST = (
@@ -565,6 +567,6 @@ class Launcher:
 def _teardown_line(teardown: Teardown) -> str:
     parts = [f"{teardown.ended} process{'' if teardown.ended == 1 else 'es'} ended"]
     if teardown.killed:
-        parts.append(f"killed {', '.join(sorted(teardown.killed))}")
+        parts.append(f"killed {few(sorted(teardown.killed), MOST_KILLED_NAMED)}")
     parts.append(f"LEFT {', '.join(sorted(teardown.left))}" if teardown.left else "0 left")
     return ", ".join(parts)

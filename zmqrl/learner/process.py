@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
+from zmqrl.learner.env_settings import EnvSettings
 from zmqrl.learner.full_content import (
     changes_since,
     check_executor,
@@ -65,7 +65,8 @@ def main(boot: Boot) -> int:
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
     del start, weights  # with replay the file is large
     try:
-        reason = session.end.goal_reached(session.progress) or _run(session, learner, replay, worker)
+        collect = None if worker is None else EnvSettings(worker.collect, events).collect
+        reason = session.end.goal_reached(session.progress) or _run(session, learner, replay, collect)
         session.reporter.ended(reason, learner, None if worker is None else worker.ledger())
         store.finish()
     finally:
@@ -79,11 +80,9 @@ def _worker_here(boot: Boot, store: DataStore, events: EventPipe) -> InProcessWo
     return InProcessWorker(boot, store, events)
 
 
-def _run(session: Session, learner: Learner, replay: SegmentReplay | None, worker: InProcessWorker | None) -> str:
-    if worker is not None:
-        return run_sync(session, learner, replay, _with_one_thread(worker.collect, _threads(session.plan)))
+def _run(session: Session, learner: Learner, replay: SegmentReplay | None, collect: Collect | None) -> str:
     if session.plan.config.mode.deterministic:
-        return run_sync(session, learner, replay, None)
+        return run_sync(session, learner, replay, collect)
     if isinstance(learner, OnPolicyLearner):
         return run_async_on_policy(session, learner)
     assert replay is not None
@@ -211,17 +210,6 @@ def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -
         learner = algorithm.learner(context)
     _set_torch_threads(threads)
     return learner
-
-
-def _with_one_thread(collect: Collect, threads: int) -> Collect:
-    """Acts with the bits of a worker's process, and leaves the learner its `threads`."""
-
-    def collect_with_one_thread(interrupted: Callable[[], bool]) -> None:
-        _set_torch_threads(1)
-        collect(interrupted)
-        _set_torch_threads(threads)
-
-    return collect_with_one_thread
 
 
 def _threads(plan: RunPlan) -> int:

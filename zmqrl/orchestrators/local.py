@@ -15,7 +15,8 @@ from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.supervision.process_table import ProcessId, await_gone, kill, session_members
+from zmqrl.supervision.process_mark import marked_by_host
+from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
 ENTRY = (sys.executable, "-m", "zmqrl.entry")
 DEATH_SIGNAL_S = 1.0
@@ -45,7 +46,7 @@ class LocalAgent(PipedAgent):
     def end(self) -> Ended:
         killed = self._killed
         processes = {ProcessId(*process): who for process, who in self.progress.started.items()}
-        for process in session_members(self.process.pid):
+        for process in marked_by_host(self.boot.plan.run_id, self.host):
             processes.setdefault(process, f"{self.host}/stray (pid {process.pid})")
         orphans = await_gone(processes, DEATH_SIGNAL_S)
         killed += [processes[process] for process in orphans if kill(process)]

@@ -17,8 +17,6 @@ from zmqrl.supervision.process_table import identify
 
 RUN_VARIABLE = "ZMQRL_RUN"
 """The run that a process belongs to."""
-PROCESS_VARIABLE = "ZMQRL_PROCESS"
-"""`RUN/HOST/ROLE-INDEX/SPAWN`: the process of the run that a process is, or that has started it."""
 HOST_VARIABLE = "ZMQRL_HOST"
 """`HOST@NAMESPACE`: the host's name in the run, and the pid namespace outside of `wrap`."""
 PID_NAMESPACE = "/proc/self/ns/pid"

@@ -14,7 +14,7 @@ from types import FrameType
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 INIT = 1
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def lead_session() -> int | None:
@@ -36,6 +36,11 @@ def lead_session() -> int | None:
         die_with(parent)
         return None
     return _wait_for(agent)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of each orphan below this process, in place of process 1."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:

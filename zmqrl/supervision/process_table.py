@@ -24,7 +24,6 @@ class ProcessId(NamedTuple):
 class _Stat(NamedTuple):
     state: str
     parent: int
-    session: int
     cpu_ticks: int
     start_time: int
 
@@ -36,7 +35,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # the name, in parentheses, may contain any byte: the kernel cuts it after 15
     fields = content.rpartition(b")")[2].decode("ascii").split()
-    return _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]))
+    return _Stat(fields[0], int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[19]))
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -75,16 +74,6 @@ def children_of(pid: int) -> list[ProcessId]:
     """Processes whose parent this is, also zombies."""
     stats = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
     return [ProcessId(child, stat.start_time) for child, stat in stats if stat is not None and stat.parent == pid]
-
-
-def session_members(session: int) -> list[ProcessId]:
-    """Running processes of a session: also processes that a user's env started."""
-    found = []
-    for name in os.listdir("/proc"):
-        stat = _stat(int(name)) if name.isdigit() else None
-        if stat is not None and stat.session == session and stat.state not in "ZX":
-            found.append(ProcessId(int(name), stat.start_time))
-    return found
 
 
 def cpu_seconds(pid: int) -> float | None:

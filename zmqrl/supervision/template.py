@@ -6,7 +6,6 @@ orphan, also one with a session and an environment of its own. It ends them afte
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import importlib
 import json
@@ -21,9 +20,9 @@ from zmqrl.errors import WireError
 from zmqrl.loading import loading
 from zmqrl.messages.check import Call, Ended, Place, Raised, Returned, Stage, Waiting, line, read_call, read_from_check
 from zmqrl.supervision.check_child import UNANSWERED, Pipes, places, run, write
+from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.supervision.process_table import ProcessId, await_gone, cause_of, children_of, send
 
-PR_SET_CHILD_SUBREAPER = 36
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
 """For what is left: to end by itself after SIGTERM, to end after SIGKILL, and altogether."""
 SLACK_S = 0.5
@@ -38,7 +37,7 @@ CLOSED, LATE, SETTLED, ABANDONED = "closed its file descriptors", "out of time",
 
 def main() -> int:
     """Serve calls until the command closes its pipe, stdin."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started the command, exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     requests, replies, null = os.fdopen(os.dup(0), "rb"), os.dup(1), os.open(os.devnull, os.O_RDWR)

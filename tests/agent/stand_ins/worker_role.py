@@ -1,5 +1,5 @@
 """Steps until SIGTERM. `algorithm.worker`: `raise`, `barren` (raises without a segment), `deaf`,
-`litter` (leaves a child), `simulates` (leaves two, one of them deaf in a session of its own), `silent` (never ready).
+`litter` (leaves a child), `simulates` (leaves three, see `start_simulators`), `silent` (never ready).
 
 `algorithm.says`: the same for one index, and there `leaves`, `quits` (exit code 7), `returns` (exit code 0), `fails`
 before its first step.
@@ -16,6 +16,14 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.messages import agent
 
 
+def start_simulators() -> None:
+    """A child, one that is deaf in a session of its own, and a daemon as game servers start it: no environment,
+    descriptors or parent, and a session of its own."""
+    subprocess.Popen(["sleep", "600"])
+    subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], start_new_session=True)
+    subprocess.run(["sh", "-c", "sleep 600 <&- >&- 2>&- &"], env={}, start_new_session=True, check=True)
+
+
 def main(boot: Boot) -> int:
     algorithm = boot.plan.config.algorithm
     says = algorithm.get("says", {})
@@ -24,8 +32,7 @@ def main(boot: Boot) -> int:
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if manner == "simulates":  # before the mask, which they would inherit
-        subprocess.Popen(["sleep", "600"])
-        subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], start_new_session=True)
+        start_simulators()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
