@@ -23,10 +23,7 @@ ALGORITHM = "algorithm"
 SIGNS = {"ge": ">=", "gt": ">", "le": "<="}
 """Of bounds, by the attribute that has them in `Bounds` and in the types of `annotated_types`."""
 
-WHAT_TRAINS = (
-    "What trains. A preset, and `zmqrl train --env ID --algo KIND`, set some keys to other values than the defaults "
-    "below; `--dry-run` prints all."
-)
+WHAT_TRAINS = "What trains. Presets, and `train --env ID`, set keys to other values than the defaults: see `--dry-run`."
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,15 +58,13 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
 
 
 def slow_target(config: Config, algorithm: Algorithm) -> Iterator[str]:
-    """A warning when the target network is half-way to the online one only after a tenth of the updates, or later."""
+    """A warning when the target network needs a tenth of all updates, or more, to follow the online network."""
     every, tau = (getattr(algorithm.config, key, None) for key in ("target_update_every", "target_tau"))
-    if not isinstance(every, int) or not isinstance(tau, float) or every == 1 or not 0 < tau < 1:
-        return
-    half = every * math.log(0.5) / math.log1p(-tau)
-    if half > 0.1 * config.replay.ratio * (config.run.total_env_steps - config.replay.learning_starts):
+    updates = config.replay.ratio * (config.run.total_env_steps - config.replay.learning_starts)
+    if isinstance(every, int) and isinstance(tau, float) and every > 1 and every / tau > 0.1 * updates:
         yield (
-            f"algorithm.target_tau: {tau:g}: mixed in every {every:,} updates (algorithm.target_update_every), it "
-            f"takes the target network {half:,.0f} updates to come half-way to the online network; "
+            f"algorithm.target_tau: {tau:g}: mixed in every {every:,} updates (algorithm.target_update_every), the "
+            f"target network follows within about {every / tau:,.0f} of {updates:,.0f} updates; "
             "set algorithm.target_update_every=1, or algorithm.target_tau=null to copy the network"
         )
 

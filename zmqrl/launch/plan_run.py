@@ -42,7 +42,6 @@ from zmqrl.launch.checks import (
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.space_warnings import space_warnings
-from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
@@ -83,7 +82,9 @@ def plan_run(
     env = probe(config.env) if env is None else env
     check_num_envs(config.env, env.agents)
     if resume:
-        check_trained_env(run_dir, env, OF_EPISODES)
+        from zmqrl.launch.policies import check_resumed_env  # most runs start without
+
+        check_resumed_env(run_dir, config, env)
     algorithm = _algorithm(config, env)
     config = _with_executor(config, algorithm)
     acting = algorithm.acting()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shlex
@@ -21,7 +22,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
 from zmqrl.launch.run_directory import read_config, read_info, stored_in, stored_place
-from zmqrl.launch.trained_env import read_trained_env
+from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
 from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
@@ -80,6 +81,14 @@ def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) ->
             raise ConfigError(
                 f"{where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; {fix}"
             )
+
+
+def check_resumed_env(run_dir: Path, config: Config, env: EnvSpec) -> None:
+    """Raise `ConfigError` where the run cannot continue in `env`; one that stored no env is judged by a checkpoint."""
+    check_trained_env(run_dir, env, OF_EPISODES)
+    if read_trained_env(run_dir) is None:
+        with contextlib.suppress(StoreError):  # then there is nothing to compare
+            _network_of(run_dir, config, env, *newest_or_best(*stored_checkpoints(run_dir, config)))
 
 
 def trained_env(run_dir: Path, config: Config) -> EnvSpec:
