@@ -10,6 +10,7 @@ import pytest
 from tests.envs.odd_envs import Counting
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs import check
 from zmqrl.envs.check import EPISODES, SETTLE_S, STEPS, check_env
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
@@ -97,7 +98,11 @@ def test_an_env_that_survives_its_first_steps_is_accepted(section: EnvSection) -
         ({"step_s": 0.2}, 1, 2),  # 0.2 s after the first step; another one would end after 0.4 s
     ],
 )
-def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], resets: int, steps: int) -> None:
+def test_the_limits_of_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any], resets: int, steps: int
+) -> None:
+    if "step_s" not in kwargs:
+        monkeypatch.setattr(check, "FURTHER_S", 60.0)
     record = tmp_path / "record"
     _checked(EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record), **kwargs}))
     done = record.read_text()

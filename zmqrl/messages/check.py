@@ -38,10 +38,10 @@ class Call(_Message, frozen=True):
     """A list."""
     limit_s: Finite
     waiting_s: Finite
-    """After this long the place of the call is reported for the first time."""
+    """After this long the frame of the call is reported for the first time."""
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
+class Frame(Struct, frozen=True, forbid_unknown_fields=True):
     """The newest frame of the user's code, else the newest frame."""
 
     file: Text
@@ -80,10 +80,10 @@ class Raised(_Message, frozen=True):
 
     Check process to template: at the end of the call.
 
-    An unknown kind is a fault of zmqrl.
+    An unknown class is a fault of zmqrl.
     """
 
-    kind: Name
+    error_class: Name
     """Class of `zmqrl.errors`; `user`: an exception of the user's code; empty: of zmqrl."""
     text: Text
     fields: Data = "{}"
@@ -93,7 +93,7 @@ class Raised(_Message, frozen=True):
 
 
 class Waiting(_Message, frozen=True):
-    """The place where a call is.
+    """The frame in which a call is.
 
     Template to command: every few seconds of a long call.
 
@@ -101,7 +101,7 @@ class Waiting(_Message, frozen=True):
     """
 
     stage: Name
-    place: Place
+    frame: Frame
 
 
 class Ended(_Message, frozen=True):
@@ -116,7 +116,7 @@ class Ended(_Message, frozen=True):
     stage: Stage
     cause: Name = ""
     """Without an answer: how the process ended, or why it was ended."""
-    place: Place | None = None
+    frame: Frame | None = None
     log: tuple[Text, ...] = ()
     """Last lines of its stderr."""
     left: tuple[Count, ...] = ()

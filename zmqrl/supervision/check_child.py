@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from zmqrl import errors
 from zmqrl.errors import ZmqrlError
-from zmqrl.messages.check import Call, Place, Raised, Returned, Stage, data_of, line
+from zmqrl.messages.check import Call, Frame, Raised, Returned, Stage, data_of, line
 from zmqrl.plugins import described, is_own, traceback_of
 from zmqrl.supervision.own_session import die_with
 
@@ -111,13 +111,13 @@ def _raised(error: BaseException) -> Raised:
     return Raised(OF_USER if frames else "", text, traceback=frames)
 
 
-def places(dump: str) -> Iterator[Place]:
-    """The place of the call in each dump of faulthandler, oldest first."""
+def frames(dump: str) -> Iterator[Frame]:
+    """The frame of the call in each dump of faulthandler, oldest first."""
     for stack in dump.split("\n\n"):
-        frames = [
+        found = [
             traceback.FrameSummary(file, int(number), function, lookup_line=False)
             for file, number, function in _FRAME.findall(stack)
         ]
-        if any(frame.filename == __file__ for frame in frames):  # the thread that carries out the call
-            newest = next(filter(is_own, frames), frames[0])
-            yield Place(newest.filename, newest.lineno or 0, newest.name)
+        if any(frame.filename == __file__ for frame in found):  # the thread that carries out the call
+            newest = next(filter(is_own, found), found[0])
+            yield Frame(newest.filename, newest.lineno or 0, newest.name)

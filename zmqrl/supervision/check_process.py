@@ -20,7 +20,7 @@ from typing import Any
 
 from zmqrl.errors import ConfigError, UncleanTeardown, ZmqrlError
 from zmqrl.loading import importing_environment
-from zmqrl.messages.check import Call, Ended, FromTemplate, Place, Raised, data_of, line, read_from_template
+from zmqrl.messages.check import Call, Ended, Frame, FromTemplate, Raised, data_of, line, read_from_template
 from zmqrl.plugins import shown_path
 from zmqrl.supervision.check_child import ERRORS, OF_USER, TEMPLATE
 from zmqrl.supervision.template import CLOSED, END_S, LATE, SETTLED
@@ -112,10 +112,10 @@ def _called(request: Call, subject: str) -> Any:
 
 
 def _error_of(raised: Raised, ended: Ended, where: str) -> Exception:
-    if raised.kind == OF_USER:
+    if raised.error_class == OF_USER:
         more = f"\n{raised.traceback}" if raised.traceback else _shown(ended.log)
         return ConfigError(f"{where}: {raised.text}{more}")
-    kind = ERRORS.get(raised.kind)
+    kind = ERRORS.get(raised.error_class)
     if kind is None:
         return RuntimeError(f"{where}: {raised.text}")
     error = kind.__new__(kind)
@@ -127,15 +127,15 @@ def _error_of(raised: Raised, ended: Ended, where: str) -> Exception:
 def _how(ended: Ended, limit_s: float) -> str:
     causes = {LATE: f"not finished within limits.start_s ({limit_s:g} s)", CLOSED: f"the user's code {CLOSED}"}
     cause = causes.get(ended.cause, f"the user's code ended its process ({ended.cause})")
-    return f"{cause}{'' if ended.place is None else _at(ended.place)}{_shown(ended.log)}"
+    return f"{cause}{'' if ended.frame is None else _at(ended.frame)}{_shown(ended.log)}"
 
 
 def _shown(log: Sequence[str]) -> str:
     return "".join(f"\n   {text}" for text in log)
 
 
-def _at(place: Place) -> str:
-    return f" ({shown_path(place.file)}:{place.line}, in {place.function})"
+def _at(frame: Frame) -> str:
+    return f" ({shown_path(frame.file)}:{frame.line}, in {frame.function})"
 
 
 class _Template:
@@ -163,7 +163,7 @@ class _Template:
                 self._is_idle = True
                 return found
             name = subject.partition(": ")[2] or subject
-            print(f"still waiting for {name}: {found.stage}{_at(found.place)}", file=sys.stderr, flush=True)
+            print(f"still waiting for {name}: {found.stage}{_at(found.frame)}", file=sys.stderr, flush=True)
 
     def _write(self, content: bytes) -> None:
         assert self._process.stdin is not None

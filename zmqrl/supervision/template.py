@@ -19,15 +19,15 @@ from contextlib import suppress
 
 from zmqrl.errors import WireError
 from zmqrl.loading import loading
-from zmqrl.messages.check import Call, Ended, Place, Raised, Returned, Stage, Waiting, line, read_call, read_from_check
-from zmqrl.supervision.check_child import UNANSWERED, Pipes, places, run, write
+from zmqrl.messages.check import Call, Ended, Frame, Raised, Returned, Stage, Waiting, line, read_call, read_from_check
+from zmqrl.supervision.check_child import UNANSWERED, Pipes, frames, run, write
 from zmqrl.supervision.process_table import ProcessId, await_gone, cause_of, children_of, send
 
 PR_SET_CHILD_SUBREAPER = 36
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
-"""For what is left: to end by itself after SIGTERM, to end after SIGKILL, and altogether."""
+"""For what is left: to end after SIGTERM, to end after SIGKILL, and altogether."""
 SLACK_S = 0.5
-"""After the limit of a call, for the report of its place; and between the end of a process's pipes and its own."""
+"""After the limit of a call, for the report of its frame; and between the end of a process's pipes and its own."""
 CHUNK, MOST_CHUNKS = 1 << 16, 64
 MOST_TRACE, MOST_LOG, MOST_LINES = 1 << 16, 1 << 13, 12
 DESCRIPTORS = 60_000
@@ -62,7 +62,7 @@ class _Served:
         self._requests, self._replies = requests, replies
         self._stage = Stage("start")
         self._answer: Returned | Raised | None = None
-        self._place: Place | None = None
+        self._frame: Frame | None = None
         self._unread: list[bytes] = []
         self._trace = self._log = b""
         self._until = self._limit = time.monotonic() + call.limit_s + SLACK_S
@@ -93,7 +93,7 @@ class _Served:
         if self._answer is not None:
             return Ended(self._answer, self._stage, "", None, tuple(log), pids)
         how = CLOSED if code == UNANSWERED else cause_of(code)
-        return Ended(None, self._stage, cause or how, self._place, tuple(log), pids)
+        return Ended(None, self._stage, cause or how, self._frame, tuple(log), pids)
 
     def _wait(self) -> str:
         """Read until there is an answer, or none will come. Why the process is to be ended; empty: it has ended."""
@@ -134,7 +134,7 @@ class _Served:
             self._log = (self._log + chunk)[-MOST_LOG:]
         elif reader == self._readers.trace:
             self._trace = (self._trace + chunk)[-MOST_TRACE:]
-            self._take_place()
+            self._take_frame()
         else:
             self._unread.append(chunk)
             if b"\n" in chunk:
@@ -143,12 +143,12 @@ class _Served:
                 for content in lines:
                     self._take_answer(content)
 
-    def _take_place(self) -> None:
-        dump, before = self._trace.decode(errors="replace"), self._place
-        for self._place in places(dump):
+    def _take_frame(self) -> None:
+        dump, before = self._trace.decode(errors="replace"), self._frame
+        for self._frame in frames(dump):
             pass
-        if self._place is not None and self._place != before and "Fatal Python error" not in dump:
-            write(self._replies, line(Waiting(self._stage.name, self._place)))
+        if self._frame is not None and self._frame != before and "Fatal Python error" not in dump:
+            write(self._replies, line(Waiting(self._stage.name, self._frame)))
 
     def _take_answer(self, content: bytes) -> None:
         try:
