@@ -171,16 +171,9 @@ def host_event(host: str, name: str, /, role: Any = None, index: int | None = No
     return HostEvent(host, type(kind)(**{**values, **fields}), role, index)
 
 
-FRAME = check.Frame("envs.py", 3, "step")
-RETURNED = check.Returned('{"a": [Infinity]}')
-FROM_CHECK: list[check.FromCheck] = [
+CHECK_REPORTS: list[check.Report] = [
     check.Stage("close", "null", 2.0),
-    RETURNED,
-    check.Raised("ConfigError", "text", '{"names": []}', "Traceback"),
+    check.Answer('{"a": [Infinity]}', "ConfigError", "text", '{"names": []}', "Traceback"),
+    check.Ended(-9, (7,)),
 ]
-FROM_TEMPLATE: list[check.FromTemplate] = [
-    check.Waiting("close", FRAME),
-    check.Ended(None, check.Stage("close"), "signal SIGKILL", FRAME, ("a", "b"), (7,)),
-    check.Ended(RETURNED, check.Stage("close")),
-]
-CALL = check.Call("module:name", "[1]", 120.0, 5.0)
+CALL = check.Call("module:name", "[1]", 5.0)

@@ -17,12 +17,11 @@ from tests.messages.samples import (
     AGENT,
     BUS,
     CALL,
+    CHECK_REPORTS,
     CHILD,
     COMMANDS,
     EVALUATE,
     FILES,
-    FROM_CHECK,
-    FROM_TEMPLATE,
     LAUNCHER,
     OF_PROCESSES,
     REAPED,
@@ -44,8 +43,7 @@ LISTS: list[tuple[Any, Any]] = [
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
     (REQUESTS, doctor.Request),
     (REPLIES, doctor.Reply),
-    (FROM_CHECK, check.FromCheck),
-    (dict.fromkeys(map(type, FROM_TEMPLATE)), check.FromTemplate),
+    (CHECK_REPORTS, check.Report),
 ]
 
 
@@ -85,7 +83,7 @@ def test_every_message_is_made_somewhere() -> None:
     made = set().union(*(made_in(ast.parse(source)) for source in sources if "zmqrl.messages" in source))
     samples = (
         *(*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *REQUESTS, *REPLIES, EVALUATE, REAPED),
-        *(*FROM_CHECK, *FROM_TEMPLATE, CALL),
+        *(*CHECK_REPORTS, CALL),
     )
     kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
     assert kinds - made == set()
@@ -149,16 +147,9 @@ def test_requests_of_the_doctor_pass(message: Any) -> None:
     assert doctor.read_request(doctor.request_line(message)) == message
 
 
-@pytest.mark.parametrize(
-    ("read", "messages"),
-    [
-        (check.read_call, [CALL]),
-        (check.read_from_check, FROM_CHECK),
-        (check.read_from_template, FROM_TEMPLATE),
-    ],
-)
+@pytest.mark.parametrize(("read", "messages"), [(check.read_call, [CALL]), (check.read_report, CHECK_REPORTS)])
 def test_lines_of_check_processes_pass(read: Any, messages: list[Any]) -> None:
-    assert [read(check.line(message)) for message in messages] == messages
+    assert [read(lines.line_of(message)) for message in messages] == messages
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=tag_of)
