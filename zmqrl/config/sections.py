@@ -123,6 +123,9 @@ class EnvSection(Section, frozen=True):
     """Single and sync, after a restart or a resume. exact: running episodes continue by repeating their
     actions. restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """
+    check: bool = True
+    """Before a run, make the env on this machine, and take its first steps if workers here step it. false: for an env
+    that exists on other hosts only; the first of them with workers makes it instead."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ command. Of several threads, one calls at a time.
 from __future__ import annotations
 
 import atexit
+import base64
 import json
 import os
 import re
@@ -37,6 +38,7 @@ COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
 MODULES = ("zmqrl.launch.check_calls",)
 """Imported by the template."""
 TEMPLATE = "the process that starts check processes"
+CALLER = os.path.join("zmqrl", "supervision", "template.py")
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -103,6 +105,12 @@ def call(function: str, *arguments: Any, subject: str, limit_s: float, key: str 
         return value if key is None else _found.setdefault(key, value)
 
 
+def first_line(code: bytes | None = None) -> bytes:
+    """What a template reads first: modules to import, and a tar archive with modules of the user."""
+    archive = None if code is None else base64.b64encode(code).decode()
+    return f"{data_of([MODULES, archive])}\n".encode()
+
+
 class _Template:
     def __init__(self) -> None:
         self._logged, log = os.pipe()
@@ -116,12 +124,12 @@ class _Template:
         self._requests, self._reports = self._process.stdin, self._process.stdout
         self.is_idle, self._log = True, ""
         self._unread: list[bytes] = []
-        self._send(data_of(MODULES).encode() + b"\n")
+        self._send(first_line())
 
     def call(self, request: Call, subject: str, limit_s: float) -> Any:
         self.is_idle, self._log = False, ""
         self._send(line_of(request))
-        served, shown = _Served(subject, limit_s), ""
+        served, shown = Served(subject, limit_s), ""
         while served.ended is None:
             for report in self._read(served.until):
                 served.take(report)
@@ -180,7 +188,7 @@ class _Template:
         os.close(self._logged)
 
 
-class _Served:
+class Served:
     """A call as far as its reports show it."""
 
     def __init__(self, subject: str, limit_s: float) -> None:
@@ -188,7 +196,7 @@ class _Served:
         self.stage, self.is_late = Stage("start"), False
         self.answer: Answer | None = None
         self.ended: Ended | None = None
-        self.until = time.monotonic() + START_S
+        self.until = time.monotonic() + max(START_S, limit_s)
         """When the process is given up."""
 
     def take(self, report: Report) -> None:
@@ -244,7 +252,7 @@ def _place_in(log: str) -> str:
     """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
     for stack in reversed(log.split("\n\n")):
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
-        if any(frame.filename == template.__file__ for frame in found):  # the thread that carries out the call
+        if any(frame.filename.endswith(CALLER) for frame in found):  # the thread that carries out the call
             newest = next(filter(is_own, found), found[0])
             return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
     return ""
