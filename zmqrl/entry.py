@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ EXAMINER = "zmqrl.doctor.examiner"
 """What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
 STDIN, STDOUT = 0, 1
+EXIT_S = 5.0
+"""Time limit of the end of the interpreter."""
 MOST_DESCRIPTORS = 65_536
 """Some programs close every descriptor up to the limit: one of 2^30, as in some containers, takes them minutes."""
 
@@ -209,7 +212,21 @@ def main(arguments: Sequence[str]) -> int:
     return run(arguments[0])
 
 
+def end_within(limit_s: float, code: int) -> None:
+    """End this process with `code` where its normal end takes longer, as with a thread of the user's that waits."""
+
+    def end() -> None:
+        print(f"a thread or an exit handler has not ended within {limit_s:g} s", file=sys.stderr, flush=True)
+        os._exit(code)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+
+
 if __name__ == "__main__":
     given = sys.argv[1:]
     del sys.argv[1:]  # `parse_args()` at the top of a user's module finds no arguments of zmqrl
-    sys.exit(main(given))
+    exit_code = main(given)
+    end_within(EXIT_S, exit_code)
+    sys.exit(exit_code)

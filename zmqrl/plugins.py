@@ -95,7 +95,7 @@ def described(error: BaseException, cause: BaseException | None = None) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of `error` without the frames of zmqrl that it begins with; empty where there are no others."""
+    """The traceback of `error` without the frames of zmqrl that it begins with; empty where all are."""
     shown, callers = traceback.TracebackException.from_exception(error), (HERE, importlib.__file__, "<frozen importlib")
     while shown.stack and shown.stack[0].filename.startswith(callers):
         del shown.stack[0]

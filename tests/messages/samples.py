@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
-from zmqrl.messages import agent, bus, doctor, files
+from zmqrl.messages import agent, bus, check, doctor, files
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
@@ -169,3 +169,11 @@ def host_event(host: str, name: str, /, role: Any = None, index: int | None = No
     values = {field: getattr(kind, field) for field in kind.__struct_fields__}
     assert not fields.keys() - values.keys(), f"{name} has no {fields.keys() - values.keys()}"
     return HostEvent(host, type(kind)(**{**values, **fields}), role, index)
+
+
+CHECK_REPORTS: list[check.Report] = [
+    check.Stage("close", "null", 2.0),
+    check.Answer('{"a": [Infinity]}', "ConfigError", "text", '{"names": []}', "Traceback"),
+    check.Ended(-9, (7,)),
+]
+CALL = check.Call("module:name", "[1]", 5.0)

@@ -19,7 +19,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agent.plans import stand_in_plan
-from tests.messages.samples import AGENT, BUS, CHILD, COMMANDS, EVALUATE, FILES, LAUNCHER, REAPED, REPLIES, REQUESTS
+from tests.messages.samples import (
+    AGENT,
+    BUS,
+    CALL,
+    CHECK_REPORTS,
+    CHILD,
+    COMMANDS,
+    EVALUATE,
+    FILES,
+    LAUNCHER,
+    REAPED,
+    REPLIES,
+    REQUESTS,
+)
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
@@ -27,7 +40,7 @@ from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
-from zmqrl.messages import agent, doctor, files, lines
+from zmqrl.messages import agent, check, doctor, files, lines
 from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
@@ -66,6 +79,8 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
         as_line,
         [as_data(m) for m in REPLIES],
     ),
+    "call": (check.read_call, as_line, [as_data(CALL)]),
+    "check": (check.read_report, as_line, [as_data(m) for m in CHECK_REPORTS]),
     "reaped": (lines.reaped, as_line, [as_data(REAPED)]),
     "handshake": (lines.handshake, as_line, [as_data(LAUNCHER[0])]),
     **{

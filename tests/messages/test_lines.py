@@ -16,6 +16,8 @@ import zmqrl
 from tests.messages.samples import (
     AGENT,
     BUS,
+    CALL,
+    CHECK_REPORTS,
     CHILD,
     COMMANDS,
     EVALUATE,
@@ -29,7 +31,7 @@ from tests.messages.samples import (
 )
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
-from zmqrl.messages import agent, doctor, files, lines
+from zmqrl.messages import agent, check, doctor, files, lines
 from zmqrl.orchestrators.handshake import SENTINEL, handshake_line
 from zmqrl.types import Version
 
@@ -41,10 +43,13 @@ LISTS: list[tuple[Any, Any]] = [
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
     (REQUESTS, doctor.Request),
     (REPLIES, doctor.Reply),
+    (CHECK_REPORTS, check.Report),
 ]
 
 
-@pytest.mark.parametrize(("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply"])
+@pytest.mark.parametrize(
+    ("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply", "check", "template"]
+)
 def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]
     assert set(kinds) == set(get_args(union))
@@ -76,7 +81,10 @@ def made_in(tree: ast.Module) -> set[str]:
 def test_every_message_is_made_somewhere() -> None:
     sources = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "messages"]
     made = set().union(*(made_in(ast.parse(source)) for source in sources if "zmqrl.messages" in source))
-    samples = (*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *REQUESTS, *REPLIES, EVALUATE, REAPED)
+    samples = (
+        *(*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *REQUESTS, *REPLIES, EVALUATE, REAPED),
+        *(*CHECK_REPORTS, CALL),
+    )
     kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
     assert kinds - made == set()
 
@@ -137,6 +145,11 @@ def test_what_the_evaluator_is_sent_passes() -> None:
 @pytest.mark.parametrize("message", REQUESTS, ids=tag_of)
 def test_requests_of_the_doctor_pass(message: Any) -> None:
     assert doctor.read_request(doctor.request_line(message)) == message
+
+
+@pytest.mark.parametrize(("read", "messages"), [(check.read_call, [CALL]), (check.read_report, CHECK_REPORTS)])
+def test_lines_of_check_processes_pass(read: Any, messages: list[Any]) -> None:
+    assert [read(lines.line_of(message)) for message in messages] == messages
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=tag_of)

@@ -127,7 +127,7 @@ def test_a_crash_is_named_with_its_place() -> None:
 
 
 def test_closed_descriptors_are_named() -> None:
-    with pytest.raises(CheckEnded, match="closed its file descriptors"):
+    with pytest.raises(CheckEnded, match="closed the file descriptors"):
         check("Rude", how="close_all")
 
 

@@ -124,6 +124,9 @@ class EnvSection(Section, frozen=True):
     actions. state: they continue in what `get_state()` of the env returned, by its `set_state(state)` (docs/resume.md).
     restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """
+    check: bool = True
+    """Before a run, make the env on this machine, and take its first steps if workers here step it. false: for an env
+    that exists on other hosts only; the first of them with workers makes it instead."""
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,10 @@ def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> 
         is_here: The host `local` will be this machine.
         is_whole: All keys are final, and are checked first.
     """
+    if not config.env.check:
+        from zmqrl.launch.env_elsewhere import env_elsewhere
+
+        return env_elsewhere(config)
     local = config.hosts.get(LOCAL)
     has_workers = local is not None and local.workers != 0
     # Envs of other hosts may run there alone.

@@ -149,7 +149,7 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
         )
     if config.evaluator.episodes == 0:
         raise ConfigError(f"{key}: the evaluator writes the videos, and evaluator.episodes is 0; set at least 1")
-    if is_here:
+    if is_here and config.env.check:
         try:
             video_suffix()
             RenderedEpisode(config.scored_env, env, config.run.seed, IMAGES).close()
@@ -317,7 +317,7 @@ def _completed(*configs: Config) -> Sequence[Mapping[str, Any]]:
 
 def _fixed(env: EnvSection) -> dict[str, object]:
     """What a resume has to keep of the env, without the recovery of running episodes."""
-    return {key: value for key, value in to_json(env).items() if key != "recovery"}
+    return {key: value for key, value in to_json(env).items() if key not in ("recovery", "check")}
 
 
 def _weights_of(network: NetworkSection) -> dict[str, object]:

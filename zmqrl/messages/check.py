@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from zmqrl.messages.fields import Text, kinds_of
-from zmqrl.messages.lines import decoded, line_of
+from zmqrl.messages.lines import decoded
 from zmqrl.types import Count, Finite, Name
 
 Data: TypeAlias = Annotated[str, Meta(max_length=1 << 32)]
@@ -27,7 +27,7 @@ class _Message(Struct, frozen=True, forbid_unknown_fields=True, tag_field="check
 class Call(_Message, frozen=True):
     """Call a function of zmqrl, which may import the user's code, in a new check process.
 
-    Command to template: once its template runs, one call at a time.
+    Command to template: one call at a time; an empty line ends the process early.
 
     An unknown function is an error of the call.
     """
@@ -36,23 +36,14 @@ class Call(_Message, frozen=True):
     """`module:name`."""
     arguments: Data
     """A list."""
-    limit_s: Finite
-    waiting_s: Finite
-    """After this long the place of the call is reported for the first time."""
-
-
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """The newest frame of the user's code, else the newest frame."""
-
-    file: Text
-    line: Count
-    function: Text
+    dump_s: Finite
+    """The process writes its frames to the log each time that this has passed."""
 
 
 class Stage(_Message, frozen=True):
     """What the function does from now on.
 
-    Check process to template: at the start of each part.
+    Check process to command: at the start of each part.
 
     The last one is named when the process hangs or ends.
     """
@@ -64,79 +55,45 @@ class Stage(_Message, frozen=True):
     """The call ends with `known` if nothing comes within this time."""
 
 
-class Returned(_Message, frozen=True):
-    """The value of the function.
+class Answer(_Message, frozen=True):
+    """The value of the function, or what it raised.
 
-    Check process to template: at the end of the call.
+    Check process to command: at the end of the call, and of the process.
 
-    Whatever else the process does is cut short.
+    An unknown class of errors is a fault of zmqrl.
     """
 
-    value: Data
-
-
-class Raised(_Message, frozen=True):
-    """An error that the function raised.
-
-    Check process to template: at the end of the call.
-
-    An unknown kind is a fault of zmqrl.
-    """
-
-    kind: Name
+    value: Data = "null"
+    error: Name | None = None
     """Class of `zmqrl.errors`; `user`: an exception of the user's code; empty: of zmqrl."""
-    text: Text
+    text: Text = ""
     fields: Data = "{}"
     """Attributes of the error."""
     traceback: Text = ""
-    """Of another exception, without the frames of zmqrl that it begins with."""
-
-
-class Waiting(_Message, frozen=True):
-    """The place where a call is.
-
-    Template to command: every few seconds of a long call.
-
-    It is shown.
-    """
-
-    stage: Name
-    place: Place
+    """Of an exception of the user's code, without the frames of zmqrl that it begins with."""
 
 
 class Ended(_Message, frozen=True):
-    """The check process was reaped, and what it had started.
+    """The check process was reaped, and all that it had started.
 
     Template to command: at the end of each call.
 
-    The template is not used any more where the line is invalid.
+    A missing one ends the template.
     """
 
-    answer: Returned | Raised | None
-    stage: Stage
-    cause: Name = ""
-    """Without an answer: how the process ended, or why it was ended."""
-    place: Place | None = None
-    log: tuple[Text, ...] = ()
-    """Last lines of its stderr."""
+    exit_code: int
     left: tuple[Count, ...] = ()
     """Pids of processes that could not be ended."""
 
 
-FromCheck: TypeAlias = Stage | Returned | Raised
-FromTemplate: TypeAlias = Waiting | Ended
-MESSAGES = kinds_of((Call, *get_args(FromCheck), *get_args(FromTemplate)))
-_call, _from_check, _from_template = (msgspec.json.Decoder(kind).decode for kind in (Call, FromCheck, FromTemplate))
+Report: TypeAlias = Stage | Answer | Ended
+MESSAGES = kinds_of((Call, *get_args(Report)))
+_call, _report = msgspec.json.Decoder(Call).decode, msgspec.json.Decoder(Report).decode
 
 
 def data_of(value: Any) -> str:
     """JSON text of plain data."""
     return json.dumps(value, separators=(",", ":"))
-
-
-def line(message: Call | FromCheck | FromTemplate) -> bytes:
-    """With its end."""
-    return line_of(message)
 
 
 def read_call(content: bytes) -> Call:
@@ -145,13 +102,7 @@ def read_call(content: bytes) -> Call:
     return found
 
 
-def read_from_check(content: bytes) -> FromCheck:
-    """What a check process has sent. WireError states what is wrong with the line."""
-    found: FromCheck = decoded(_from_check, content, "check", MESSAGES)
-    return found
-
-
-def read_from_template(content: bytes) -> FromTemplate:
-    """What a template has sent. WireError states what is wrong with the line."""
-    found: FromTemplate = decoded(_from_template, content, "check", MESSAGES)
+def read_report(content: bytes) -> Report:
+    """What a template or a check process has sent. WireError states what is wrong with the line."""
+    found: Report = decoded(_report, content, "check", MESSAGES)
     return found

@@ -25,6 +25,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "files": ("files", "FILES"),
     "doctor requests": ("doctor", "REQUESTS"),
     "doctor replies": ("doctor", "REPLIES"),
+    "check processes": ("check", "MESSAGES"),
 }
 """Module and mapping of the types of each table."""
 HEAD = "| name | what | from, to, when | fields | old or wrong |\n|---|---|---|---|---|\n"

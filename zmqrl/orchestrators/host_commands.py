@@ -85,9 +85,12 @@ def handshake_command(section: HostSection, host: str) -> str:
     return for_login_shell(_marks(host) + after_prologue(section, script))
 
 
-def examiner_command(section: HostSection, host: str) -> str:
-    """Starts a host agent that only examines its host, in the work directory if it exists; makes no folder."""
-    start = f"{_python(section)} -m zmqrl.entry zmqrl.agent {NO_RUN} 0"
+def examiner_command(section: HostSection, host: str, role: str = "zmqrl.agent") -> str:
+    """Starts a host agent that only examines its host, or a template of check processes (`role`).
+
+    In the work directory if it exists; it makes no folder.
+    """
+    start = f"{_python(section)} -m zmqrl.entry {role} {NO_RUN} 0"
     script = f"cd {quoted(section.workdir)} 2>/dev/null; {wrap_check(section)}exec {start}"
     return for_login_shell(_marks(host) + after_prologue(section, script, watched=True))
 

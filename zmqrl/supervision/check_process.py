@@ -7,31 +7,40 @@ command. Of several threads, one calls at a time.
 from __future__ import annotations
 
 import atexit
+import base64
 import json
 import os
+import re
 import select
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
+from traceback import FrameSummary
 from typing import Any
 
-from zmqrl.errors import ConfigError, UncleanTeardown, ZmqrlError
+from zmqrl.errors import ConfigError, UncleanTeardown, WireError, ZmqrlError
 from zmqrl.loading import importing_environment
-from zmqrl.messages.check import Call, Ended, FromTemplate, Place, Raised, data_of, line, read_from_template
-from zmqrl.plugins import shown_path
-from zmqrl.supervision.check_child import ERRORS, OF_USER, TEMPLATE
-from zmqrl.supervision.template import CLOSED, END_S, LATE, SETTLED
+from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_report
+from zmqrl.messages.lines import line_of
+from zmqrl.plugins import is_own, shown_path
+from zmqrl.supervision import template
+from zmqrl.supervision.process_table import cause_of
 
 WAITING_S = 5.0
-START_S = 60.0
-"""For the imports of the template."""
-CHUNK = 1 << 20
-COMMAND = (sys.executable, "-m", "zmqrl.entry", TEMPLATE, "-", "0")
+"""A call that takes longer is named, with the frame of the user's code in which it is."""
+START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
+"""For the imports of the template; for the end of a process; for the last report of the frame, after the limit."""
+CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
+COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
 MODULES = ("zmqrl.launch.check_calls",)
 """Imported by the template."""
+TEMPLATE = "the process that starts check processes"
+CALLER = os.path.join("zmqrl", "supervision", "template.py")
+_DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 _lock = threading.RLock()
 _template: _Template | None = None
@@ -50,8 +59,7 @@ def start() -> None:
     """Start the template, unless there is one, and return at once."""
     global _template
     with _lock:
-        if _template is None:
-            _template = _Template()
+        _template = _template or _Template()
 
 
 def end() -> None:
@@ -84,121 +92,167 @@ def call(function: str, *arguments: Any, subject: str, limit_s: float, key: str 
         ConfigError: It raised something else; or, as `CheckEnded`, its process hung or ended.
     """
     with _lock:
-        if key not in _found:
-            value = _called(Call(function, data_of(arguments), limit_s, min(limit_s, WAITING_S)), subject)
-            if key is None:
-                return value
-            _found[key] = value
-        return _found[key]
+        if key is not None and key in _found:
+            return _found[key]
+        start()
+        assert _template is not None
+        dumps = max(1, round(limit_s / min(limit_s, WAITING_S)))  # the last of them is at the limit
+        try:
+            value = _template.call(Call(function, data_of(arguments), limit_s / dumps), subject, limit_s)
+        finally:
+            if not _template.is_idle:  # it was interrupted: the next call takes another template
+                end()
+        return value if key is None else _found.setdefault(key, value)
 
 
-def _called(request: Call, subject: str) -> Any:
-    start()
-    assert _template is not None
-    try:
-        ended = _template.call(request, subject)
-    except BaseException:  # the next call takes another template
-        end()
-        raise
-    stage = ended.stage.name
-    if isinstance(ended.answer, Raised):
-        raise _error_of(ended.answer, ended, f"{subject}: {stage}")
-    if ended.answer is None and ended.cause != SETTLED:
-        raise CheckEnded(f"{subject}: {stage}: {_how(ended, request.limit_s)}", stage, json.loads(ended.stage.known))
-    if ended.left:
-        pids = ", ".join(map(str, ended.left))
-        raise UncleanTeardown(f"{subject}: processes that its check has started are left: pid {pids}")
-    return json.loads(ended.stage.known if ended.answer is None else ended.answer.value)
-
-
-def _error_of(raised: Raised, ended: Ended, where: str) -> Exception:
-    if raised.kind == OF_USER:
-        more = f"\n{raised.traceback}" if raised.traceback else _shown(ended.log)
-        return ConfigError(f"{where}: {raised.text}{more}")
-    kind = ERRORS.get(raised.kind)
-    if kind is None:
-        return RuntimeError(f"{where}: {raised.text}")
-    error = kind.__new__(kind)
-    error.args = (raised.text,)
-    vars(error).update(json.loads(raised.fields))
-    return error
-
-
-def _how(ended: Ended, limit_s: float) -> str:
-    causes = {LATE: f"not finished within limits.start_s ({limit_s:g} s)", CLOSED: f"the user's code {CLOSED}"}
-    cause = causes.get(ended.cause, f"the user's code ended its process ({ended.cause})")
-    return f"{cause}{'' if ended.place is None else _at(ended.place)}{_shown(ended.log)}"
-
-
-def _shown(log: Sequence[str]) -> str:
-    return "".join(f"\n   {text}" for text in log)
-
-
-def _at(place: Place) -> str:
-    return f" ({shown_path(place.file)}:{place.line}, in {place.function})"
+def first_line(code: bytes | None = None) -> bytes:
+    """What a template reads first: modules to import, and a tar archive with modules of the user."""
+    archive = None if code is None else base64.b64encode(code).decode()
+    return f"{data_of([MODULES, archive])}\n".encode()
 
 
 class _Template:
     def __init__(self) -> None:
-        self._log = os.fdopen(os.memfd_create(TEMPLATE), "r+b")
+        self._logged, log = os.pipe()
+        pipe, environment = subprocess.PIPE, importing_environment()
         self._process = subprocess.Popen(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=importing_environment(),
-            start_new_session=True,
+            COMMAND, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
         )
-        self._is_idle = True
-        self._unread = b""
-        self._write(data_of(MODULES).encode() + b"\n")
+        os.close(log)
+        os.set_blocking(self._logged, False)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._reports = self._process.stdin, self._process.stdout
+        self.is_idle, self._log = True, ""
+        self._unread: list[bytes] = []
+        self._send(first_line())
 
-    def call(self, request: Call, subject: str) -> Ended:
-        self._is_idle = False
-        self._write(line(request))
-        until = time.monotonic() + START_S + request.limit_s + 2 * END_S
-        while True:
-            found = self._read(until)
-            if isinstance(found, Ended):
-                self._is_idle = True
-                return found
-            name = subject.partition(": ")[2] or subject
-            print(f"still waiting for {name}: {found.stage}{_at(found.place)}", file=sys.stderr, flush=True)
+    def call(self, request: Call, subject: str, limit_s: float) -> Any:
+        self.is_idle, self._log = False, ""
+        self._send(line_of(request))
+        served, shown = Served(subject, limit_s), ""
+        while served.ended is None:
+            for report in self._read(served.until):
+                served.take(report)
+            place = _place_in(self._log) if "Timeout (" in self._log and served.answer is None else shown
+            if place != shown:
+                shown, name = place, subject.partition(": ")[2] or subject
+                print(f"still waiting for {name}: {served.stage.name}{place}", file=sys.stderr, flush=True)
+            if time.monotonic() > served.until:
+                if served.is_late:
+                    raise ZmqrlError(
+                        f"the process that starts check processes does not answer: {self._log or 'no output'}"
+                    )
+                served.give_up()
+                self._send(b"\n")
+        self.is_idle = True
+        return served.value(self._log)
 
-    def _write(self, content: bytes) -> None:
-        assert self._process.stdin is not None
+    def _send(self, content: bytes) -> None:
         with suppress(BrokenPipeError):  # reading shows why
-            self._process.stdin.write(content)
-            self._process.stdin.flush()
+            self._requests.write(content)
+            self._requests.flush()
 
-    def _read(self, until: float) -> FromTemplate:
-        assert self._process.stdout is not None
-        parts = [self._unread]
-        while b"\n" not in parts[-1]:
-            watched = select.poll()
-            watched.register(self._process.stdout, select.POLLIN)
-            ready = watched.poll(max(0.0, until - time.monotonic()) * 1000)
-            chunk = os.read(self._process.stdout.fileno(), CHUNK) if ready else b""
-            if not chunk:
-                self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 2000))
-                log = self._log.read().decode(errors="replace").strip()
-                what = "has ended" if ready else "does not answer"
-                raise ZmqrlError(f"the process that starts check processes {what}: {log or 'no output'}")
-            parts.append(chunk)
-        content, _, self._unread = b"".join(parts).partition(b"\n")
-        return read_from_template(content)
+    def _read(self, until: float) -> Iterator[Report]:
+        """The reports that are there, or come first until then."""
+        watched = select.poll()
+        for descriptor in (self._reports, self._logged):
+            watched.register(descriptor, select.POLLIN)
+        ready = dict(watched.poll(max(0.0, until - time.monotonic()) * 1000))
+        with suppress(BlockingIOError):
+            self._log = (self._log + os.read(self._logged, CHUNK).decode(errors="replace"))[-MOST_LOG:]
+        if self._reports.fileno() not in ready:
+            return
+        chunk = os.read(self._reports.fileno(), CHUNK)
+        if not chunk:
+            raise ZmqrlError(f"{TEMPLATE} has ended: {self._log.strip() or 'no output'}")
+        self._unread.append(chunk)
+        if b"\n" in chunk:
+            *lines, rest = b"".join(self._unread).split(b"\n")
+            self._unread = [rest]
+            for content in lines:
+                with suppress(WireError):  # the user's code may write what it likes
+                    yield read_report(content)
 
     def end(self) -> None:
         """While a call runs, the template ends what it has started first."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        if self._is_idle:
+        if self.is_idle:
             self._process.kill()
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._requests.close()
         try:
-            self._process.wait(2 * END_S)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
+        self._reports.close()
+        os.close(self._logged)
+
+
+class Served:
+    """A call as far as its reports show it."""
+
+    def __init__(self, subject: str, limit_s: float) -> None:
+        self._subject, self._limit_s, self._limit_at = subject, limit_s, 0.0
+        self.stage, self.is_late = Stage("start"), False
+        self.answer: Answer | None = None
+        self.ended: Ended | None = None
+        self.until = time.monotonic() + max(START_S, limit_s)
+        """When the process is given up."""
+
+    def take(self, report: Report) -> None:
+        now = time.monotonic()
+        if isinstance(report, Stage):
+            self._limit_at = self._limit_at or now + self._limit_s + SLACK_S
+            self.stage, self.until = report, self._limit_at if report.settle_s is None else now + report.settle_s
+        elif isinstance(report, Answer):
+            self.answer, self.until = report, now + END_S
+        else:
+            self.ended = report
+
+    def give_up(self) -> None:
+        self.is_late, self.until = True, time.monotonic() + END_S
+
+    def value(self, log: str) -> Any:
+        """What the call returned; else the error to raise."""
+        assert self.ended is not None
+        subject, output = f"{self._subject}: {self.stage.name}", _DUMP.split(log)[0].splitlines()[-MOST_LINES:]
+        shown = "".join(f"\n   {line}" for line in output)
+        if self.answer is not None and self.answer.error is not None:
+            raise _error_of(self.answer, subject, shown)
+        if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
+            message = f"{subject}: {self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
+            raise CheckEnded(message, self.stage.name, json.loads(self.stage.known))
+        if self.ended.left:
+            pids = ", ".join(map(str, self.ended.left))
+            raise UncleanTeardown(f"{self._subject}: processes that its check has started are left: pid {pids}")
+        return json.loads(self.stage.known if self.answer is None else self.answer.value)
+
+    def _cause(self, exit_code: int) -> str:
+        if self.is_late:
+            return f"not finished within limits.start_s ({self._limit_s:g} s)"
+        if exit_code == template.UNANSWERED:
+            return "the user's code closed the file descriptors of its process"
+        return f"the user's code ended its process ({cause_of(exit_code)})"
+
+
+def _error_of(answer: Answer, subject: str, output: str) -> Exception:
+    if answer.error == template.OF_USER:
+        more = f"\n{answer.traceback}" if answer.traceback else output
+        return ConfigError(f"{subject}: {answer.text}{more}")
+    kind = template.ERRORS.get(answer.error or "")
+    if kind is None:
+        return RuntimeError(f"{subject}: {answer.text}")
+    error = kind.__new__(kind)
+    error.args = (answer.text,)
+    vars(error).update(json.loads(answer.fields))
+    return error
+
+
+def _place_in(log: str) -> str:
+    """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
+    for stack in reversed(log.split("\n\n")):
+        found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
+        if any(frame.filename.endswith(CALLER) for frame in found):  # the thread that carries out the call
+            newest = next(filter(is_own, found), found[0])
+            return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
+    return ""

@@ -1,4 +1,4 @@
-"""The template: a fresh process without the user's code that forks a check process for each call.
+"""The template: a fresh process without the user's code that forks a check process for each call, and ends it.
 
 The template, not the command, is the parent of what the user's code starts: as a child subreaper it inherits every
 orphan, also one with a session and an environment of its own. It ends them after each call, and when the command ends.
@@ -6,163 +6,121 @@ orphan, also one with a session and an environment of its own. It ends them afte
 
 from __future__ import annotations
 
+import base64
+import ctypes
+import faulthandler
 import fcntl
 import importlib
+import io
 import json
 import os
 import resource
 import select
 import signal
+import sys
 import time
-from contextlib import suppress
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from zmqrl.errors import WireError
+from zmqrl import errors
+from zmqrl.errors import ZmqrlError
 from zmqrl.loading import loading
-from zmqrl.messages.check import Call, Ended, Place, Raised, Returned, Stage, Waiting, line, read_call, read_from_check
-from zmqrl.supervision.check_child import UNANSWERED, Pipes, places, run, write
-from zmqrl.supervision.own_session import adopt_orphans
-from zmqrl.supervision.process_table import ProcessId, await_gone, cause_of, children_of, send
+from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_call
+from zmqrl.messages.lines import line_of
+from zmqrl.plugins import described, traceback_of
+from zmqrl.supervision.own_session import adopt_orphans, die_with
+from zmqrl.supervision.process_table import await_gone, children_of, send
 
+ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ZmqrlError)}
+"""What crosses the boundary as it is; a subclass of another module as its base."""
+OF_USER = "user"
+"""In place of a class: an exception of the user's code."""
+TEMPLATE, CHECK = "zmqrl.template", "zmqrl.check"
+UNANSWERED = 97
+"""Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
-"""For what is left: to end by itself after SIGTERM, to end after SIGKILL, and altogether."""
-SLACK_S = 0.5
-"""After the limit of a call, for the report of its place; and between the end of a process's pipes and its own."""
-CHUNK, MOST_CHUNKS = 1 << 16, 64
-MOST_TRACE, MOST_LOG, MOST_LINES = 1 << 16, 1 << 13, 12
+"""For what is left: to end after SIGTERM, to end after SIGKILL, and altogether."""
 DESCRIPTORS = 60_000
-"""Those of a check process are above: `os.closerange(3, 4096)` of a user's code leaves them open."""
-CLOSED, LATE, SETTLED, ABANDONED = "closed its file descriptors", "out of time", "settled", "abandoned"
-"""Why a check process is ended before its answer."""
+"""Those of a check process are above: `os.closerange(3, 4096)` of the user's code leaves them open."""
+
+
+class _Pipes(NamedTuple):
+    requests: BinaryIO
+    reports: int
+    log: int
 
 
 def main() -> int:
-    """Serve calls until the command closes its pipe, stdin."""
+    """Serve calls until the command closes its pipe, stdin. Reports go to what stdout was, the log is stderr."""
     adopt_orphans()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started the command, exit codes would be lost
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    requests, replies, null = os.fdopen(os.dup(0), "rb"), os.dup(1), os.open(os.devnull, os.O_RDWR)
+    pipes, null = _Pipes(os.fdopen(os.dup(0), "rb"), _moved(1), _moved(2)), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
+    modules, code = json.loads(pipes.requests.readline() or "[[], null]")
     with loading():
-        for name in json.loads(requests.readline() or "[]"):
+        for name in modules:
             importlib.import_module(name)
-    while request := requests.readline():
-        ended = _Served(read_call(request), requests.fileno(), replies).end()
-        if ended.cause == ABANDONED:
-            break
-        write(replies, line(ended))
+    with _unpacked(code):
+        while request := pipes.requests.readline():
+            if request.strip():  # else the process of the last call has ended before
+                _write(pipes.reports, _served(read_call(request), pipes))
     return 0
 
 
-class _Served:
-    """A call: its process, what that has written, and how it ended."""
+@contextmanager
+def _unpacked(code: str | None) -> Iterator[None]:
+    """Inside, modules of a tar archive (base64) can be imported."""
+    if code is None:
+        yield
+        return
+    import tarfile
+    import tempfile
 
-    def __init__(self, call: Call, requests: int, replies: int) -> None:
-        self._requests, self._replies = requests, replies
-        self._stage = Stage("start")
-        self._answer: Returned | Raised | None = None
-        self._place: Place | None = None
-        self._unread: list[bytes] = []
-        self._trace = self._log = b""
-        self._until = self._limit = time.monotonic() + call.limit_s + SLACK_S
-        pairs = [_pipe() for _ in Pipes._fields]
-        template, self._pid = os.getpid(), os.fork()
-        if self._pid == 0:
-            for descriptor in (requests, replies):
-                os.close(descriptor)
-            run(call, Pipes(*(writer for _, writer in pairs)), template)
-        for _, writer in pairs:
-            os.close(writer)
-        self._readers = Pipes(*(reader for reader, _ in pairs))
-        self._open = set(self._readers)
-        self._pidfd = os.pidfd_open(self._pid)
-
-    def end(self) -> Ended:
-        """Wait for the answer, and end the process and all that it leaves."""
-        cause = self._wait()
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        self._read()
-        left = end_children()
-        for descriptor in (*self._readers, self._pidfd):
-            os.close(descriptor)
-        log = self._log.decode(errors="replace").splitlines()[-MOST_LINES:]
-        pids = tuple(process.pid for process in left)
-        if self._answer is not None:
-            return Ended(self._answer, self._stage, "", None, tuple(log), pids)
-        how = CLOSED if code == UNANSWERED else cause_of(code)
-        return Ended(None, self._stage, cause or how, self._place, tuple(log), pids)
-
-    def _wait(self) -> str:
-        """Read until there is an answer, or none will come. Why the process is to be ended; empty: it has ended."""
-        watched, closed = select.poll(), False
-        for descriptor in (*self._readers, self._pidfd):
-            watched.register(descriptor, select.POLLIN)
-        watched.register(self._requests, 0)  # its end alone
-        while self._answer is None:
-            ready = dict(watched.poll(max(0.0, self._until - time.monotonic()) * 1000))
-            if self._requests in ready:
-                return ABANDONED
-            if not ready:
-                return CLOSED if closed else LATE if self._stage.settle_s is None else SETTLED
-            for reader in self._read():
-                watched.unregister(reader)
-                if reader == self._readers.answers:
-                    closed, self._until = True, time.monotonic() + SLACK_S
-            if self._pidfd in ready:
-                return ""
-        return ""
-
-    def _read(self) -> list[int]:
-        """What the process has written. Returns the pipes that have ended."""
-        ended = []
-        for reader in tuple(self._open):
-            with suppress(BlockingIOError):
-                for _ in range(MOST_CHUNKS):  # a process may write without end
-                    if chunk := os.read(reader, CHUNK):
-                        self._take(reader, chunk)
-                    else:
-                        self._open.remove(reader)
-                        ended.append(reader)
-                        break
-        return ended
-
-    def _take(self, reader: int, chunk: bytes) -> None:
-        if reader == self._readers.log:
-            self._log = (self._log + chunk)[-MOST_LOG:]
-        elif reader == self._readers.trace:
-            self._trace = (self._trace + chunk)[-MOST_TRACE:]
-            self._take_place()
-        else:
-            self._unread.append(chunk)
-            if b"\n" in chunk:
-                *lines, rest = b"".join(self._unread).split(b"\n")
-                self._unread = [rest]
-                for content in lines:
-                    self._take_answer(content)
-
-    def _take_place(self) -> None:
-        dump, before = self._trace.decode(errors="replace"), self._place
-        for self._place in places(dump):
-            pass
-        if self._place is not None and self._place != before and "Fatal Python error" not in dump:
-            write(self._replies, line(Waiting(self._stage.name, self._place)))
-
-    def _take_answer(self, content: bytes) -> None:
-        try:
-            found = read_from_check(content)
-        except WireError:  # the user's code has written here
-            return
-        if isinstance(found, Stage):
-            self._stage = found
-            self._until = self._limit if found.settle_s is None else time.monotonic() + found.settle_s
-        else:
-            self._answer = found
+    with tempfile.TemporaryDirectory(prefix="zmqrl-check-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code)), mode="r:") as archive:
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 and 3.10.11 have none
+            archive.extractall(folder)
+        sys.path.insert(0, folder)
+        yield
 
 
-def end_children() -> list[ProcessId]:
-    """End all children of this process, and those that it inherits by their ends; returns what cannot be ended.
+def _moved(descriptor: int) -> int:
+    least = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 16, DESCRIPTORS)
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+
+
+def _write(descriptor: int, report: Report) -> None:
+    """On a line of its own: a process that was killed may have left a part of one."""
+    content = b"\n" + line_of(report)
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def _served(call: Call, pipes: _Pipes) -> Ended:
+    """Fork a check process, wait for its end or that of the command's patience, and end all that it leaves."""
+    template, pid = os.getpid(), os.fork()
+    if pid == 0:
+        os.close(pipes.requests.fileno())
+        _check(call, pipes, template)
+    pidfd, watched = os.pidfd_open(pid), select.poll()
+    for descriptor in (pidfd, pipes.requests):
+        watched.register(descriptor, select.POLLIN)
+    if pidfd not in dict(watched.poll()):
+        pipes.requests.readline()
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Ended(code, tuple(end_children()))
+
+
+def end_children() -> list[int]:
+    """End all children of this process, and those that it inherits by their ends; returns pids that cannot be ended.
 
     Each is reaped by its own pid.
     """
@@ -176,7 +134,7 @@ def end_children() -> list[ProcessId]:
             with suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
         if time.monotonic() > until:
-            return found
+            return [process.pid for process in found]
         number, wait_s = signal.SIGKILL, KILL_S
     return []
 
@@ -189,11 +147,59 @@ def _has_children() -> bool:
     return True
 
 
-def _pipe() -> tuple[int, int]:
-    """Read and write end, the latter at a number that the user's code hardly closes."""
-    reader, writer = os.pipe()
-    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 16, DESCRIPTORS)
-    moved = fcntl.fcntl(writer, fcntl.F_DUPFD_CLOEXEC, most)
-    os.close(writer)
-    os.set_blocking(reader, False)
-    return reader, moved
+def _check(call: Call, pipes: _Pipes, template: int) -> NoReturn:
+    """The check process: carry out `call`. Nothing of the interpreter's own end is run."""
+    pid, code = os.getpid(), UNANSWERED
+    try:
+        try:
+            _prepare(call, pipes, template)
+            answer = Answer(data_of(_value(call, pipes.reports)))
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            answer = _raised(error)
+        if os.getpid() == pid:  # else the user's code has forked, and its copy came here
+            _write(pipes.reports, answer)
+            code = 0
+    finally:
+        os._exit(code)
+
+
+def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
+    die_with(template)
+    os.setsid()
+    _show_as(CHECK)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
+    warnings.simplefilter("ignore")
+    faulthandler.enable(pipes.log)
+    faulthandler.dump_traceback_later(call.dump_s, repeat=True, file=pipes.log)  # without the interpreter's lock
+    _write(pipes.reports, Stage("start"))
+
+
+def _show_as(name: str) -> None:
+    """The command line of this process has `name` in place of the template's."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])
+    at = ctypes.string_at(begin, end - begin).find(TEMPLATE.encode()) if 0 < begin < end else -1
+    if at >= 0:
+        ctypes.memmove(begin + at, name.encode().ljust(len(TEMPLATE), b"\0"), len(TEMPLATE))
+
+
+def _value(call: Call, reports: int) -> Any:
+    module, _, name = call.function.partition(":")
+    found = getattr(importlib.import_module(module), name)(*json.loads(call.arguments))
+    while isinstance(found, Generator):
+        try:
+            _write(reports, next(found))
+        except StopIteration as end:
+            return end.value
+    return found
+
+
+def _raised(error: BaseException) -> Answer:
+    if isinstance(error, ZmqrlError):
+        kind = next(each.__name__ for each in type(error).__mro__ if ERRORS.get(each.__name__) is each)
+        fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        return Answer(error=kind, text=str(error), fields=json.dumps(fields, default=str))
+    if isinstance(error, SystemExit):
+        return Answer(error=OF_USER, text=f"sys.exit was called: {described(error)}")
+    frames = traceback_of(error)
+    return Answer(error=OF_USER if frames else "", text=described(error), traceback=frames)

@@ -1,0 +1,69 @@
+"""`env.check: false`: an env that this machine does not have is made on the first host with workers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zmqrl.config.load import Loaded
+from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_plan
+from zmqrl.launch.configure import load
+
+MODULE = """
+from tests.envs.rude_envs import Rude
+
+class Far(Rude):
+    pass
+"""
+
+
+def loaded(folder: Path, **values: Any) -> Loaded:
+    """A run with workers on host `b`, which is this machine with another PYTHONPATH."""
+    (folder / "far_lab.py").write_text(MODULE)
+    root = Path(__file__).parents[2]
+    b = {"workers": 1, "workdir": str(folder), "env": {"PYTHONPATH": f"{folder}:{root}"}}
+    hosts = {"local": {"workers": 0}, "b": b}
+    env = {"id": "far_lab:Far", "max_episode_steps": 9, "check": False}
+    overrides = {"hosts": hosts, "env": env, "orchestrator": {"kind": "local"}, "evaluator": {"episodes": 0}}
+    return load("cartpole-ppo", overrides={**overrides, **values})
+
+
+def planned(found: Loaded, folder: Path) -> Any:
+    return checked_plan(found.config, folder / "run", time.time(), sources=found.sources)
+
+
+def test_the_properties_are_those_of_the_host(tmp_path: Path) -> None:
+    plan = planned(loaded(tmp_path), tmp_path)
+    assert (plan.env.action.n, plan.env.max_episode_steps) == (4, 9)
+
+
+def test_without_the_key_the_env_is_made_here(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="far_lab"):
+        planned(loaded(tmp_path, **{"env.check": True}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("sys_exit", "on host b: construction: .*SystemExit"), ("hang", "on host b: construction: .*, in hang")],
+)
+def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(
+            loaded(tmp_path, **{"env.kwargs": {"how": how}, "limits.start_s": 3.0, "limits.heartbeat_s": 0.1}), tmp_path
+        )
+
+
+def test_modules_of_code_sync_are_sent(tmp_path: Path) -> None:
+    (tmp_path / "sent").mkdir()
+    (tmp_path / "sent" / "sent_lab.py").write_text(MODULE)
+    values = {"env.id": "sent_lab:Far", "code.sync": [str(tmp_path / "sent" / "sent_lab.py")]}
+    assert planned(loaded(tmp_path, **values), tmp_path).env.action.n == 4
+
+
+def test_a_run_of_this_machine_alone_cannot_do_without(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no other host"):
+        planned(loaded(tmp_path, hosts={"local": {"workers": 1}}), tmp_path)

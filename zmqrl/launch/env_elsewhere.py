@@ -1,0 +1,78 @@
+"""`env.check: false`: the properties of an env from the first host with workers, where this machine has none."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.hosts import is_remote
+from zmqrl.config.sections import Config
+from zmqrl.errors import ConfigError, HostFailed, WireError
+from zmqrl.messages.check import Call, data_of, read_report
+from zmqrl.messages.lines import line_of
+from zmqrl.orchestrators.host_commands import examiner_command
+from zmqrl.orchestrators.make import kind_of
+from zmqrl.ssh.code_sync import make_archive
+from zmqrl.ssh.shell import Pipe, printed
+from zmqrl.supervision.check_process import Served, first_line
+from zmqrl.supervision.template import TEMPLATE
+from zmqrl.types import EnvSpec
+
+FUNCTION = "zmqrl.launch.check_calls:env"
+
+
+def env_elsewhere(config: Config) -> EnvSpec:
+    """Make, step and close the env in a check process of the host. ConfigError: as of a check here, or no such host."""
+    hosts = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers != 0]
+    if not hosts:
+        raise ConfigError("env.check: False: no other host with workers could make the env; remove the key")
+    kind, options = kind_of(config, hosts[:1])
+    host, shell = next(iter(kind.shells(options, config, hosts[:1])))
+    if isinstance(shell, HostFailed):
+        raise ConfigError(f"env.check: False: {shell}") from shell
+    with ExitStack() as undo:
+        undo.callback(shell.close)
+        log = Path(undo.enter_context(tempfile.NamedTemporaryFile(prefix="zmqrl-check-")).name)
+        pipe = shell.start(examiner_command(kind.section(config, host), host, TEMPLATE), log)
+        undo.callback(pipe.close)
+        return from_json(EnvSpec, _called(config, host, pipe, log))
+
+
+def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
+    subject, limit_s = f"env.id: {config.env.id!r} on host {host}", config.limits.start_s
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_read, args=(pipe, lines), name=f"check on {host}", daemon=True).start()
+    archive = make_archive(config.code)
+    pipe.write(first_line(None if archive is None else archive.content))
+    pipe.write(line_of(Call(FUNCTION, data_of([to_json(config), False, False, config.run.seed]), limit_s)))
+    served = Served(subject, limit_s)
+    while served.ended is None:
+        try:
+            line = lines.get(timeout=max(0.0, served.until - time.monotonic()))
+        except queue.Empty:
+            if served.is_late:
+                raise ConfigError(f"{subject}: the host does not answer") from None
+            served.give_up()
+            pipe.write(b"\n")
+            continue
+        if line is None:
+            raise ConfigError(f"{subject}: the check has ended: {printed(_text(log).splitlines()) or 'no output'}")
+        with suppress(WireError):  # a login shell prints too
+            served.take(read_report(line.encode()))
+    return served.value(_text(log))
+
+
+def _read(pipe: Pipe, lines: queue.Queue[str | None]) -> None:
+    for line in pipe.lines():
+        lines.put(line)
+    lines.put(None)
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
