@@ -44,6 +44,17 @@ def test_the_command_of_the_unit_starts_the_run_and_then_continues_it(
     assert second.returncode == 0 and "nothing was trained" in second.stdout
 
 
+def test_a_webhook_is_not_written_into_a_unit(zmqrl: Command, hosts: Path, tmp_path: Path) -> None:
+    for words in ((), ("--print",)):
+        ended = zmqrl("install-unit", "hosts.yaml", *words, "--set", "webhook=https://hooks.lab/services/SECRET")
+        assert ended.code == 2 and "$NAME" in ended.err and "SECRET" not in ended.out + ended.err
+    assert not (tmp_path / "config").exists()
+    ended = zmqrl("install-unit", "hosts.yaml", "--set", "webhook=https://hooks.lab/services/$HOME")
+    assert ended.code == 0, ended.err
+    (unit,) = tmp_path.rglob("*.service")
+    assert unit.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_fault_is_reported_before_a_unit_is_written(zmqrl: Command, hosts: Path, tmp_path: Path) -> None:
     for words, message in (
         (("--set", "run.sed=1"), "run.sed"),

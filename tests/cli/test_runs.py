@@ -393,6 +393,7 @@ def test_clean_removes_what_a_dead_run_left(
     (root / "dead").mkdir(parents=True)
     (root / "held").mkdir()
     (root / "dead" / "control").touch()
+    (root / "tmp-new-a").mkdir()  # of a process that was killed
     with socket.socket(socket.AF_UNIX) as bound, socket.socket(socket.AF_UNIX) as other:
         bound.bind(str(root / "held" / "control"))
         bound.listen()
@@ -403,7 +404,8 @@ def test_clean_removes_what_a_dead_run_left(
         assert ended.code == 0
         assert ended.out.splitlines() == [
             f"removed {root / here}",
-            "1 folder of dead runs removed",
+            f"removed {root / 'tmp-new-a'}",
+            "2 folders of dead runs removed",
             "of dead runs elsewhere: zmqrl clean dead",
         ]
         ended = zmqrl("clean", "dead", "held", "foo")

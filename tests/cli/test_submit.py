@@ -11,6 +11,8 @@ import yaml
 
 from tests.cli.commands import Command
 from tests.system.slurm_runs import configuration
+from zmqrl.launch.submit import SCRIPT
+from zmqrl.launch.submit import submit as submit_job
 
 
 @pytest.fixture
@@ -35,6 +37,23 @@ def test_a_dry_run_shows_the_plan_and_the_script_and_writes_nothing(submit: Any,
     (launch,) = [shlex.split(line) for line in script if " launch " in line]
     assert launch[launch.index("--resume") + 1] == "auto" and "--from-scratch" in launch
     assert not (tmp_path / "run").exists()
+
+
+def test_a_webhook_is_not_written_into_the_script(submit: Any, zmqrl: Command, tmp_path: Path) -> None:
+    for words in (("--set", "webhook=https://hooks.lab/services/SECRET"), ("--set", " webhook = 'http://lab/SECRET'")):
+        done = submit(*words)
+        assert done.code == 2 and "$NAME" in done.err and "SECRET" not in done.out + done.err
+        done = zmqrl("launch", tmp_path / "hosts.yaml", "--submit", "--run-dir", tmp_path / "run", *words)
+        assert done.code == 2 and not (tmp_path / "run").exists()
+    done = submit("--set", "webhook=https://hooks.lab/services/$HOME", "--set", "webhook=null")
+    assert done.code == 0 and "'webhook=https://hooks.lab/services/$HOME'" in done.out, done.err
+
+
+def test_the_script_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.launch.submit.slurm", lambda *_: "4242")
+    (tmp_path / SCRIPT).touch()
+    assert submit_job(tmp_path, "#!/bin/sh\n") == "4242"
+    assert (tmp_path / SCRIPT).stat().st_mode & 0o777 == 0o600
 
 
 def test_from_scratch_needs_a_run_to_resume(submit: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ import numpy as np
 import pytest
 import torch
 
+from tests.learning.reports import Reports
 from tests.learning.test_net import SPEC, batch, loss_of, made
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import compiled, package_cache
-from zmqrl.learning.compiled import UNFINISHED, CompiledExecutor, Signature
+from zmqrl.learning.compiled import CompiledExecutor, Signature, _key
 from zmqrl.learning.executor import EagerExecutor, Executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
-from zmqrl.learning.package_cache import cache_folder
+from zmqrl.learning.package_cache import cache_folder, keep_package, read_package
 from zmqrl.networks.initial import initial_weights
+from zmqrl.wire.runtime_folder import run_folder_root
 
 RATES = (1e-3, 2e-3, 5e-4, 1e-3, 4e-3, 1e-3)
 ROWS = (64, 63, 17, 2, 1, 128)
@@ -71,38 +75,81 @@ def test_it_is_the_eager_update(cache: Path) -> None:
 def test_a_package_is_kept_for_later_runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Learner()
     first.run(CompiledExecutor(first.net, cache), 0)
-    monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(compiled, "_compiled", lambda *_: pytest.fail("compiled again"))
     later = Learner()
     later.run(CompiledExecutor(later.net, cache), 0)
     assert torch.equal(first.net.tensors["a.parameters"], later.net.tensors["a.parameters"])
 
 
+def from_cache(cache: Path, compilations: list[str]) -> Any:
+    """In place of a compilation, which takes 20 s: what was compiled into `cache`."""
+
+    def package(graph: Any, arguments: Any, batch: Any) -> bytes | None:
+        del batch
+        compilations.append(f"{_key(graph, arguments)}.pt2")
+        return read_package(cache / compilations[-1], Reports())
+
+    return package
+
+
+DAMAGES = {
+    "is damaged: its checksum differs": lambda path: path.write_bytes(with_zeros(path.read_bytes())),
+    "cannot be loaded: ": lambda path: keep_package(path, b"PK of another libc", Reports()),
+}
+
+
+def with_zeros(content: bytes) -> bytes:
+    """A page in the code of the update."""
+    half = len(content) // 2
+    return content[:half] + bytes(4096) + content[half + 4096 :]
+
+
 @pytest.mark.whole
-def test_a_damaged_package_is_compiled_again(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut short by a power cut, or built with another C library: the file is there and cannot be loaded."""
+@pytest.mark.parametrize("cause", DAMAGES)
+def test_a_package_that_cannot_be_loaded_is_compiled_again(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    """Torch compares no checksum: it loads a page of zeros, and the process ends by SIGSEGV, or the weights differ."""
     first = Learner()
     first.run(CompiledExecutor(first.net, cache), 0)
+    tmp_path.chmod(0o700)
     for path in cache.glob("*.pt2"):
-        (tmp_path / path.name).write_bytes(path.read_bytes()[:1000])
-    sizes = []
-    monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
-    again = Learner()
-    again.run(CompiledExecutor(again.net, tmp_path), 0)
-    assert torch.equal(again.net.tensors["a.parameters"], first.net.tensors["a.parameters"])
-    (whole,) = (path for path in tmp_path.glob("*.pt2") if path.stat().st_size > 1000)
-    assert sizes == [whole.stat().st_size], "a power cut leaves the whole package, or none"
+        DAMAGES[cause](Path(shutil.copy(path, tmp_path)))
+    compilations: list[str] = []
+    monkeypatch.setattr(compiled, "_compiled", from_cache(cache, compilations))
+    reports = Reports()
+    for _ in range(2):  # the second one loads what the first one kept
+        again = Learner()
+        again.run(CompiledExecutor(again.net, tmp_path, reports), 0)
+        assert torch.equal(again.net.tensors["a.parameters"], first.net.tensors["a.parameters"])
+    (name,) = compilations
+    ((found, done),) = reports
+    assert found.startswith(f"{tmp_path / name} ") and cause in found and done == "the update is compiled again"
 
 
 @pytest.mark.whole
-def test_a_new_package_that_cannot_be_loaded_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compile_badly(*arguments: Any) -> None:
-        arguments[-1].write_bytes(b"cut")
-
-    monkeypatch.setattr(compiled, "_compile", compile_badly)
-    (cache / "other").mkdir()
+def test_a_new_package_that_cannot_be_loaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_compiled", lambda *_: b"cut")
     learner = Learner()
-    with pytest.raises(ConfigError, match=r"learner\.executor: .*/other/[0-9a-f]{32}\.pt2, .*start a new run with"):
-        learner.run(CompiledExecutor(learner.net, cache / "other"), 0)
+    with pytest.raises(ConfigError, match=r"learner\.executor: the update cannot be compiled: .*start a new run with"):
+        learner.run(CompiledExecutor(learner.net, tmp_path), 0)
+
+
+@pytest.mark.whole
+def test_nothing_is_left_where_torch_would_leave_it(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Learner()
+    first.run(CompiledExecutor(first.net, cache), 0)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    later = Learner()
+    executor = CompiledExecutor(later.net, cache)
+    later.run(executor, 0)
+    assert os.listdir(tmp_path) == [] and not list(run_folder_root().glob("tmp-*"))
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    later.run(executor, 1)  # what was unpacked is gone, and its library is mapped
 
 
 @pytest.mark.whole
@@ -159,9 +206,11 @@ def test_rounding_of_numbers_that_nearly_cancel_is_no_error(
 ) -> None:
     monkeypatch.setattr(compiled, "COMPARE_EVERY", 1)
     learner = Cancelling(3000.0)
-    executor = CompiledExecutor(learner.net, cache)
+    executor = CompiledExecutor(learner.net, cache, reports := Reports())
     for _ in range(10):
         learner.run(executor, rows)
+    ((cause, done),) = reports
+    assert "differs from the eager one by" in cause and "times the tolerance" in cause and "rounding" in done
     traced: list[object] = []
     monkeypatch.setattr(compiled, "_traced", lambda *arguments: traced.append(arguments))
     learner.run(executor, rows)
@@ -246,8 +295,8 @@ def test_the_folder_of_packages_is_of_the_machine(tmp_path: Path, monkeypatch: p
     assert len(folders) == 4 and {folder.parent for folder in folders} == {tmp_path / "compiled"}
     (tmp_path / "compiled" / "other").mkdir(parents=True)
     (tmp_path / "compiled" / "other" / "a.pt2").touch()
-    (cache_folder() / UNFINISHED).mkdir(parents=True)
-    (cache_folder() / UNFINISHED / "a.7.pt2").touch()  # of a compilation that was killed
+    cache_folder().mkdir()
+    (cache_folder() / "tmpabc.part").touch()  # of a process that was killed
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         CompiledExecutor(made())
     (cache_folder() / "a.pt2").touch()

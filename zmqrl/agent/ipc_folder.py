@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from zmqrl.config.plan import Endpoints
-from zmqrl.wire.runtime_folder import check_length, make_private, run_folder_root
+from zmqrl.wire.runtime_folder import check_length, make_private, remove_left_folders, run_folder_root
 
 
 class IpcFolder:
@@ -36,3 +36,4 @@ def private_folder(run_id: str) -> Path:
 def remove_left_folder(run_id: str) -> None:
     """What an agent that was killed could not remove. Every process of the run must have ended."""
     shutil.rmtree(private_folder(run_id), ignore_errors=True)
+    remove_left_folders()

@@ -30,7 +30,7 @@ from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, versions
 from zmqrl.supervision.gpus import query, torch_fault
-from zmqrl.wire.runtime_folder import run_folder_root
+from zmqrl.wire.runtime_folder import remove_left_folders, run_folder_root
 
 FDS_PER_CHILD = 4
 """Descriptors of an agent for each child: pidfd, stdin, events, wake."""
@@ -159,6 +159,7 @@ def _run_agent(
         return HostAgent(devices.boot, spawner, data_plane, commands, output, devices.acting_gpu).run()
     finally:
         data_plane.close()
+        remove_left_folders()  # of a learner that was killed
 
 
 def by_own_clock(boot: Boot) -> Boot:

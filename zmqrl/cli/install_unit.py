@@ -14,6 +14,7 @@ from zmqrl.cli.hosts_options import LIMIT_WORKERS, SET
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import OnCommand
 from zmqrl.config.paths import expanded
+from zmqrl.config.webhook import check_repeated
 
 SESSION_S = 15.0
 
@@ -43,6 +44,7 @@ def install_unit_command(
     from zmqrl.launch.configure import load
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
+    check_repeated(overrides)
     config = load(hosts_file=hosts, overrides=overrides, limit=limit).config
     name = name or config.run.name
     check_name(name)

@@ -115,14 +115,14 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     """Remove the socket folders of ended runs.
 
     A run that was killed leaves such a folder on this machine, outside its run directory. Run directories are not
-    changed. Default: the socket folders of the runs in runs/.
+    changed. Default: the socket folders of the runs in runs/. Temporary folders of killed processes are also removed.
     """
     from zmqrl.cli.find_run import agents, runs_here
-    from zmqrl.wire.runtime_folder import run_folder_root
+    from zmqrl.wire.runtime_folder import TEMPORARY, remove_left_folders, run_folder_root
 
-    root = run_folder_root()
+    root, left = run_folder_root(), remove_left_folders()
     # The folders first: a run that begins while we look has its agent before it has its folder.
-    folders = sorted(root.iterdir()) if root.is_dir() else []
+    folders = [path for path in sorted(root.iterdir()) if not path.name.startswith(TEMPORARY)] if root.is_dir() else []
     live = {run_id for _, run_id in agents()}
     dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
     wanted = set(ids) or {info.run_id for _, info in runs_here()}
@@ -135,6 +135,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
             click.echo(f"{name}: not removed: {cause}", err=True)
     for folder in removed:
         shutil.rmtree(folder)
+    removed += left
     if as_data:
         click.echo(json.dumps({"removed": [str(folder) for folder in removed], "elsewhere": elsewhere}))
         return

@@ -401,6 +401,7 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
 def _submit(request: TrainRequest, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
+    from zmqrl.config.webhook import check_repeated
     from zmqrl.launch.checked import checked_plan, resolve_auto_workers
     from zmqrl.launch.checks import check_new_directory
     from zmqrl.launch.submit import job_script, submit
@@ -413,6 +414,7 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
         raise click.UsageError("--from-scratch with --submit requires --resume auto")
     if request.for_env_steps is not None:
         raise click.UsageError("--submit cannot be combined with --for")
+    check_repeated(request.overrides)
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(

@@ -221,7 +221,7 @@ class LearnerSection(Section, frozen=True):
     as machine code, which is built once per network and machine (about 30 s, needs a C++ compiler) and then kept in
     `$ZMQRL_CACHE`, else `~/.cache/zmqrl`; on a GPU as CUDA graphs, which each start records (about 5 s). The first
     run on a machine without a compiler is refused before the start. An update that cannot be compiled ends the run
-    with exit code 2; `zmqrl.testing.check_algorithm` finds it without a run.
+    with exit code 2; `zmqrl.testing.check_algorithm` finds it without a run. Its files are private (docs/gpu.md).
     auto: manual if the algorithm has it, else eager. A resume keeps it.
     """
     address: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from zmqrl.config.codec import replace
@@ -71,3 +71,13 @@ def check_webhook(config: Config) -> None:
     """Raise `ConfigError` for a webhook that cannot be posted to."""
     if config.webhook is not None:
         expanded(config.webhook)
+
+
+def check_repeated(overrides: Iterable[str]) -> None:
+    """Raise `ConfigError` when `--set` options that are written into a file contain the URL."""
+    for key, _, value in (pair.partition("=") for pair in overrides):
+        if key.strip() == "webhook" and _URL.search(value) and not _VARIABLE.search(value):
+            raise ConfigError(
+                f"--set webhook={without_paths(value)}: refused, since this command would write the URL, which is a "
+                "secret, into a file; write its secret part as $NAME (in quotes), and set NAME where the run starts"
+            )

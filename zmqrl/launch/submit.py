@@ -65,6 +65,7 @@ def submit(run_dir: Path, script: str) -> str:
     try:
         files.make_directory(str(run_dir))
         path.write_bytes(os.fsencode(script))  # paths are in it
+        path.chmod(0o600)
     except OSError as error:
         raise ConfigError(f"run directory {run_dir} cannot be written: {error}") from error
     try:

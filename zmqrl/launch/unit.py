@@ -80,6 +80,7 @@ class RunUnit:
                     f"{path} exists, and zmqrl did not write it; choose another --name, or remove the file"
                 )
             folder.mkdir(parents=True, exist_ok=True)
+            part.touch(0o600)
             part.write_text(self.text(), encoding="utf-8")
             part.replace(path)
         except OSError as error:

@@ -56,7 +56,7 @@ def main(boot: Boot) -> int:
         session.checkpoints.schedule_now()
     signal.signal(signal.SIGTERM, lambda *_: session.end.request_stop())
     weights = _publish_first(session, algorithm, start)
-    context = _context(algorithm, session, weights)
+    context = _context(algorithm, session, weights, events)
     _note_device(context.device, session, events, start)
     learner = _make_learner(algorithm, context, _threads(plan))
     if start.full is not None:
@@ -170,7 +170,7 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
     return {**drawn, **tensors.parse(content)[0]}
 
 
-def _context(algorithm: Algorithm, session: Session, weights: Weights) -> LearnerContext:
+def _context(algorithm: Algorithm, session: Session, weights: Weights, events: EventPipe) -> LearnerContext:
     plan = session.plan
     device = plan.config.learner.device
     if device == "auto":
@@ -189,6 +189,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights) -> Learne
         schedule_env_steps=session.progress.counters.schedule_env_steps,
         replay=None if plan.on_policy else plan.config.replay,
         executor=plan.config.learner.executor,
+        report=lambda cause, done: events.send(agent.ProblemReport(cause, done)),
     )
 
 

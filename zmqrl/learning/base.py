@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from zmqrl.config.sections import ReplaySection
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import Array, Version, Weights
+
+LOG = logging.getLogger(__name__)
+Report: TypeAlias = Callable[[str, str], object]
+"""Receives what failed without an end of the training, and what is done about it."""
+
+
+def log_report(cause: str, done: str) -> None:
+    """The `Report` of a learner outside of a run."""
+    LOG.warning("%s: %s", cause, done)
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ class LearnerContext:
     """None: on-policy."""
     executor: str = "eager"
     """How updates are run."""
+    report: Report = log_report
+    """In a run: shown to the user."""
 
 
 @dataclass(frozen=True)

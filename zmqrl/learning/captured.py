@@ -7,9 +7,11 @@ launch. Reference: PyTorch documentation, "CUDA Graphs".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from zmqrl.learning.compiled import COMPARE_EVERY, Arguments, TracedExecutor
+from zmqrl.learning.base import Report, log_report
+from zmqrl.learning.compiled import COMPARE_EVERY, Arguments, Graph, TracedExecutor
 from zmqrl.loading import lazy
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy("torch")
 
-Graph: TypeAlias = "Callable[..., Sequence[Tensor]]"
 Capture: TypeAlias = "Callable[[Graph, Arguments], tuple[Callable[[], object], Sequence[Tensor]]]"
 """Runs nothing: returns what repeats the update on the memory of its arguments, and the tensors of its results."""
 DIRECT = 2
@@ -33,13 +34,13 @@ MOST_CAPTURED = 64
 class CapturedExecutor(TracedExecutor):
     """What `learner.executor: compiled` is on a GPU. Nothing is kept for later runs, and no compiler is needed."""
 
-    def __init__(self, net: Net, capture: Capture | None = None) -> None:
-        super().__init__(net)
+    def __init__(self, net: Net, capture: Capture | None = None, report: Report = log_report) -> None:
+        super().__init__(net, report)
         self.compare_every = COMPARE_EVERY
         self._capture = capture or CudaGraphs().capture
 
-    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Graph:
-        del arguments, batch
+    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch, folder: Path) -> Graph:
+        del arguments, batch, folder
         return CapturedUpdate(graph, self._capture)
 
 

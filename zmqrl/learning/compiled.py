@@ -7,19 +7,28 @@ Whatever torch offers for this is private or new: it is used in this file alone.
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning.base import Report, log_report
 from zmqrl.learning.comparison import Difference, EagerUpdate
 from zmqrl.learning.executor import Batch, EagerExecutor, Executor, Update
 from zmqrl.learning.net import Net
-from zmqrl.learning.package_cache import FIX, cache_folder, check_compiler, check_first_compilation
+from zmqrl.learning.package_cache import (
+    FIX,
+    cache_folder,
+    check_compiler,
+    check_disk,
+    check_first_compilation,
+    compilation_folder,
+    keep_package,
+    read_package,
+)
 from zmqrl.learning.rational_tanh import rational_tanh
 from zmqrl.loading import lazy
 
@@ -39,12 +48,12 @@ FROZEN = (
     "tracing keeps a Python number as it was; or "
 )
 MOST_ROWS = 1 << 20
-UNFINISHED = "unfinished"
-"""Folder of the packages that are being written: a compilation that was killed leaves one there."""
 MANY_ROWS = 4_099
 """Of the batch that is traced: tracing takes sizes that are equal for one size, so that of rows is like no other."""
 Arguments: TypeAlias = "tuple[list[Tensor], ...]"
 """Tensors of the net, learning rates, batch."""
+Graph: TypeAlias = "Callable[..., Sequence[Tensor]]"
+"""Runs a recorded update."""
 
 
 class Signature(NamedTuple):
@@ -72,7 +81,7 @@ class Signature(NamedTuple):
 class Package(NamedTuple):
     """A recorded update, and the names of its results."""
 
-    run: Callable[..., Sequence[Tensor]]
+    run: Graph
     results: tuple[str, ...]
     key: str
     """Of its graph."""
@@ -89,8 +98,9 @@ class TracedExecutor(Executor):
     decompositions: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({})
     """Operations of aten that are recorded as others."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Net, report: Report = log_report) -> None:
         super().__init__(net)
+        self._report = report
         self._eager = EagerExecutor(net)
         self._packages: dict[Signature, Package] = {}
         self._runs: dict[Signature, int] = {}
@@ -126,6 +136,7 @@ class TracedExecutor(Executor):
 
     def _check(self, above: Sequence[Difference], frozen: bool) -> None:
         """Raise `TrainingFailed`, or set the tolerance of each tensor to twice its difference, which is rounding."""
+        is_first = not self._rounding
         for difference in above:
             if frozen or not difference.tolerances <= MOST_ROUNDING:
                 cause = FROZEN if frozen else "no number of it was frozen by tracing; please report it, and "
@@ -134,19 +145,26 @@ class TracedExecutor(Executor):
                     f"{difference.name!r}: {cause}{FIX}"
                 )
             self._rounding[difference.name] = 2 * difference.tolerances
+        if is_first:
+            most = max(above, key=lambda difference: difference.tolerances)
+            self._report(
+                f"the compiled update differs from the eager one by {most.largest:.3g} in {most.name!r} "
+                f"({most.tolerances:,.0f} times the tolerance)",
+                "it is taken as rounding, and twice as much is accepted from now on",
+            )
 
-    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
-        """What runs the graph."""
-        del arguments, batch
-        run: Callable[..., Sequence[Tensor]] = graph
+    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch, folder: Path) -> Graph:
+        """What runs the graph. `folder`: for temporary files."""
+        del arguments, batch, folder
+        run: Graph = graph
         return run
 
     def _build(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature) -> Package:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), compilation_folder() as folder:
                 warnings.simplefilter("ignore")  # torch warns of its own use of what it deprecates
                 graph, arguments, results = self._graph(update, batch, rates, signature)
-                return Package(self._made(graph, arguments, batch), results, _key(graph, arguments()))
+                return Package(self._made(graph, arguments, batch, folder), results, _key(graph, arguments()))
         except ConfigError:
             raise
         except Exception as error:
@@ -180,27 +198,27 @@ class CompiledExecutor(TracedExecutor):
 
     decompositions = MappingProxyType({"tanh": rational_tanh})
 
-    def __init__(self, net: Net, cache: Path | None = None) -> None:
+    def __init__(self, net: Net, cache: Path | None = None, report: Report = log_report) -> None:
         """`cache`: of this machine. ConfigError as `check_first_compilation`."""
-        super().__init__(net)
+        super().__init__(net, report)
         self.compare_every = COMPARE_EVERY
         self._cache = cache or cache_folder()
         check_first_compilation(self._cache)
 
-    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch) -> Callable[..., Sequence[Tensor]]:
-        """The package of `graph`, written now if the cache has none that can be loaded."""
+    def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch, folder: Path) -> Graph:
+        """The package of `graph`, compiled now if the cache has none that can be loaded."""
         path = self._cache / f"{_key(graph, arguments())}.pt2"
-        if path.is_file():
-            with suppress(Exception):  # damaged: errors of zip, of JSON, of the dynamic linker
-                return _loaded(path)
+        package = read_package(path, self._report)
+        if package is not None:
+            try:
+                return _loaded(package, folder)
+            except (RuntimeError, OSError) as error:  # built with another C library
+                self._report(f"{path} cannot be loaded: {_first_line(error)}", "the update is compiled again")
         check_compiler()
-        _compile(graph, arguments(), batch, path)
-        try:
-            return _loaded(path)
-        except Exception as error:
-            raise ConfigError(
-                f"learner.executor: {path}, which was compiled now, cannot be loaded: {_first_line(error)}; {FIX}"
-            ) from error
+        check_disk(folder)
+        package = _compiled(graph, arguments(), batch)
+        keep_package(path, package, self._report)
+        return _loaded(package, folder)
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
@@ -238,28 +256,27 @@ def _key(graph: Any, arguments: Arguments) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _compile(graph: Any, arguments: Arguments, batch: Batch, path: Path) -> None:
-    """Write the package; another process that compiles the same one ends with the same file."""
+def _compiled(graph: Any, arguments: Arguments, batch: Batch) -> bytes:
+    """The package. It is written in memory: torch ends the process where a disk is full."""
+    import torch._inductor as inductor
+    from torch._inductor import config
+
     rows = torch.export.Dim("rows", min=2, max=MOST_ROWS)
     state, rates, _ = arguments
     dynamic = [{0: rows} if tensor.dim() else None for tensor in batch.values()]
     exported = torch.export.export(graph, arguments, dynamic_shapes=([None] * len(state), [None] * len(rates), dynamic))
-    part = path.parent / UNFINISHED / f"{path.stem}.{os.getpid()}.pt2"
-    part.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import torch._inductor as inductor
-
-        inductor.aoti_compile_and_package(exported, package_path=str(part))
-        with part.open("rb") as written:
-            os.fsync(written.fileno())  # after a power cut the name has the whole package, or does not exist
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    package, headers = io.BytesIO(), "aot_inductor.precompile_headers"  # 280 MB, for one compilation
+    with config.patch({headers: False} if hasattr(config.aot_inductor, "precompile_headers") else {}):
+        inductor.aoti_compile_and_package(exported, package_path=package)
+    return package.getvalue()
 
 
-def _loaded(path: Path) -> Callable[..., Sequence[Tensor]]:
+def _loaded(package: bytes, folder: Path) -> Graph:
+    """The libraries are mapped: nothing of `folder` is read later."""
     import torch._inductor as inductor
 
+    path = folder / "package.pt2"
+    path.write_bytes(package)
     loader = inductor.aoti_load_package(str(path)).loader
 
     def run(tensors: list[Tensor], rates: list[Tensor], rows: list[Tensor]) -> Sequence[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from zmqrl.errors import ConfigError
+from zmqrl.learning.base import Report, log_report
 from zmqrl.learning.net import Net
 from zmqrl.loading import lazy
 
@@ -49,16 +50,16 @@ class EagerExecutor(Executor):
             return {name: value.detach() for name, value in {**results, **norms}.items()}
 
 
-def make_executor(name: str, net: Net) -> Executor:
+def make_executor(name: str, net: Net, report: Report = log_report) -> Executor:
     """The executor that `learner.executor` names."""
     if name == "eager":
         return EagerExecutor(net)
     if name == "compiled" and net.device.startswith("cuda"):
         from zmqrl.learning.captured import CapturedExecutor
 
-        return CapturedExecutor(net)
+        return CapturedExecutor(net, report=report)
     if name in ("traced", "compiled"):
         from zmqrl.learning.compiled import CompiledExecutor, TracedExecutor
 
-        return TracedExecutor(net) if name == "traced" else CompiledExecutor(net)
+        return TracedExecutor(net, report) if name == "traced" else CompiledExecutor(net, report=report)
     raise ConfigError(f"learner.executor: {name!r}: eager and compiled are known")

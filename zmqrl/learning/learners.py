@@ -82,7 +82,7 @@ class NetLearner(BaseLearner):
         self.net = Net(algorithm.network(), groups, context.weights, context.device)
         self.parts = dict(parts or {})
         self._input = TorchInput(algorithm.input, algorithm.env.observation)
-        self._executor = make_executor(context.executor, self.net)
+        self._executor = make_executor(context.executor, self.net, context.report)
 
     @abstractmethod
     def train(self, batch: Batch) -> Mapping[str, Tensor]:

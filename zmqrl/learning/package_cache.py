@@ -1,29 +1,110 @@
-"""Where the packages of compiled updates are, and whether this machine can compile a first one. Without torch."""
+"""Where the packages of compiled updates are kept, and where they are compiled. Without torch.
+
+A package is loaded as code: it must be a file of this user with the right checksum. The default of torch is to compile
+in `/tmp/torchinductor_<user>`, also if another user owns that folder, and to load libraries that it finds there.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import platform
+import re
 import shutil
-from contextlib import suppress
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
 from zmqrl.errors import ConfigError
+from zmqrl.learning.base import Report
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, is_own, make_private, temporary_folder
 
 FIX = "start a new run with learner.executor: eager"
 """A resume keeps the executor."""
+FORMAT = 2
+"""Packages of 0.2.0 have no checksum."""
+DIGEST_BYTES = 32
+COMPILATION_BYTES, LEAST_BYTES = 50_000_000, 1_000_000
+"""Free space that a compilation must have, and with less than which its failure is one of the disk."""
+OTHER_DISK = f"set ${RUNTIME_VARIABLE} to a folder on another disk, or {FIX}"
+PART, PART_S = ".part", 3600.0
+"""Name of a file that is being written, and the age from which one is of a process that was killed."""
+REDIRECTED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
 
 
 def cache_folder() -> Path:
     """The packages for this machine: `compiled/<machine>` in `$ZMQRL_CACHE`, else in `~/.cache/zmqrl`.
 
-    Machines that share a home directory have folders of their own, unless their packages are the same.
+    Machines that share a home directory have folders of their own, unless their packages are the same. Where `compiled`
+    is another user's, as in a shared `$ZMQRL_CACHE`, `compiled-<uid>` takes its place.
     """
-    base = os.environ.get("ZMQRL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "zmqrl")
-    machine = (cpu_flags(), platform.libc_ver(), version("torch"))
-    return Path(base, "compiled", hashlib.sha256(repr(machine).encode()).hexdigest()[:16])
+    home = Path("/", os.path.expanduser("~"))  # of a user without one: /~, which cannot be made
+    base = os.environ.get("ZMQRL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache", "zmqrl")
+    usual = Path(base, "compiled")
+    folder = usual if is_own(usual) or not os.path.lexists(usual) else Path(base, f"compiled-{os.getuid()}")
+    machine = (cpu_flags(), platform.libc_ver(), version("torch"), FORMAT)
+    return folder / hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
+
+
+def read_package(path: Path, report: Report) -> bytes | None:
+    """The package that is kept in `path`. None: there is none of this user, or it was reported as damaged."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:  # also a pipe is opened
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                return None
+            stored = file.read()
+    except OSError:
+        return None
+    package = stored[DIGEST_BYTES:]
+    if stored != _stored(path, package):
+        report(f"{path} is damaged: its checksum differs", "the update is compiled again")
+        return None
+    return package
+
+
+def keep_package(path: Path, package: bytes, report: Report) -> None:
+    """Keep it for later runs. Reported when that fails."""
+    folder = path.parent
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
+        _replace(path, _stored(path, package))
+    except (ConfigError, OSError) as error:
+        cause = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        cause = _full(folder) if _is_of_disk(error) else cause
+        report(cause, "the compiled update is not kept: each start compiles it again")
+
+
+@contextmanager
+def compilation_folder() -> Iterator[Path]:
+    """A private folder for every file that torch, Triton and the compiler make or read meanwhile. It is removed.
+
+    Importing torch's compiler reads such files too.
+
+    Raises:
+        ConfigError: The folder is not private, or its disk became full.
+    """
+    with temporary_folder() as folder, _redirected(str(folder)):
+        try:
+            yield folder
+        except Exception as error:
+            if _is_of_disk(error) or shutil.disk_usage(folder).free < LEAST_BYTES:
+                raise ConfigError(f"learner.executor: {_full(folder.parent)}; {OTHER_DISK}") from error
+            raise
+
+
+def check_disk(folder: Path) -> None:
+    """ConfigError when nothing can be compiled in `folder`: torch would compile slower code without a message."""
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise ConfigError(f"learner.executor: {folder.parent} is mounted with noexec; {OTHER_DISK}")
+    if shutil.disk_usage(folder).free < COMPILATION_BYTES:
+        needed = f"{COMPILATION_BYTES / 1e6:.0f} MB are needed"
+        raise ConfigError(f"learner.executor: {_full(folder.parent)}, {needed}; {OTHER_DISK}")
 
 
 def check_first_compilation(cache: Path | None = None) -> None:
@@ -49,3 +130,49 @@ def cpu_flags() -> str:
             if line.startswith(("flags", "Features")):
                 return f"{platform.machine()} {' '.join(sorted(line.partition(':')[2].split()))}"
     return platform.machine()
+
+
+def _stored(path: Path, package: bytes) -> bytes:
+    """Content of the file: the checksum is also that of the name."""
+    return hashlib.sha256(path.stem.encode() + package).digest() + package
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """After a power cut the name has the whole content, or does not exist."""
+    for left in path.parent.glob(f"*{PART}"):
+        if time.time() - left.stat().st_mtime > PART_S:
+            left.unlink(missing_ok=True)
+    descriptor, part = tempfile.mkstemp(suffix=PART, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def _redirected(folder: str) -> Iterator[None]:
+    """Libraries and the compiler make their files in `folder`."""
+    before, directory = {name: os.environ.get(name) for name in REDIRECTED}, tempfile.tempdir
+    os.environ.update(dict.fromkeys(REDIRECTED, folder))
+    tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = directory
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Also of the compiler's output."""
+    return re.search("No space left|quota exceeded", str(error)) is not None
+
+
+def _full(folder: Path) -> str:
+    return f"{folder}: the disk is full ({shutil.disk_usage(folder).free / 1e6:.1f} MB free)"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zmqrl.errors import ConfigError
 
 SOCKET_PATH_LIMIT = 107
 RUNTIME_VARIABLE = "ZMQRL_RUNTIME_DIR"
+TEMPORARY = "tmp-"
+"""Prefix of temporary folders. The other folders there are those of runs."""
 TMP = Path("/tmp")
 
 
@@ -24,9 +30,9 @@ def run_folder_root() -> Path:
     if named:
         return Path(named)
     usual = TMP / f"zmqrl-{os.getuid()}"
-    if not os.path.lexists(usual) or _is_own(usual):
+    if not os.path.lexists(usual) or is_own(usual):
         return usual
-    others = sorted(path for path in TMP.glob(f"{usual.name}-*") if _is_own(path))
+    others = sorted(path for path in TMP.glob(f"{usual.name}-*") if is_own(path))
     return others[0] if others else Path(tempfile.mkdtemp(prefix=f"{usual.name}-", dir=TMP))
 
 
@@ -44,15 +50,59 @@ def make_private(folder: Path) -> None:
             raise ConfigError(f"{folder} is not private to this user: remove it, or run `chmod 700 {folder}`") from None
 
 
+def is_own(path: Path) -> bool:
+    """Whether this user owns a folder, which is not a link."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A private folder for files of this process alone, removed at the end.
+
+    The process holds a lock on it. If it is killed, the next one or `remove_left_folders` removes the folder.
+
+    Raises:
+        ConfigError: `run_folder_root` is not private.
+        OSError: The folder cannot be made.
+    """
+    root = run_folder_root()
+    make_private(root)
+    remove_left_folders()
+    made = Path(tempfile.mkdtemp(prefix="new-", dir=root))
+    with _locked(made):
+        folder = made.rename(root / f"{TEMPORARY}{made.name}")  # nobody looks for it before it is locked
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_left_folders() -> list[Path]:
+    """Remove the temporary folders of processes that have ended, and return them."""
+    removed = []
+    for folder in run_folder_root().glob(f"{TEMPORARY}*"):
+        with suppress(OSError), _locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
 def check_length(path: Path) -> None:
     """ConfigError when `path` is too long for a socket."""
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
         raise ConfigError(f"{path.parent} is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter path")
 
 
-def _is_own(path: Path) -> bool:
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """OSError: another process holds the lock, or `folder` cannot be opened."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
