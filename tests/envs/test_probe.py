@@ -41,6 +41,10 @@ class Around:
         self.env = env
 
 
+def no_env() -> None:
+    """A factory without a return."""
+
+
 def no_wrapper(env: Any) -> None:
     del env
 
@@ -91,8 +95,9 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
             EnvSection(id="no_such_lab.envs:Walk-v0"),
             ["install it, run the command in the directory that contains no_such_lab/,"],
         ),
-        (EnvSection(id=f"{__name__}:NotAnEnv"), ["env.id: ", "makes NotAnEnv, which is neither a gymnasium.Env nor"]),
-        (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH' is an object of type int, neither a class nor a function"]),
+        (EnvSection(id=f"{__name__}:NotAnEnv"), ["NotAnEnv' is class NotAnEnv, neither a class of envs nor a func"]),
+        (EnvSection(id=f"{__name__}:no_env"), ["env.id: ", "makes NoneType, which is neither a gymnasium.Env nor a"]),
+        (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH' is an object of type int, neither a class of envs nor a func"]),
         (EnvSection(id="tests.envs.odd_envs.Walker"), ["did you mean 'tests.envs.odd_envs:Walker'?"]),
         (EnvSection(id="grid.Goal2D"), ["env.id: 'grid.Goal2D': a class", "did you mean 'grid:Goal2D'?"]),
         (EnvSection(id="grid.py:Goal2D"), ["did you mean 'grid:Goal2D'?"]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import inspect
 import io
 import threading
 import warnings
@@ -21,6 +20,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env, state_spec
+from zmqrl.envs.creators import check_creator, check_wrapper
 from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
@@ -44,11 +44,7 @@ def make_single(section: EnvSection) -> Env:
     creator = _attribute(section.id)
     kwargs = dict(section.kwargs)
     if creator is not None:
-        if not callable(creator):
-            raise ConfigError(
-                f"env.id: {section.id!r} is an object of type {type(creator).__name__}, neither a class nor a function "
-                "that returns an env"
-            )
+        check_creator(section.id, creator)
         env: Env = creator(**kwargs)
     else:
         _register_namespace(section.id)
@@ -268,9 +264,7 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
         wrapper = _wrapper(path)
-        is_other_class = inspect.isclass(wrapper) and not issubclass(wrapper, gym.Env)
-        if not callable(wrapper) or (is_other_class and not is_parallel(env)):
-            raise ConfigError(f"env.wrappers: {path!r}: {form(wrapper)} is not a gymnasium.Wrapper")
+        check_wrapper(path, wrapper, is_parallel(env))
         wrapped: Any = wrapper(env, **arguments)
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error
