@@ -38,6 +38,7 @@ COMMANDS = {
     "watch": "play",
     "plot": "results",
     "export": "results",
+    "trust": "trust",
     "bench": "results",
     "drill": "drill",
     "version": "results",

@@ -20,7 +20,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env, state_spec
-from zmqrl.envs.creators import check_creator, check_wrapper
+from zmqrl.envs.creators import check_called
 from zmqrl.envs.explain import explain, explain_wrapper
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.parallel import StepLimit, is_parallel
@@ -44,7 +44,7 @@ def make_single(section: EnvSection) -> Env:
     creator = _attribute(section.id)
     kwargs = dict(section.kwargs)
     if creator is not None:
-        check_creator(section.id, creator)
+        check_called("env.id", section.id, creator, "reset", "step")
         env: Env = creator(**kwargs)
     else:
         _register_namespace(section.id)
@@ -264,7 +264,7 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]]) -> Env:
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
         wrapper = _wrapper(path)
-        check_wrapper(path, wrapper, is_parallel(env))
+        check_called("env.wrappers", path, wrapper, *(["step"] if is_parallel(env) else []))
         wrapped: Any = wrapper(env, **arguments)
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error

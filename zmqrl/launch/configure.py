@@ -12,7 +12,7 @@ from zmqrl.config.kinds import NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
-from zmqrl.launch.run_directory import read_config
+from zmqrl.launch.trust import opened
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.orchestrators.base import Orchestrator
@@ -64,6 +64,7 @@ def load(
     limit: Sequence[str] = (),
     init_from: str | None = None,
     without_preset: WithoutPreset | None = None,
+    trusted: bool | None = None,
 ) -> Loaded:
     """Like `load_config`, with the source of each key, which `plan_run` takes to name file and line.
 
@@ -78,15 +79,20 @@ def load(
         limit: Hosts as `--limit` takes them; none: all.
         init_from: Over `run.init_from`.
         without_preset: An env and an algorithm in the place of a preset.
+        trusted: See `zmqrl.launch.trust.allowed`, of `stored` and of the run of `run.init_from`.
     """
-    data = flat(to_json(read_config(stored))) if stored is not None else None
+    data = flat(to_json(opened(stored, trusted=trusted, to_resume=True))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
     if without_preset is not None:
         request = replace(request, sections_name=without_preset.named)
         sections = without_preset.sections(lambda named: resolve(replace(request, sections=named), config_of))
         request = replace(request, sections=sections)
-    return resolve(request, config_of)
+    loaded = resolve(request, config_of)
+    source = loaded.config.run.init_from
+    if stored is None and source is not None and Path(source, "config.json").is_file():
+        opened(Path(source), trusted=trusted)
+    return loaded
 
 
 def config_of(section: str, kind: str) -> type[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.make import NAMESPACES, registered
 from zmqrl.errors import ConfigError
+from zmqrl.launch.trust import modules_of
 from zmqrl.loading import importing_environment
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
@@ -38,7 +39,7 @@ sys.exit({REGISTERED} if registered(id) is not None else 1)
 
 def check_own_code(config: Config) -> None:
     """Raise `ConfigError` for what the calling script defines or registers, and other processes cannot import."""
-    for key, named in _named(config):
+    for key, named in modules_of(config):
         module, _, name = named.partition(":")
         if module == MAIN:
             file = "my_envs" if key.startswith("env.") else f"my_{key.partition('.')[0]}"
@@ -62,17 +63,6 @@ def path_of(value: Any) -> str:
             f"{name} cannot be imported by the processes of the run: move it to the top level of a module"
         )
     return f"{value.__module__}:{name}"
-
-
-def _named(config: Config) -> Iterator[tuple[str, str]]:
-    """Every key that may name a class of the user, which processes of the run import."""
-    yield "env.id", config.env.id
-    yield from ((WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")) for entry in config.env.wrappers)
-    yield "algorithm.kind", str(config.algorithm.get("kind"))
-    yield "network.kind", config.network.kind
-    yield "network.activation", config.network.activation
-    for section in ("store", "memory_backend", "segment_transport"):
-        yield f"{section}.kind", getattr(config, section).kind
 
 
 def _check_registered(env: EnvSection) -> None:

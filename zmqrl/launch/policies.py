@@ -20,7 +20,8 @@ from zmqrl.data_stores.make import open_store
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
-from zmqrl.launch.run_directory import read_config, read_info, stored_in, stored_place
+from zmqrl.launch.run_directory import read_info, stored_in, stored_place
+from zmqrl.launch.trust import opened
 from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
@@ -179,7 +180,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
         StoreError: It has no version.
     """
-    config = read_config(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
+    config = opened(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
     with stored_in(run_dir):
         env = probe(config.env)
     store, place = stored_checkpoints(run_dir, config)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.copies import COPIED, NAMED, copy_newest, fetch_newest, fetch_object, pause_s
@@ -22,7 +23,8 @@ from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.run_directory import RunDirectory, parse_config
+from zmqrl.launch.run_directory import RunDirectory, parse_config, stored_config
+from zmqrl.launch.trust import allowed
 from zmqrl.metrics.groups import METRICS
 from zmqrl.views.problem import Problem
 
@@ -269,7 +271,7 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     if config is None or run is None:
         raise ConfigError(f"{objects.url} is not a copy of a run: config.json and run.json were not found there")
     owner = ObjectStore(objects.url, 1).owner() if to_resume else None
-    stored, has_checkpoints = _in_run_directory(config, objects.url)
+    stored, has_checkpoints = _in_run_directory(config, objects.url, to_resume)
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     if has_checkpoints:
         kinds = [kind for kind in COPIED if to_resume or kind != "full-"]
@@ -283,10 +285,10 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     (run_dir / "config.json").write_bytes(stored)
 
 
-def _in_run_directory(content: bytes, url: str) -> tuple[bytes, bool]:
+def _in_run_directory(content: bytes, url: str, to_resume: bool) -> tuple[bytes, bool]:
     """The configuration of a copy, whose checkpoints are in its run directory; whether they come with it."""
-    if parse_config(content, f"{url}/config.json").store.kind == "object":
-        return content, False
-    data = json.loads(content)
-    data["config"]["store"]["path"] = None
-    return json.dumps(data, indent=2).encode(), True
+    config = allowed(parse_config(content, f"{url}/config.json"), url, to_resume=to_resume)
+    has_checkpoints = config.store.kind != "object"
+    if has_checkpoints:
+        config = replace(config, store=replace(config.store, options={**config.store.options, "path": None}))
+    return json.dumps(stored_config(config), indent=2).encode(), has_checkpoints
