@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
+import json
 import logging
 import os
 import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.nodeid import coerce_node_id
@@ -22,6 +26,7 @@ from tests.leaks import Held
 from tests.s3_server import S3Server
 from tests.stolen_time import RunAgain
 from zmqrl.loading import prepare
+from zmqrl.supervision import check_process
 from zmqrl.supervision.gpus import has_nvidia_smi
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
@@ -126,6 +131,43 @@ def runtime_dir() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="zt-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNTIME_VARIABLE, folder)
         yield
+
+
+REAL_CALL, REAL_START = check_process.call, check_process.start
+
+
+def call_in_process(function: str, *arguments: Any, subject: str, limit_s: float, key: str | None = None) -> Any:
+    """What a check process does, in this process: a test can replace parts of it, and saves the start of a process."""
+    del subject, limit_s, key
+    module, _, name = function.partition(":")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = getattr(importlib.import_module(module), name)(*json.loads(json.dumps(arguments)))
+        while isinstance(found, Generator):
+            try:
+                next(found)
+            except StopIteration as end:
+                found = end.value
+    return json.loads(json.dumps(found))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def calls_in_process() -> Iterator[None]:
+    """Tests that plan a run do without a check process; `check_processes` is for the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check_process, "call", call_in_process)
+        patch.setattr(check_process, "start", lambda: None)
+        yield
+
+
+@pytest.fixture
+def check_processes(calls_in_process: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test in which the user's code runs in check processes, as in a command."""
+    del calls_in_process
+    monkeypatch.setattr(check_process, "call", REAL_CALL)
+    monkeypatch.setattr(check_process, "start", REAL_START)
+    yield
+    check_process.end()
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ def store_run(preset: str, run_dir: Path, *numbers: int, **overrides: Any) -> tu
     algorithm = make_algorithm(config, env)
     weights = {**initial_weights(algorithm.network(), config.run.seed), **algorithm.statistics()}
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.json").write_text(json.dumps(stored_config(config)))
+    (run_dir / "config.json").write_text(json.dumps(stored_config(config, env)))
     store = DirectoryStore(str(run_dir / "checkpoints"), 8)
     for number in numbers or (4,):
         store.save(Version(0, number), weights, {"env_steps": str(100 * number)})

@@ -31,7 +31,7 @@ MODULES: Mapping[str, str] = {
     "zmqrl.worker": "zmqrl.rollout.worker",
     "zmqrl.evaluator": "zmqrl.evaluator.process",
 }
-AGENT, WORKER = "zmqrl.agent", "zmqrl.worker"
+AGENT, WORKER, TEMPLATE = "zmqrl.agent", "zmqrl.worker", "zmqrl.template"
 EXAMINER = "zmqrl.doctor.examiner"
 """What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
@@ -183,12 +183,18 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """`arguments`: role, run id, index. Only the role matters here; the others name the process in `ps`."""
-    if len(arguments) != 3 or arguments[0] not in MODULES:
+    if len(arguments) != 3 or arguments[0] not in (*MODULES, TEMPLATE):
         print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
         return 2
     prepare()
+    if arguments[0] == TEMPLATE:
+        raise_descriptor_limit()
+        limit_threads()
+        return int(importlib.import_module("zmqrl.supervision.template").main())
     return run(arguments[0])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    given = sys.argv[1:]
+    del sys.argv[1:]  # `parse_args()` at the top of a user's module finds no arguments of zmqrl
+    sys.exit(main(given))

@@ -5,6 +5,9 @@ The exit code of the command line is the `exit_code` of the error that ended it.
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -154,6 +157,17 @@ def as_host_failed(host: str) -> Iterator[None]:
         if failed is error:
             raise
         raise failed from error
+
+
+def user_exceptions() -> tuple[type[BaseException], ...]:
+    """Types for the `except` clause around code of the user: all, `SystemExit` included, except an interrupt by Ctrl-C.
+
+    A KeyboardInterrupt is the user's own where SIGINT has no handler, as in the processes of a run, and in a thread
+    that never receives it.
+    """
+    kind, is_main = sys.exc_info()[0], threading.current_thread() is threading.main_thread()
+    interrupts = is_main and callable(signal.getsignal(signal.SIGINT))
+    return () if kind is KeyboardInterrupt and interrupts else (BaseException,)
 
 
 def name_of(error: BaseException) -> str:

@@ -25,10 +25,8 @@ INSTALL = (
     "hosts.HOST.env.PYTHONPATH)"
 )
 """The module of a kind, or one that it imports."""
-FOREIGN = tuple(
-    os.path.join(path, "")
-    for path in (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), str(Path(__file__).parent))
-)
+HERE = os.path.join(str(Path(__file__).parent), "")
+FOREIGN = (*(os.path.join(path, "") for path in map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))), HERE)
 """Folders of code that is not the user's: Python, installed packages, zmqrl."""
 
 
@@ -92,9 +90,23 @@ def described(error: BaseException, cause: BaseException | None = None) -> str:
     if isinstance(inner, SyntaxError) and inner.filename:
         return f"{type(inner).__name__}: {inner.msg} ({shown_path(inner.filename)}:{inner.lineno})"
     text = f"{type(inner).__name__}: {first_line(inner)}".removesuffix(": ")
-    frames = [*traceback.extract_tb(error.__traceback__), *traceback.extract_tb(inner.__traceback__)]
-    last = ([frame for frame in frames if is_own(frame)] or frames or [None])[-1]
+    last = last_frame(error, inner)
     return text if last is None else f"{text} ({shown_path(last.filename)}:{last.lineno}, in {last.name})"
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of `error` without the frames of zmqrl that it begins with; empty where there are no others."""
+    shown, callers = traceback.TracebackException.from_exception(error), (HERE, importlib.__file__, "<frozen importlib")
+    while shown.stack and shown.stack[0].filename.startswith(callers):
+        del shown.stack[0]
+    return "".join(shown.format()).rstrip() if shown.stack else ""
+
+
+def last_frame(*errors: BaseException) -> traceback.FrameSummary | None:
+    """The last frame of the user's code, else the last of all."""
+    frames = [frame for error in errors for frame in traceback.extract_tb(error.__traceback__)]
+    own = [frame for frame in frames if is_own(frame)] or frames
+    return own[-1] if own else None
 
 
 def is_own(frame: traceback.FrameSummary) -> bool:

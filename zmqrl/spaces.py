@@ -33,6 +33,7 @@ ALIGNMENT = 8
 ACTION_MASK = "action_mask"
 """The part that holds which actions are allowed; the network does not see it."""
 PIXEL_LIMIT = 255.0
+LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 class SpaceSpec(Struct, frozen=True):
@@ -43,7 +44,7 @@ class SpaceSpec(Struct, frozen=True):
     from `starts[i]` in the env. Actions of MultiBinary are a multi_discrete space of twos.
     `box`: `low` and `high` are flat, in C order. Of actions they are infinite on each side without a bound, and empty
     where no entry has a bound. Of observations they are empty where the space is unbounded in some entry; those that
-    have the same bound in every entry hold it once.
+    have the same bound in every entry hold it once. `n` is 2 of those of MultiBinary, which hold 0 and 1 alone.
     `parts`: the parts of a Dict or Tuple, those within parts too. The shape is `(float32 entries,)` or `(bytes,)`.
     """
 
@@ -84,6 +85,18 @@ class SpaceSpec(Struct, frozen=True):
     def is_bounded(self) -> bool:
         """Whether it is a box with two finite bounds for every entry."""
         return bool(self.low) and all(map(math.isfinite, (*self.low, *self.high)))
+
+    @property
+    def unscalable(self) -> str | None:
+        """Which entry of a bounded box cannot be scaled to its bounds in float32; None: all can."""
+        with np.errstate(over="ignore"):
+            width = np.array(self.high).astype(np.float32) - np.array(self.low).astype(np.float32)
+            bad = ~((width > 0) & np.isfinite(2 * width))
+        if not bad.any():
+            return None
+        entry = int(bad.argmax())
+        found = f"entry {entry} of {len(bad)} has the bounds [{self.low[entry]:g}, {self.high[entry]:g}]"
+        return f"{found}, and their distance must be above 0 and at most {LARGEST_FLOAT32 / 2:.2g} in float32"
 
     @property
     def is_image(self) -> bool:

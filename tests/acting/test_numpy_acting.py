@@ -142,6 +142,22 @@ def test_bounded_heads_need_a_bound_on_every_side(head: str, action: SpaceSpec) 
         make_policy(ActingSpec(layers(2), head, action, OBS)).act_greedily(np.zeros((N, 3), np.float32))
 
 
+@pytest.mark.parametrize("head", ["squashed_gaussian", "deterministic_noise"])
+@pytest.mark.parametrize(("low", "high"), [(-3e38, 3e38), (-1e300, 1e300), (2.0, 2.0), (0.0, 1e-60)])
+def test_bounded_heads_need_bounds_that_float32_can_scale_to(head: str, low: float, high: float) -> None:
+    action = SpaceSpec("box", (2,), "float64", low=(-1.0, low), high=(1.0, high))
+    with pytest.raises(ConfigError, match=f"head '{head}' scales actions to their bounds: entry 1 of 2 has the bounds"):
+        make_policy(ActingSpec(layers(4), head, action, OBS)).act_greedily(np.zeros((N, 3), np.float32))
+
+
+@pytest.mark.parametrize(("low", "high"), [(-8e37, 8e37), (0.0, 1e-30), (-1e-3, 5.0)])
+def test_bounds_that_float32_can_scale_to(low: float, high: float) -> None:
+    action = SpaceSpec("box", (2,), "float64", low=(-1.0, low), high=(1.0, high))
+    policy = make_policy(ActingSpec(layers(4), "squashed_gaussian", action, OBS))
+    policy.load(weights(4), {})
+    assert np.isfinite(policy.act_greedily(np.ones((N, 3), np.float32))).all()
+
+
 @pytest.mark.parametrize(("head", "outputs"), [("squashed_gaussian", 4), ("deterministic_noise", 2)])
 def test_bounded_heads_stay_within_the_bounds(head: str, outputs: int) -> None:
     w, obs = weights(outputs), 5 * RNG.standard_normal((N, 3)).astype(np.float32)

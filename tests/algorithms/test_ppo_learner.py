@@ -10,6 +10,7 @@ from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.learning import RateSchedule
 from zmqrl.networks.initial import initial_weights
 from zmqrl.ops.returns import generalised_advantages
 from zmqrl.replay.base import SegmentBatch
@@ -200,6 +201,11 @@ def test_linear_schedules_reach_zero() -> None:
     algorithm = make(learning_rate_schedule="linear", clip_schedule="linear")
     assert algorithm.learning_rate(progress(5_000)) == pytest.approx(1.5e-4)
     assert algorithm.clip(progress(20_000)) == 0.0
+
+
+def test_a_learning_rate_with_an_end_ends_there() -> None:
+    algorithm = make(learning_rate=RateSchedule(1e-3, 1e-4), learning_rate_schedule="linear")
+    assert [algorithm.learning_rate(progress(at)) for at in (0, 20_000)] == pytest.approx([1e-3, 1e-4])
 
 
 def test_a_minibatch_larger_than_the_batch_is_a_config_error() -> None:

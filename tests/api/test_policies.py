@@ -11,6 +11,7 @@ import pytest
 
 import zmqrl
 from tests.envs.odd_envs import Counting
+from tests.envs.value_envs import Returns
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.api.policies import LoadedPolicy, Sampler
@@ -136,6 +137,49 @@ PARTS = composite([("a", OBS, ("a",)), ("b", SpaceSpec("discrete", (), "int64", 
 def test_an_observation_of_another_space_is_named(space: SpaceSpec, obs: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LoadedPolicy(Fixed(), EnvSpec("toy", space, ACTION))(obs)
+
+
+PIXELS = SpaceSpec("box", (3,), "uint8", 0)
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (PIXELS, np.full(3, 0.5), r"an observation of dtype float64, its space has dtype uint8; the policy was .*"),
+        (PIXELS, [0.5, 1.0, 0.0], r"an observation of dtype float64, its space has dtype uint8; .*"),
+        (PIXELS, np.full((2, 3), 300), r"an observation with 300, its space has dtype uint8 \(0 to 255\); .*"),
+        (PIXELS, [-1, 0, 0], r"an observation with -1, its space has dtype uint8 \(0 to 255\); .*"),
+        (OBS, [0.0, math.nan, 0.0], r"the observation has NaN: \[ 0. nan  0.\]; the policy was trained with \(3,\)"),
+        (OBS, np.full((2, 3), 1e39), r"the observation has a number that is not finite in float32: .*"),
+        (OBS, np.full(3, 1j), r"an observation of dtype complex128, its space has dtype float64; .*"),
+        (OBS, ["a", "b", "c"], r"an observation of dtype <U1, its space has dtype float64; .*"),
+        (PARTS, {"a": [0.0, math.nan, 0.0], "b": 1}, r"part 'a' of the observation has NaN: .*"),
+        (PARTS, {"a": np.zeros((2, 3)), "b": [1, 4]}, r"part 'b' of an observation \[1 4\], which is outside of .*"),
+        (PARTS, {"a": np.zeros((2, 3)), "b": [1.0, 2.0]}, r"part 'b' of an observation of dtype float64, .*"),
+    ],
+)
+def test_a_number_that_the_space_cannot_hold_is_refused(space: SpaceSpec, obs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        LoadedPolicy(Fixed(), EnvSpec("toy", space, ACTION))(obs)
+
+
+@pytest.mark.parametrize("obs", [[1, 2, 3], np.ones(3, np.int64), np.ones((4, 3), bool), np.ones(3, np.float16)])
+def test_numbers_of_another_dtype_that_the_space_holds_are_accepted(obs: Any) -> None:
+    for space in (OBS, SpaceSpec("box", (3,), "float32", 0), *([PIXELS] if np.asarray(obs).dtype.kind != "f" else [])):
+        assert LoadedPolicy(Fixed(), EnvSpec("toy", space, ACTION))(obs).shape == (*np.shape(obs)[:-1], 2)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"terminated": "list false"}, r"step returned terminated \[False\]; expected True or False"),
+        ({"truncated": "two"}, r"step returned truncated of shape \(2,\); expected True or False"),
+        ({"reward": "text"}, r"step returned the reward '1.0'; expected one number"),
+    ],
+)
+def test_an_env_of_the_caller_that_returns_something_else_is_named(kwargs: dict[str, str], message: str) -> None:
+    with pytest.raises(zmqrl.errors.EnvFault, match=rf"^env Returns, seed 7: {message} \(tests/envs/value_envs.py:\d+"):
+        zmqrl.evaluate(lambda _: 0, Returns(**kwargs), episodes=1, seed=7)
 
 
 @pytest.mark.parametrize(

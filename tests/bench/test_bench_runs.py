@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import zmqrl.bench
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 
 pytestmark = pytest.mark.whole
 FILES = sorted(Path(zmqrl.bench.__file__).parent.glob("*.yaml"))
@@ -18,4 +18,4 @@ FILES = sorted(Path(zmqrl.bench.__file__).parent.glob("*.yaml"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_run_of_a_benchmark_is_planned(file: Path, tmp_path: Path) -> None:
     loaded = load(str(file), overrides=["hosts.local.workers=2"])
-    assert plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources).total_workers == 2
+    assert checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources).total_workers == 2

@@ -146,6 +146,19 @@ def test_a_worker_that_died_before_it_counted_a_segment_is_completed_from_its_he
     assert bus.arena.streams.read_producer(0) == ProducerRecord(), "the worker's word is the worker's"
 
 
+def test_a_sealed_segment_that_is_never_accepted_is_counted_once() -> None:
+    """Its header is not one of this run; its worker had counted it, and not stepped the next one yet."""
+    bus = OneWorker()
+    bus.arena.streams.write_open(0, 0, ROWS)
+    ref = bus.seal(0)
+    bus.arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), ROWS + 1))
+    bus.state.handle(ev.Sealed(0, 0, (ref,)))
+    bus.state.handle(ev.HostReported({}, (), "local", (0,)))
+    ledger = bus.arena.ledger()
+    assert (ledger.produced, ledger.stored) == (ROWS, 0) and not ledger.balanced
+    assert {reason: rows for reason, rows in ledger.dropped.items() if rows} == {"unknown": ROWS}
+
+
 def test_remote_segments_are_counted_in_the_order_of_their_acceptance() -> None:
     bus = OneWorker("async", remote=True)
     second = bus.delivers(1)

@@ -226,7 +226,7 @@ def test_no_torch_and_within_the_second() -> None:
     code = (
         "import sys, time; from pathlib import Path; from zmqrl.launch.configure import load;"
         "from zmqrl.launch.plan_run import plan_run; loaded = load('cartpole-ppo');"
-        "plan_run(loaded.config, Path('no-such-run'), time.time(), sources=loaded.sources);"
+        "plan_run(loaded.config, Path('no-such-run'), time.time());"
         "print('torch' in sys.modules, 'zmq' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

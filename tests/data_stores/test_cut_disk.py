@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ import pytest
 from tests.data_stores.cut_disk import CutDisk
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config, EvaluatorSection
-from zmqrl.data_stores import directory, tensors
+from zmqrl.data_stores import directory, files, tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
@@ -220,6 +221,45 @@ def test_what_is_durable_or_of_another_process_is_never_written_again(
         with file:
             metadata = tensors.verify(file.read())
             assert name.startswith("v") or f"full-{metadata['version']}.safetensors" == name
+
+
+def test_a_durable_file_is_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that still has the old name of a retired file would have another version's content under it."""
+    monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
+    store = DirectoryStore(str(tmp_path), 1)
+    for n in range(6):
+        store.save(Version(0, n), {"a": np.full(9, n)}, {})
+        store.save_full(_full(Version(0, n)), durable=False)
+        store.retire()
+
+    def retired() -> set[str]:
+        return {path.name for path in tmp_path.glob(".*.spare.tmp")}
+
+    before = retired()
+    assert len(before) == directory.SPARES
+    store.save_full(_full(Version(0, 6)), durable=True)
+    store.keep(Version(0, 6), {"a": np.zeros(9)}, {})
+    assert retired() == before
+    store.save_full(_full(Version(0, 7)), durable=False)
+    assert len(retired()) == directory.SPARES - 1, "another one is written over a retired file"
+
+
+def test_a_directory_whose_sync_failed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second sync of a name that the disk has lost may succeed."""
+    calls, failures = list[str](), [OSError(errno.EIO, "Input/output error")]
+    mkdir = files.mkdir
+
+    def sync_once_failing(path: str) -> None:
+        if failures:
+            raise failures.pop()
+        calls.append(f"sync {Path(path).name}")
+
+    monkeypatch.setattr(files, "sync_directory", sync_once_failing)
+    monkeypatch.setattr(files, "mkdir", lambda path: (calls.append(f"make {Path(path).name}"), mkdir(path)))
+    with pytest.raises(OSError, match="Input/output error"):
+        files.make_directory(str(tmp_path / "store"))
+    files.make_directory(str(tmp_path / "store"))
+    assert calls == ["make store", "make store", f"sync {tmp_path.name}"]
 
 
 def test_the_place_of_a_lineage_is_durable_in_every_directory_above_it(quick: Path, disk: CutDisk) -> None:

@@ -57,6 +57,19 @@ class Breaking(Counting):
         return obs, reward, terminated, truncated, info
 
 
+class Constant(gym.Env[Any, Any]):
+    """One observation and reward 1 for ever: the value of each action is 1 / (1 - gamma)."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1, np.float32), 1.0, False, False, {}
+
+
 class Walker(gym.Env[Any, Any]):
     """Deterministic, chaotic enough that one wrong action shows; bounded box actions."""
 

@@ -206,6 +206,13 @@ def test_random_actions_of_a_box_are_those_of_gymnasium() -> None:
         np.testing.assert_allclose(moment(drawn, axis=0), moment(expected, axis=0), atol=0.1)
 
 
+@pytest.mark.parametrize("largest", [np.finfo(np.float64).max, np.finfo(np.float32).max])
+def test_random_actions_within_the_largest_bounds_are_finite(largest: float) -> None:
+    action = SpaceSpec("box", (2,), "float64", low=(-float(largest), -1.0), high=(float(largest), 1.0))
+    drawn = random_actions(EnvSpec("e", action, action), 50, np.random.default_rng(0))
+    assert np.isfinite(drawn).all() and np.abs(drawn[:, 1]).max() <= 1
+
+
 @pytest.mark.parametrize("bounded", [False, True])
 def test_random_actions_of_a_box_whose_entries_are_alike_are_one_draw(bounded: bool) -> None:
     sides = {"low": (-1.0, 0.0), "high": (1.0, 5.0)} if bounded else {}

@@ -16,8 +16,8 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
 
@@ -34,7 +34,7 @@ class Unlike(Cube):
 def planned(folder: Path, mode: ModeName, **values: Any) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in {"network__runtime": "onnx", **values}.items()]
     loaded = load("cartpole-ppo", overrides=flags, mode=mode, workers=None if mode == "single" else 2)
-    return plan_run(loaded.config, folder / "run", time.time(), sources=loaded.sources)
+    return checked_plan(loaded.config, folder / "run", time.time(), sources=loaded.sources)
 
 
 def test_workers_receive_the_graph(tmp_path: Path) -> None:

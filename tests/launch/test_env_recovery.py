@@ -13,9 +13,9 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch import env_recovery
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
 from zmqrl.launch.env_recovery import action_nbytes, check_recovery
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import ModeName, SpaceSpec, StateSpec
 
 WALKER = "tests.envs.odd_envs:Walker"
@@ -24,7 +24,7 @@ WALKER = "tests.envs.odd_envs:Walker"
 def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
     loaded = load("cartpole-ppo", overrides=flags, mode=mode, workers=2)
-    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+    return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])

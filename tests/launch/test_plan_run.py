@@ -21,8 +21,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch import checks
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learning.package_cache import cache_folder
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ModeName
@@ -33,7 +33,7 @@ def planned(
 ) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
     loaded = load(preset, overrides=flags, mode=mode, workers=workers)
-    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+    return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +160,12 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Pair"}, "algorithm.kind: dqn needs discrete actions, tests.envs.space_envs:Pair has multi_discrete actions"),
         ("pendulum-sac", "sync", {"env__id": "tests.envs.space_envs:HalfBounded"}, "algorithm.kind: sac needs continuous actions within bounds, tests.envs.space_envs:HalfBounded has partly unbounded actions"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, "--set: algorithm.normalise_obs: true: tests.envs.space_envs:Bits has no float observations"),
+        ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "algorithm__normalise_obs": "true"}, 'set false, or add {"gymnasium.wrappers:DtypeObservation": {dtype: float32}} to env.wrappers'),
+        ("pendulum-sac", "sync", {"env__id": "tests.envs.value_envs:Acts", "env__kwargs": "{bounds: largest}"}, "algorithm.kind: sac scales actions to their bounds, and in tests.envs.value_envs:Acts entry 0 of 2 has the bounds [-3.40282e+38, 3.40282e+38], and their distance must be above 0 and at most 1.7e+38 in float32; correct the bounds, "),
+        ("pendulum-td3", "async", {"env__id": "tests.envs.value_envs:Acts", "env__kwargs": "{bounds: largest float64}"}, "algorithm.kind: td3 scales actions to their bounds, and in tests.envs.value_envs:Acts entry 0 of 2 has the bounds [-1.79769e+308, 1.79769e+308]"),
+        ("pendulum-sac", "sync", {"env__id": "tests.envs.value_envs:Acts", "env__kwargs": "{bounds: one side}"}, "entry 1 of 2 has the bounds [0, 3.40282e+38]"),
+        ("pendulum-sac", "sync", {"env__id": "tests.envs.value_envs:Acts", "env__kwargs": "{bounds: equal}"}, "entry 1 of 2 has the bounds [1, 1], and their distance must be above 0"),
+        ("pendulum-td3", "sync", {"env__id": "tests.envs.value_envs:Acts", "env__kwargs": "{bounds: equal in float32}"}, "entry 1 of 2 has the bounds [1e+09, 1e+09], and their distance must be above 0 and at most 1.7e+38 in float32; correct the bounds, or change the action space by a wrapper in env.wrappers; algorithms for this env: ppo, ppo_gru"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Bits", "network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "network__kind": "cnn"}, "has observations of parts action_mask [4], image [3, 5, 5]"),
         ("cartpole-ppo", "sync", {"learner__device": "gpu"}, "--set: learner.device: 'gpu': write auto, cpu, cuda"),
@@ -297,7 +303,7 @@ def test_a_column_above_the_frame_limit_is_refused_where_another_host_would_send
         flags = [f"env.segment_steps={steps}", f"env.num_envs={envs}", "limits.leases_per_worker=1"]
         flags += [f"hosts.{host}.workers=1" for host in hosts]
         loaded = load("pendulum-ppo", overrides=[*flags, "env.vector_envs=2", "algorithm.minibatch_size=64"])
-        return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+        return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
     with_hosts(100_000, 64, "local")
     with pytest.raises(ConfigError, match=r"env.segment_steps: 100000: column 'obs' of a segment has 77 MB") as refused:
@@ -341,5 +347,5 @@ def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: s
 def test_hosts_with_open_numbers_of_workers_share_the_vector_envs_that_are_left(tmp_path: Path) -> None:
     hosts = {"local": HostSection(workers=2), **{name: HostSection(workers="auto") for name in ("a", "b", "c")}}
     config = load("cartpole-ppo", overrides=["env.vector_envs=4"]).config
-    plan = plan_run(replace(config, hosts=hosts), tmp_path, time.time())
+    plan = checked_plan(replace(config, hosts=hosts), tmp_path, time.time())
     assert plan.workers == {"local": 2, "a": 1, "b": 1, "c": 0}

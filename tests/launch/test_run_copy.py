@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from zmqrl.data_stores import tensors
+from zmqrl.data_stores import files, tensors
 from zmqrl.launch.run_copy import (
     BEGINS,
     CHUNK,
@@ -68,6 +69,21 @@ def receive(stream: bytes, copy: Path, step: int = 65_536, warnings: list[str] |
     finally:
         receiver.close()
     return receiver
+
+
+def test_a_file_whose_sync_failed_is_received_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole: the next sync succeeds, also where the disk has lost what it could not write."""
+    copy, sync, failures = tmp_path / "copy", files.sync, [OSError(errno.EIO, "Input/output error")]
+    monkeypatch.setattr(files, "sync", lambda fd: sync(fd) if not failures else raised(failures.pop()))
+    with pytest.raises(OSError, match="Input/output error"):
+        receive(sent(run, copy), copy)
+    assert not content(copy)
+    receive(sent(run, copy), copy)
+    assert content(copy) == expected(run)
+
+
+def raised(error: OSError) -> None:
+    raise error
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -12,8 +12,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.spaces import SpaceSpec
 from zmqrl.types import EnvSpec, ModeName
@@ -30,7 +30,7 @@ FITTING = {
 
 def planned(tmp_path: Path, env: str, algorithm: str, *flags: str, mode: ModeName | None = None) -> RunPlan:
     loaded = load(overrides=flags, mode=mode, workers=2, without_preset=WithoutPreset(env, algorithm))
-    return plan_run(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
+    return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
 
 @pytest.mark.parametrize(

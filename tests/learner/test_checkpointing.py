@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ import pytest
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
+from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.memory import MemoryStore
@@ -111,6 +114,47 @@ def test_a_durable_one_that_fails_is_tried_again_soon() -> None:
     assert checkpoints.is_due()
     checkpoints.write(LEARNER, last=False)
     assert store.durable == [True] and not checkpoints.is_due()
+
+
+def _volatile(store: DirectoryStore) -> Full:
+    """A FULL that a killed process may have left in memory alone."""
+    store.save_full(Full(Version(0, 4), {"a": np.arange(9)}, {"n": 4}), durable=False)
+    found = store.newest_full()
+    assert found is not None
+    return found
+
+
+def test_the_full_that_a_resume_begins_from_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, synced = DirectoryStore(str(tmp_path), 3), list[str]()
+    full = _volatile(store)
+    path = tmp_path / "full-0-4.safetensors"
+    inode, sync = path.stat().st_ino, files.sync
+    monkeypatch.setattr(files, "sync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd)))
+    monkeypatch.setattr(files, "sync_directory", synced.append)
+    _checkpoints(store).make_start_durable(full, {})
+    assert synced == [str(path), str(tmp_path)] and path.stat().st_ino == inode
+
+
+def test_a_sync_that_failed_is_not_believed_at_the_second_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux marks pages that it could not write as clean: the next fsync of the file succeeds without them."""
+    store = DirectoryStore(str(tmp_path), 3)
+    full = _volatile(store)
+    path = tmp_path / "full-0-4.safetensors"
+    first, sync, failures = path.open("rb"), files.sync, [OSError(errno.EIO, "Input/output error")]
+
+    def sync_once_failing(fd: int) -> None:
+        if failures:
+            raise failures.pop()
+        assert not os.path.samestat(os.fstat(fd), os.fstat(first.fileno())), "its pages may be lost"
+        sync(fd)
+
+    with first:
+        monkeypatch.setattr(files, "sync", sync_once_failing)
+        _checkpoints(store).make_start_durable(full, {})
+        assert not os.path.samestat(path.stat(), os.fstat(first.fileno()))
+    found = store.newest_full()
+    assert found is not None and (found.version, found.meta) == (full.version, full.meta)
+    assert np.array_equal(found.arrays["a"], np.arange(9))
 
 
 def test_writing_takes_at_most_a_fifth() -> None:

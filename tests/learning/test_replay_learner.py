@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, ReplayLearner
@@ -66,11 +67,17 @@ class Recording(ReplayLearner):
 
     seen: Mapping[str, Tensor]
 
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.drawn: list[Array] = []
+        """The noise of each update."""
+
     def noise(self) -> Mapping[str, tuple[int, ...]]:
         return {"noise": (3,)}
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         self.seen = batch
+        self.drawn.append(batch["noise"].numpy())
         self.net.step("q", self.net("q", batch["obs"].reshape(-1, 3)).square().mean())
         return {PRIORITY: batch["log_prob"][:, -6:] if self.config.spec.length else batch["log_prob"]}
 
@@ -83,16 +90,31 @@ class Watched(SegmentReplay):
         super().set_priorities(sample, priorities)
 
 
-def updated(spec: ReplaySpec) -> tuple[Recording, Watched]:
-    """A learner after one update."""
+def updated(spec: ReplaySpec, *calls: int, begin: int = 0, seed: int = SEED) -> tuple[Recording, Watched]:
+    """A learner after one update, or after `calls` of so many, which continues at update `begin`."""
     algorithm = Recurrent(Settings(spec), NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS)
     slots = acted(algorithm, SEED)
     replay = Watched(slots, SEGMENTS, SEED, spec)
     for slot in range(SEGMENTS):
         replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(slot, 0, 0), Version(0, 0), STEPS))
-    learner = algorithm.learner(context_of(algorithm))
-    learner.update(replay, 1, progress_at())
+    learner = algorithm.learner(replace(context_of(algorithm), seed=seed))
+    for count in calls or (1,):
+        learner.update(replay, count, replace(progress_at(), updates=begin))
+        begin += count
     return learner, replay
+
+
+def test_noise_is_that_of_the_update_however_many_calls_there_were() -> None:
+    """Also of a learner that takes over: it has the noise that its predecessor would have had."""
+    whole = updated(TRANSITIONS, 5)[0].drawn
+    assert len({noise.tobytes() for noise in whole}) == 5
+    for learner, first in (
+        (updated(TRANSITIONS, 1, 3, 1)[0], 0),
+        (updated(TRANSITIONS, 2, begin=3)[0], 3),
+        (updated(TRANSITIONS, 1, 1, begin=2)[0], 2),
+    ):
+        assert np.array_equal(learner.drawn, whole[first : first + len(learner.drawn)])
+    assert not np.array_equal(updated(TRANSITIONS, 5, seed=SEED + 1)[0].drawn, whole)
 
 
 def is_seen(learner: Recording, expected: Mapping[str, Array]) -> None:

@@ -17,6 +17,7 @@ from zmqrl.types import Array, SpaceSpec, Weights
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """Bounds of a state-dependent log-std (Haarnoja et al. 2018, reference code)."""
+BOUNDS_FIX = "correct the bounds, or change the action space by a wrapper in env.wrappers"
 FORBIDDEN = np.float32(-1e30)
 """The logit of an action that a mask forbids: its probability is exactly 0, and sums stay finite."""
 
@@ -55,6 +56,8 @@ class Head(ABC):
             raise ConfigError(f"head {spec.head!r} has no {spec.action.kind} actions; {', '.join(fitting)} have")
         if self.needs_bounds and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r} needs an action space that is bounded on every side")
+        if self.needs_bounds and (fault := spec.action.unscalable) is not None:
+            raise ConfigError(f"head {spec.head!r} scales actions to their bounds: {fault}; {BOUNDS_FIX}")
         if spec.observation.action_mask is not None and not self.masks:
             raise ConfigError(f"head {spec.head!r} does not apply the action_mask of the observations")
 
@@ -245,6 +248,8 @@ class _Continuous(Head):
             raise ConfigError(f"head {spec.head!r}: uniform actions need {expected}, declared is {declared[0]}")
         if declared and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
+        if declared and (fault := spec.action.unscalable) is not None:
+            raise ConfigError(f"head {spec.head!r} draws uniform actions: {fault}; {BOUNDS_FIX}")
         if declared and "log_prob" in self._extras:
             raise ConfigError(f"head {spec.head!r}: the extra 'log_prob' is not that of uniform actions; leave out one")
 
@@ -406,4 +411,5 @@ def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:
     """`low` and `high` of a box, flat float32, infinite where a side has no bound; None twice where none has one."""
     if not space.low or not space.high:
         return None, None
-    return np.array(space.low, np.float32), np.array(space.high, np.float32)
+    with np.errstate(over="ignore"):
+        return np.array(space.low, np.float32), np.array(space.high, np.float32)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar
 
+from zmqrl.acting.heads import BOUNDS_FIX
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults, on_policy_defaults
 from zmqrl.config.sections import NetworkSection, ReplaySection
@@ -58,6 +59,9 @@ class Algorithm(ABC):
     """Whether continuous actions must be bounded on every side."""
     masks: ClassVar[bool] = False
     """Whether its losses apply the `action_mask` of observations; envs with one are refused otherwise."""
+    joint_defaults: ClassVar[tuple[frozenset[str], ...]] = ()
+    """Fields of `Config` whose values in `defaults` hold together: where the user sets one of them to another value,
+    the others have the defaults of `Config`."""
 
     @property
     def executors(self) -> tuple[str, ...]:
@@ -88,6 +92,8 @@ class Algorithm(ABC):
             unbounded = "partly unbounded" if action.low else "unbounded"
             found = ACTIONS[action.kind] if action.kind not in cls.actions else unbounded
             return f"{cls._name()} needs {needed} actions{bounds}, {env.id} has {found} actions"
+        if cls.needs_bounds and (fault := action.unscalable) is not None:
+            return f"{cls._name()} scales actions to their bounds, and in {env.id} {fault}; {BOUNDS_FIX}"
         if env.observation.action_mask is not None and not cls.masks:
             return f"{cls._name()} does not train with masks, and {env.id} has an action_mask"
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -93,10 +93,10 @@ class DQNConfig:
     """Sample by TD error; null samples uniformly."""
     loss: Literal["huber", "mse"] = "huber"
     """On the TD error; `mse` is 1/2 delta^2, so that both agree for small errors."""
-    target_update_every: Positive = 500
-    """Updates between copies to the target network."""
+    target_update_every: Positive | None = None
+    """Updates between two moves of the target network; null: 500, and 1 with `target_tau`."""
     target_tau: Annotated[float, Gt(0), Le(1)] | None = None
-    """Share of the online network mixed into the target every `target_update_every` updates; null copies it."""
+    """Share of the online network mixed into the target network in each move; null copies it whole."""
     optimiser: Literal["adam", "adamw"] = "adam"
     """`adamw` decays weights apart from the gradient (Loshchilov & Hutter 2019)."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
@@ -108,6 +108,16 @@ class DQNConfig:
     epsilon: EpsilonSection = field(default_factory=EpsilonSection)
     """Exploration."""
 
+    def __post_init__(self) -> None:
+        """`target_update_every` as a number."""
+        object.__setattr__(self, "target_update_every", target_period(self))
+
+
+def target_period(config: Any) -> int:
+    """Updates between two moves of the target network: a copy has to stay for a while, a small share has not."""
+    default = 500 if config.target_tau is None else 1
+    return int(config.target_update_every or default)
+
 
 class DQN(Algorithm):
     """Deep Q-learning for discrete actions."""
@@ -116,6 +126,7 @@ class DQN(Algorithm):
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
+    joint_defaults: ClassVar[tuple[frozenset[str], ...]] = (frozenset({"target_update_every", "target_tau"}),)
     config: DQNConfig
 
     @classmethod
@@ -223,7 +234,7 @@ class DQNLearner(ReplayLearner):
 
     def variant(self, number: int) -> Mapping[str, bool]:
         """Whether the target network follows after update `number`."""
-        return {"moves_target": (number + 1) % self.config.target_update_every == 0}
+        return {"moves_target": (number + 1) % target_period(self.config) == 0}
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
         """With the settings that change over the run."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
-from zmqrl.algorithms.dqn import DQN
+from zmqrl.algorithms.dqn import DQN, target_period
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.schedule import value_at
 from zmqrl.networks.initial import parameter_shapes
@@ -54,7 +54,7 @@ class ManualDQNLearner(OffPolicyLearner):
         for number in range(progress.updates, progress.updates + updates):
             sample = replay.sample(config.batch_size, config.n_step, config.gamma, number)
             metrics = self._update(replay, sample, rate, measure=number == progress.updates + updates - 1)
-            if (number + 1) % config.target_update_every == 0:
+            if (number + 1) % target_period(config) == 0:
                 self._update_target()
         return LearnResult(updates, metrics | {"epsilon": config.epsilon.at(progress.fraction)})
 

@@ -18,7 +18,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part
-from zmqrl.learning.schedule import Rate, value_at
+from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import buffer_names, parameter_shapes
@@ -49,7 +49,7 @@ class PPOConfig:
     learning_rate: Rate = 3e-4
     """Adam's step size."""
     learning_rate_schedule: Decay = "constant"
-    """`linear` goes to 0 at the end of the schedules' horizon."""
+    """`linear`: a `learning_rate` that is a number goes to 0 at the end of the schedules' horizon."""
     gamma: Fraction = 0.99
     """Discount per step."""
     gae_lambda: Fraction = 0.95
@@ -126,7 +126,11 @@ class PPO(Algorithm):
         """Raise `ConfigError` when no observation can be normalised, or a minibatch is larger than the batch."""
         del replay
         if self.config.normalise_obs and not self.input.statistics_size:
-            raise ConfigError(f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false")
+            wrapper = '{"gymnasium.wrappers:DtypeObservation": {dtype: float32}}'
+            raise ConfigError(
+                f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false"
+                + (f", or add {wrapper} to env.wrappers" if self.env.observation.kind == "box" else "")
+            )
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
@@ -219,8 +223,10 @@ class PPO(Algorithm):
 
     def learning_rate(self, progress: Progress) -> float:
         """Adam's step size at this point of the run."""
-        rate = value_at(self.config.learning_rate, progress.fraction)
-        return rate * _remaining(self.config.learning_rate_schedule, progress)
+        setting = self.config.learning_rate
+        rate = value_at(setting, progress.fraction)
+        has_end = isinstance(setting, Schedule)
+        return rate if has_end else rate * _remaining(self.config.learning_rate_schedule, progress)
 
     def clip(self, progress: Progress) -> float:
         """The ratio's clip at this point of the run."""

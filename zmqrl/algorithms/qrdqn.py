@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
-from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection
+from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection, target_period
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import PRIORITY, Batch
 from zmqrl.learning.schedule import Rate
@@ -45,10 +45,10 @@ class QRDQNConfig:
     """The online network chooses the next action, the target network values it."""
     prioritised: PrioritisedSection | None = None
     """Sample by the loss of a row; null samples uniformly."""
-    target_update_every: Positive = 500
-    """Updates between copies to the target network."""
+    target_update_every: Positive | None = None
+    """Updates between two moves of the target network; null: 500, and 1 with `target_tau`."""
     target_tau: Annotated[float, Gt(0), Le(1)] | None = None
-    """Share of the online network mixed into the target every `target_update_every` updates; null copies it."""
+    """Share of the online network mixed into the target network in each move; null copies it whole."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Above 0: AdamW (Loshchilov & Hutter 2019)."""
     adam_epsilon: Annotated[float, Gt(0)] = 1e-8
@@ -57,6 +57,10 @@ class QRDQNConfig:
     """Bound of the gradient's global norm; null switches it off."""
     epsilon: EpsilonSection = field(default_factory=EpsilonSection)
     """Exploration."""
+
+    def __post_init__(self) -> None:
+        """`target_update_every` as a number."""
+        object.__setattr__(self, "target_update_every", target_period(self))
 
     @property
     def optimiser(self) -> str:

@@ -51,7 +51,7 @@ class TD3Config:
     policy_delay: Positive = 2
     """Updates of the critics per update of the actor and of the targets."""
     target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
-    """Share of the networks mixed into their targets."""
+    """Share of the networks mixed into their targets in every `policy_delay`-th update."""
     exploration_noise: Annotated[float, Ge(0)] = 0.1
     """Standard deviation of the noise on workers' actions, in units of half the action range."""
     target_noise: Annotated[float, Ge(0)] = 0.2

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
-from zmqrl.algorithms.make import kind_of
 from zmqrl.config.aliases import KEYS, NO_KEYS, alias
 from zmqrl.config.codec import names_of
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import check_algorithm
 from zmqrl.launch.own_code import MAIN, path_of, with_paths
 from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
 
@@ -85,7 +85,7 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     named = algo or _value(given, "algorithm", "kind") or DEFAULT_ALGORITHM
     kind = named if ":" in named else named.lower()
     try:
-        kind_of(kind)
+        check_algorithm(kind)
     except ConfigError as error:
         raise ConfigError(f"{'algo' if algo else 'algorithm.kind'}: {error}") from None
     return WithoutPreset(env_id, kind, "env")

@@ -19,17 +19,18 @@ from zmqrl.config.load import Loaded
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_plan, resolve_auto_workers
 from zmqrl.launch.checks import check_new_directory, check_resume
 from zmqrl.launch.configure import load
 from zmqrl.launch.continuation import EXAMPLE_STEPS, nothing_to_train, reached, record_nothing_trained
 from zmqrl.launch.continuation import for_env_steps as more_env_steps
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.own_code import plain
-from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 from zmqrl.launch.resume import prepare_resume
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, default_directory
 from zmqrl.launch.summary import Summary
 from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.supervision import check_process
 from zmqrl.types import ModeName
 
 _planning = threading.Lock()
@@ -71,7 +72,12 @@ class PreparedRun:
 def prepared(asked: RunArguments) -> PreparedRun:
     """A run that is planned, and whose directory this process owns. ConfigError names arguments of Python."""
     try:
-        return _prepared(asked)
+        with _planning:
+            check_process.start()
+            try:
+                return _prepared(asked)
+            finally:
+                check_process.end()
     except ConfigError as error:
         text, error.args = str(error), (for_python(str(error)), *error.args[1:])
         if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text.replace(" (default)", "", 1):
@@ -81,18 +87,17 @@ def prepared(asked: RunArguments) -> PreparedRun:
 
 def _prepared(asked: RunArguments) -> PreparedRun:
     started_at = time.time()
-    with _planning:
-        if asked.resume is not None:
-            return _resumed(asked, expanded(asked.resume, "resume"), started_at)
-        if asked.for_env_steps is not None:
-            raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
-        loaded = loaded_for(asked)
-        if asked.run_dir is not None:
-            return _new(asked, loaded, expanded(asked.run_dir, "run_dir"), started_at)
-        with ExitStack() as until_the_end:
-            directory = until_the_end.enter_context(default_directory(loaded.config.run.name))
-            planned = _new(asked, loaded, directory, started_at)
-            return replace(planned, until_the_end=until_the_end.pop_all())
+    if asked.resume is not None:
+        return _resumed(asked, expanded(asked.resume, "resume"), started_at)
+    if asked.for_env_steps is not None:
+        raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
+    loaded = loaded_for(asked)
+    if asked.run_dir is not None:
+        return _new(asked, loaded, expanded(asked.run_dir, "run_dir"), started_at)
+    with ExitStack() as until_the_end:
+        directory = until_the_end.enter_context(default_directory(loaded.config.run.name))
+        planned = _new(asked, loaded, directory, started_at)
+        return replace(planned, until_the_end=until_the_end.pop_all())
 
 
 def _new(asked: RunArguments, loaded: Loaded, directory: Path, started_at: float) -> PreparedRun:
@@ -152,9 +157,10 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
 
 
 def _planned(loaded: Loaded, directory: Path, started_at: float, resume: bool) -> RunPlan:
-    plan = plan_run(loaded.config, directory, started_at, resume, loaded.sources)
+    arguments = directory, started_at, resume, loaded.sources
+    plan = checked_plan(loaded.config, *arguments)
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
-    return plan if config is loaded.config else plan_run(config, directory, started_at, resume, loaded.sources)
+    return plan if config is loaded.config else checked_plan(config, *arguments, env=plan.env)
 
 
 def stored_summary(run_dir: Path) -> Summary:

@@ -16,16 +16,20 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
 from zmqrl.config.aliases import python_hint
+from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import EnvSection
+from zmqrl.config.yaml_source import shown
 from zmqrl.envs.explain import explain
-from zmqrl.envs.make import make_for_scores, probe, quiet
+from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.packing import packed_batch
+from zmqrl.envs.returned import NOTHING, BadValue, fault_of, flag, number
 from zmqrl.envs.spaces import action_spec, observation_spec
-from zmqrl.errors import ConfigError, ZmqrlError
+from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
 from zmqrl.launch.own_code import path_of
-from zmqrl.launch.policies import stored_policy
+from zmqrl.launch.policies import stored_policy, trained_env
+from zmqrl.launch.trained_env import differences
 from zmqrl.launch.trust import opened
 from zmqrl.spaces import forbids_all, view
 from zmqrl.types import Array, EnvSpec, SpaceSpec
@@ -45,6 +49,8 @@ class LoadedPolicy:
         self._policy, self._env, self._sampler = policy, env, sampler
         self.section = section
         """The `env` section of the run: what `evaluate` makes where no env is given."""
+        self.has_own_env = section is not None and section.id == env.id
+        """Whether `env` describes what `section` makes."""
         self._state: dict[str, Array] = {}
         self._rows = 0
 
@@ -126,7 +132,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0,
     directory = path.run_dir if isinstance(path, Run) else expanded(path)
     trusted = trust or isinstance(path, Run)
     config = opened(directory, lambda run: f"zmqrl.load_policy({run!r})", trusted)
-    env = probe(config.env)
+    env = trained_env(directory, config)
     _, policy = stored_policy(directory, config, env)
     sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
     return LoadedPolicy(policy, env, config.env, sampler)
@@ -154,14 +160,15 @@ def evaluate(
 
     Raises:
         ConfigError: The env cannot be made, has several agents, or other spaces than those of a loaded policy.
+        EnvFault: It returned a reward that is not a number, or a flag that is not a bool.
     """
     if episodes < 1:
         raise ConfigError(f"episodes: {episodes}: at least 1")
     _check_callable(policy)
     made = env if isinstance(env, gym.Env) else _made(policy, path_of(env) if inspect.isclass(env) else env)
     try:
-        if isinstance(policy, LoadedPolicy) and env is not None:
-            _check_spaces(policy._env, made)
+        if isinstance(policy, LoadedPolicy) and (env is not None or policy.has_own_env):
+            _check_spaces(policy._env, made, is_own=env is None)
         played = [_play(policy, made, seed + episode) for episode in range(episodes)]
     finally:
         if made is not env:
@@ -196,32 +203,41 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
 def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tuple[float, int]:
     if isinstance(policy, LoadedPolicy):
         policy.reset()
-    obs, _ = env.reset(seed=seed)
-    score, length, over = 0.0, 0, False
-    while not over:
-        obs, reward, terminated, truncated, _ = env.step(policy(obs))
-        score, length, over = score + float(reward), length + 1, terminated or truncated
+    score, length, over, call = 0.0, 0, False, "reset"
+    try:
+        obs, _ = env.reset(seed=seed)
+        call = "step"
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(policy(obs))
+            score, length = score + float(number(reward)), length + 1
+            over = flag("terminated", terminated) | flag("truncated", truncated)
+    except BadValue as error:
+        raise EnvFault(f"env {_name_of(env)}, seed {seed}: {fault_of(env, call, NOTHING, error)}") from None
     return score, length
 
 
 def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
     """As a batch of rows, and whether `obs` is a single observation."""
     trained = f"the policy was trained with {_described(space)}"
-    if space.kind != "box":
-        try:
-            return packed_batch(space, obs)
-        except ValueError as error:  # numpy raises ValueError for rows of unequal lengths
-            raise ValueError(f"{error}; {trained}") from None
+    if space.kind == "box":
+        obs = _rows(space, obs, trained)
+    try:
+        return packed_batch(space, obs)
+    except ValueError as error:  # numpy raises ValueError for rows of unequal lengths
+        raise ValueError(f"{error}; {trained}") from None
+
+
+def _rows(space: SpaceSpec, obs: Any, trained: str) -> Array:
+    """One observation of a box, or a batch."""
     if obs is None or isinstance(obs, (Mapping, str)):
         raise ValueError(f"observation of type {type(obs).__name__}; {trained}")
     try:
-        rows = np.asarray(obs, dtype=space.dtype)
+        rows = np.asarray(obs)
     except (TypeError, ValueError) as error:
         raise ValueError(f"observation of type {type(obs).__name__}: {error}; {trained}") from None
-    single = rows.shape == space.shape
-    if not single and (not rows.ndim or rows.shape[1:] != space.shape):
+    if rows.shape != space.shape and (not rows.ndim or rows.shape[1:] != space.shape):
         raise ValueError(f"observation of shape {rows.shape}; {trained}")
-    return (rows[None] if single else rows), single
+    return rows
 
 
 def _described(space: SpaceSpec) -> str:
@@ -231,9 +247,12 @@ def _described(space: SpaceSpec) -> str:
     return str(space.shape) if space.kind == "box" else f"{space.kind} {list(space.choices)}"
 
 
-def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any]) -> None:
-    """Raise `ConfigError` where `env` has other observations or actions than those of the run."""
-    name = type(env.unwrapped).__name__ if env.spec is None else env.spec.id
+def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any], is_own: bool) -> None:
+    """Raise `ConfigError` where `env` has other observations or actions than those of the run.
+
+    Its observations may have other bounds and another dtype, unless it is the run's own.
+    """
+    name = _name_of(env)
     observation, action = observation_spec(name, env.observation_space), action_spec(name, env.action_space)
     pairs = (("observations", observation, trained.observation), ("actions", action, trained.action))
     for what, found, before in pairs:
@@ -242,3 +261,10 @@ def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any]) -> None:
                 f"env: {name} has {what} {_described(found)}; the policy was trained with {_described(before)} in "
                 f"{trained.id}"
             )
+    for what, then, now in differences(replace(trained, agents=()), EnvSpec(name, observation, action)):
+        if is_own or what.startswith(("action low", "action high")):
+            raise ConfigError(f"env: {name} has {what} {shown(now)}; the policy was trained with {shown(then)}")
+
+
+def _name_of(env: gym.Env[Any, Any]) -> str:
+    return type(env.unwrapped).__name__ if env.spec is None else env.spec.id

@@ -174,6 +174,7 @@ def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_s
     from zmqrl.envs.make import probe
     from zmqrl.launch.policies import stored_policy
     from zmqrl.launch.run_directory import stored_in
+    from zmqrl.launch.trained_env import check_trained_env
     from zmqrl.launch.trust import opened
 
     config = opened(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
@@ -181,5 +182,6 @@ def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_s
         config = replace(config, env=replace(config.env, max_episode_steps=most_steps))
     with stored_in(run_dir):
         spec = probe(config.env)
+        check_trained_env(run_dir, spec)
     version, policy = stored_policy(run_dir, config, spec, checkpoint)
     return Played(config, spec, version, policy, config.run.seed if seed is None else seed)

@@ -288,8 +288,15 @@ def _run(request: TrainRequest) -> int:
         from zmqrl.cli.launch_on import launch_on
 
         return launch_on(request, request.on)
-    with _summaries(request) as output:
-        return _run_here(request, output)
+    from zmqrl.supervision import check_process
+
+    if not request.detach:  # which forks: its template is started later
+        check_process.start()
+    try:
+        with _summaries(request) as output:
+            return _run_here(request, output)
+    finally:
+        check_process.end()
 
 
 @contextlib.contextmanager
@@ -394,8 +401,8 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
 def _submit(request: TrainRequest, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
+    from zmqrl.launch.checked import checked_plan, resolve_auto_workers
     from zmqrl.launch.checks import check_new_directory
-    from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
     from zmqrl.launch.submit import job_script, submit
 
     if request.copy is not None or request.resume not in (None, AUTO) or request.seeds is not None or request.detach:
@@ -414,10 +421,11 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     with _new_directory(request, loaded.config.run.name) as directory:
         if request.resume is None:
             check_new_directory(directory)
-        plan = plan_run(loaded.config, directory, request.started_at, False, loaded.sources, is_here=False)
+        arguments = directory, request.started_at, False, loaded.sources, False
+        plan = checked_plan(loaded.config, *arguments)
         config = resolve_auto_workers(loaded.config)
         if config is not loaded.config:
-            plan = plan_run(config, directory, request.started_at, False, loaded.sources, is_here=False)
+            plan = checked_plan(config, *arguments, env=plan.env)
         script = job_script(plan, hosts_file, list(_arguments(request)))
         if request.dry_run:
             from zmqrl.cli.dry_run import print_plan
@@ -496,13 +504,13 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
     """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
-    from zmqrl.algorithms.make import kind_of
+    from zmqrl.launch.checked import check_algorithm
     from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
 
     named = request.algo or DEFAULT_ALGORITHM
     kind = named if ":" in named else named.lower()
     try:
-        kind_of(kind)
+        check_algorithm(kind)
     except ConfigError as error:
         raise ConfigError(f"--algo: {error}") from error
     return WithoutPreset(request.env, kind)
@@ -578,10 +586,10 @@ def _record(directory: Path) -> bytes | None:
 
 
 def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
+    from zmqrl.launch.checked import checked_plan, resolve_auto_workers
     from zmqrl.launch.checks import check_new_directory, check_resume, check_run_directory
     from zmqrl.launch.continuation import nothing_to_train, reached, record_nothing_trained
     from zmqrl.launch.logins import check_participants
-    from zmqrl.launch.plan_run import plan_run, resolve_auto_workers
 
     if request.resume is not None:
         check_run_directory(request.resume)
@@ -600,8 +608,8 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     else:
         check_new_directory(directory)
     started_at = request.started_at if request.seeds is None else time.time()
-    resume = request.resume is not None
-    plan = plan_run(loaded.config, directory, started_at, resume, loaded.sources)
+    arguments = directory, started_at, request.resume is not None, loaded.sources
+    plan = checked_plan(loaded.config, *arguments)
     if request.dry_run:
         from zmqrl.cli.dry_run import print_plan
 
@@ -610,7 +618,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     check_participants(loaded.config)
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
-        plan = plan_run(config, directory, started_at, resume, loaded.sources)
+        plan = checked_plan(config, *arguments, env=plan.env)
     from zmqrl.launch.launcher import launch
 
     plan = replace(plan, may_continue=not request.must_start_again)

@@ -23,6 +23,11 @@ ALGORITHM = "algorithm"
 SIGNS = {"ge": ">=", "gt": ">", "le": "<="}
 """Of bounds, by the attribute that has them in `Bounds` and in the types of `annotated_types`."""
 
+WHAT_TRAINS = (
+    "What trains. A preset, and `zmqrl train --env ID --algo KIND`, set some keys to other values than the defaults "
+    "below; `--dry-run` prints all."
+)
+
 
 @dataclass(frozen=True)
 class Key:
@@ -60,7 +65,7 @@ def all_keys(kinds: Mapping[str, Mapping[str, type[Any]]]) -> Iterator[KeysOf]:
         if name == ALGORITHM:
             meaning = f"{', '.join(by_kind)}, or a dotted path `module:Name`."
             default = json.dumps(Config().algorithm["kind"])
-            yield KeysOf(name, "What trains.", (Key("algorithm.kind", "text", default, "", meaning, False),))
+            yield KeysOf(name, WHAT_TRAINS, (Key("algorithm.kind", "text", default, "", meaning, False),))
         for kind, cls in by_kind.items():
             if names_of(cls):
                 title = f"{name}, kind: {kind}"

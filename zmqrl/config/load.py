@@ -179,6 +179,13 @@ def resolve(request: Request, config_of: KindConfig) -> Loaded:
         raise ConfigError(sources.locate(str(error))) from error
 
 
+def start_limit_s(request: Request) -> float:
+    """`limits.start_s` as it was written, before the keys are checked."""
+    node = _merged(request)[0].at(("limits", "start_s"))
+    value = node.value if isinstance(node, Leaf) else None
+    return float(value) if isinstance(value, (int, float)) and value > 0 else Config().limits.start_s
+
+
 def resolve_logins(hosts_file: Path | None, overrides: Sequence[str] = ()) -> Config:
     """Only how hosts are logged into: the sections of runs are not read, whose kinds may be unknown on this machine.
 

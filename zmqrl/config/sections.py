@@ -146,7 +146,7 @@ class NetworkSection:
     strides: tuple[Positive, ...] = (4, 2, 1)
     """cnn: strides of the convolutions."""
     layer_norm: bool = False
-    """A layer normalisation before each activation."""
+    """A layer normalisation before each activation; `pqn` has it in any case."""
     image_layout: Literal["auto", "chw", "hwc"] = "auto"
     """cnn: order of the axes of images, channels first or last; auto: last if that axis is 1, 3 or 4 and the first is
     not."""

@@ -6,6 +6,7 @@ What survives a power cut: the content of a file up to its last `sync`, and the 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -89,7 +90,12 @@ def make_directory(path: str) -> None:
         except FileExistsError:
             if not os.path.isdir(directory):
                 raise
-        sync_directory(os.path.dirname(directory))
+        try:
+            sync_directory(os.path.dirname(directory))
+        except OSError:  # the next one would succeed, and a directory that is there is not synced again
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+            raise
 
 
 def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, durable: bool) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.drill.faults import Kind, Minimum
@@ -18,8 +18,8 @@ from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import call, checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.types import MODES
 
 ENDLESS = 1_000_000_000
@@ -95,8 +95,8 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
     """Its preset, as JSON data."""
     env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
     off_policy = not MODES[mode].deterministic or not learning.on_policy
-    replay_spec = make_algorithm(learning.config, learning.env).replay()
-    prioritised = not learning.on_policy and replay_spec.prioritised is not None
+    arguments = to_json(learning.config), to_json(learning.env)
+    prioritised: bool = call("is_prioritised", *arguments, subject=f"the replay of {learning.run_id}")
     record = str(record_folder(request.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
     rows = num_envs * steps * max(env.vector_envs, request.scenario.workers)
@@ -153,4 +153,4 @@ def _backend(plant: str | None) -> str:
 
 
 def _plan(config: Config, run_dir: Path) -> RunPlan:
-    return plan_run(config, run_dir, time.time())
+    return checked_plan(config, run_dir, time.time())

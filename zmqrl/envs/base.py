@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
 
-from zmqrl.errors import ConfigError, EnvFault
+from zmqrl.errors import ConfigError, EnvFault, user_exceptions
 from zmqrl.loading import lazy
-from zmqrl.spaces import nth_allowed, ranges, view
+from zmqrl.spaces import LARGEST_FLOAT32, nth_allowed, ranges, view
 from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
 
 if TYPE_CHECKING:
@@ -23,8 +22,10 @@ else:
 
 def close_env(env: Any) -> None:
     """Nothing depends on what `close` of the user's env does, nor on whether it has one."""
-    with contextlib.suppress(Exception):
+    try:
         env.close()
+    except user_exceptions():
+        pass
 
 
 def state_spec(env_id: str, env: Any) -> StateSpec | None:
@@ -87,7 +88,6 @@ class Where(Struct, frozen=True):
 
 Floats: TypeAlias = Sequence[tuple[str, Array]]
 """Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
-LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
@@ -144,8 +144,11 @@ def _random_box(action: SpaceSpec, count: int, generator: np.random.Generator) -
     """float64 `[count, size]`: uniform between two bounds, exponential from one, standard normal without."""
     size = math.prod(action.shape)
     low, high = np.array(action.low or (-math.inf,) * size), np.array(action.high or (math.inf,) * size)
+    with np.errstate(over="ignore", invalid="ignore"):
+        endless = ~np.isfinite(high - low)  # a width beyond the largest float is that of no bound
     below, above = np.isfinite(low), np.isfinite(high)
-    free, only_low, only_high, both = ~below & ~above, below & ~above, ~below & above, below & above
+    only_low, only_high, both = below & ~above, ~below & above, below & above & ~endless
+    free = ~(only_low | only_high | both)
 
     def rows(entries: Array) -> tuple[int, int]:
         return count, int(entries.sum())

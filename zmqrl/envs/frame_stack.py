@@ -10,6 +10,9 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from zmqrl.envs.base import packed, state_spec, unpacked
+from zmqrl.envs.packing import Packer
+from zmqrl.envs.returned import has_form
+from zmqrl.envs.spaces import observation_spec
 from zmqrl.errors import ConfigError
 
 Env = gym.Env[Any, Any]
@@ -26,19 +29,25 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         low, high = (np.repeat(side[None], depth, 0) for side in (space.low, space.high))
         self.observation_space = spaces.Box(low, high, dtype=space.dtype)
         self._frames = np.zeros((depth, *space.shape), space.dtype)
+        self._write = Packer(observation_spec(str(env), space), self._frames).write
 
     def reset(self, **options: Any) -> Any:
         """The first observation, k times."""
-        obs, info = self.env.reset(**options)
-        self._frames[:] = obs
-        return self._frames.copy(), info
+        returned: Any = self.env.reset(**options)
+        if not has_form("reset", returned):  # the vector env names it
+            return returned
+        self._write(0, returned[0])
+        self._frames[1:] = self._frames[0]
+        return self._frames.copy(), returned[1]
 
     def step(self, action: Any) -> Any:
         """The oldest frame leaves the stack."""
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        returned: Any = self.env.step(action)
+        if not has_form("step", returned):
+            return returned
         self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = obs
-        return self._frames.copy(), reward, terminated, truncated, info
+        self._write(-1, returned[0])
+        return self._frames.copy(), *returned[1:]
 
 
 class RestorableFrameStack(FrameStack):

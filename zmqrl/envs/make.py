@@ -8,7 +8,7 @@ import importlib.util
 import io
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -115,37 +115,34 @@ def registered(env_id: str) -> EnvRegistration | None:
     return found
 
 
-def probe(section: EnvSection, check: Callable[[Env, EnvSpec], None] | None = None) -> EnvSpec:
+def probe(section: EnvSection) -> EnvSpec:
     """Properties of the env. Creates one env and closes it; its output does not reach stdout or stderr.
-
-    Args:
-        section: The env.
-        check: Called with the env before it is closed.
 
     Raises:
         ConfigError: It cannot be made, or its spaces are not supported; names key, value and the nearest id.
     """
     with quiet():
-        try:
-            env = make_single(section)
-        except Exception as error:  # the user's constructor may raise anything
-            raise explain(section, error) from error
-        if not is_parallel(env) and not isinstance(env, gym.Env):
-            raise ConfigError(
-                f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
-                "env with the parallel API"
-            )
-        try:
-            spec = _spec(section, env)
-            if check is not None:
-                check(env, spec)
-            return spec
-        except ConfigError:
-            raise
-        except Exception as error:  # get_state of the user's env may raise anything
-            raise explain(section, error) from error
-        finally:
-            close_env(env)
+        env, spec = examined(section)
+        close_env(env)
+        return spec
+
+
+def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
+    """An env, and its properties. ConfigError as `probe`."""
+    try:
+        env = make_single(section)
+    except Exception as error:  # the user's constructor may raise anything
+        raise explain(section, error) from error
+    if not is_parallel(env) and not isinstance(env, gym.Env):
+        raise ConfigError(
+            f"env.id: {section.id!r} makes {type(env).__name__}, which is neither a gymnasium.Env nor a PettingZoo "
+            "env with the parallel API"
+        )
+    try:
+        return env, _spec(section, env)
+    except Exception as error:  # get_state of the user's env may raise anything
+        close_env(env)
+        raise explain(section, error) from error
 
 
 _QUIET = threading.RLock()
@@ -188,11 +185,7 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     agents = tuple(env.possible_agents)
     if not agents:
         raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
-    if section.num_envs % len(agents):
-        raise ConfigError(
-            f"env.num_envs: {section.num_envs}: each of the {len(agents)} agents counts as one env; set a multiple "
-            f"of {len(agents)}"
-        )
+    check_num_envs(section, agents)
     for name in ("observation", "action"):
         spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
         other = next((a for a, space in zip(agents, spaces, strict=True) if space != spaces[0]), None)
@@ -213,6 +206,15 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     check_mask(section.id, observation, action)
     limit = section.max_episode_steps
     return EnvSpec(section.id, observation, action, max_episode_steps=limit, agents=tuple(map(str, agents)))
+
+
+def check_num_envs(section: EnvSection, agents: Sequence[str]) -> None:
+    """Raise `ConfigError` unless the agents of an env fit into a vector env."""
+    if agents and section.num_envs % len(agents):
+        raise ConfigError(
+            f"env.num_envs: {section.num_envs}: each of the {len(agents)} agents counts as one env; set a multiple "
+            f"of {len(agents)}"
+        )
 
 
 def stripped(env: Any) -> tuple[Any, float]:

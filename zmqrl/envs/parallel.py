@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env
-from zmqrl.envs.packing import BadObservation
-from zmqrl.envs.returned import NOTHING
+from zmqrl.envs.returned import NOTHING, REWARD, BadValue, flag, has_form, number, raised
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
-from zmqrl.errors import EnvFault, name_of
+from zmqrl.errors import EnvFault, user_exceptions
 from zmqrl.types import Array, EnvSpec
 
 
@@ -29,23 +28,24 @@ class StepLimit:
     """A parallel env whose episodes are truncated after `steps` steps, for every agent that is still there."""
 
     def __init__(self, env: Any, steps: int) -> None:
-        self._env, self._steps, self._elapsed = env, steps, 0
+        self.env, self._steps, self._elapsed = env, steps, 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        return getattr(self.env, name)
 
     def reset(self, **options: Any) -> Any:
         """As the env's."""
         self._elapsed = 0
-        return self._env.reset(**options)
+        return self.env.reset(**options)
 
     def step(self, actions: Mapping[str, Any]) -> Any:
         """As the env's."""
-        obs, reward, terminated, truncated, info = self._env.step(actions)
+        returned = self.env.step(actions)
         self._elapsed += 1
-        if self._elapsed >= self._steps:
-            truncated = dict.fromkeys(truncated, True)
-        return obs, reward, terminated, truncated, info
+        if self._elapsed < self._steps or not has_form("step", returned) or not isinstance(returned[3], Mapping):
+            return returned
+        obs, reward, terminated, truncated, info = returned
+        return obs, reward, terminated, dict.fromkeys(truncated, True), info
 
 
 class ParallelVectorEnv(SlotVectorEnv):
@@ -63,11 +63,14 @@ class ParallelVectorEnv(SlotVectorEnv):
         for first in range(0, num_envs, len(spec.agents)):
             try:
                 self._envs.append(make())
-            except Exception as error:  # the user's constructor may raise anything
+            except user_exceptions() as error:
                 where = Where(spec.id, vector_env, first, 0, 0, 0)
-                raise where.fault(f"the env cannot be created: {name_of(error)}: {error}") from error
+                raise where.fault(f"the env cannot be created: {raised(error).removeprefix('raised ')}") from error
         self._agents: Sequence[Any] = self._envs[0].possible_agents
         """Those of `spec` as the env names them: a number may be one."""
+        self._known = frozenset(self._agents)
+        self._gone: set[int] = set()
+        """Slots of agents that are not in `agents` any more."""
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for copy, slots in enumerate(self._slots()):
@@ -108,22 +111,19 @@ class ParallelVectorEnv(SlotVectorEnv):
         for slot in slots:
             self._elapsed[slot], self._phase[slot] = 0, RUNNING
             self._terminated[slot] = self._truncated[slot] = False
-        env, slot = self._envs[copy], slots.start
-        returned = NOTHING
+        self._gone.difference_update(slots)
+        slot, returned = slots.start, NOTHING
         try:
-            returned = env.reset(seed=self._seed_of(slot))
-            found = returned[0]
+            returned = self._envs[copy].reset(seed=self._seed_of(slot))
+            found, _ = returned
             for slot, agent in zip(slots, self._agents, strict=True):
-                if agent not in found:
+                if isinstance(found, Mapping) and agent not in found:
                     self._fault(slot, "it is not there after a reset; agents that join later are not supported")
-                self._packer.write(slot, found[agent])
+                self._packer.write(slot, _of(agent, "observation", found))
         except EnvFault:
             raise
-        except BadObservation as error:
-            self._fault(slot, f"reset returned {error}")
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._check_form(slot, env, "reset", returned, error)
-            self._env_fault(slot, f"reset raised {name_of(error)}: {error}", error)
+        except user_exceptions() as error:
+            self._fault_in(slot, "reset", returned, error)
 
     def _step(self, copy: int, slots: range, running: Sequence[int], given: Any) -> None:
         """One step of copy `copy`, whose agents in the slots `running` act."""
@@ -137,25 +137,35 @@ class ParallelVectorEnv(SlotVectorEnv):
             obs, reward, terminated, truncated, _ = returned
             for slot in running:
                 agent = agents[slot - slots.start]
-                if agent not in obs:
-                    self._fault(slot, "step returned no observation of it, and it had not ended")
-                self._packer.write(slot, obs[agent])
-                self._reward[slot] = reward[agent]
-                self._terminated[slot], self._truncated[slot] = bool(terminated[agent]), bool(truncated[agent])
+                self._packer.write(slot, _of(agent, "observation", obs))
+                self._reward[slot] = number(_of(agent, REWARD, reward))
+                self._terminated[slot] = flag("terminated", _of(agent, "terminated", terminated))
+                self._truncated[slot] = flag("truncated", _of(agent, "truncated", truncated))
                 if self._terminated[slot] or self._truncated[slot]:
                     phases[slot] = LEFT
                 elif agent not in env.agents:
                     self._fault(slot, "it left `agents` and was neither terminated nor truncated")
+            self._check_agents(slots, running[0], env.agents)
         except EnvFault:
             raise
-        except BadObservation as error:
-            self._fault(slot, f"step returned {error}")
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._check_form(slot, env, "step", returned, error)
-            self._env_fault(slot, f"step raised {name_of(error)}: {error}", error)
+        except user_exceptions() as error:
+            self._fault_in(slot, "step", returned, error)
         if not any(phases[slot] == RUNNING for slot in slots):
             for slot in slots:
                 phases[slot] = PARKED if phases[slot] == PARKED else RESETTING
+
+    def _check_agents(self, slots: range, first: int, there: Collection[Any]) -> None:
+        """An agent that has ended may be in `agents` until the next step, and does not return. `first`: that acts."""
+        for slot, agent in zip(slots, self._agents, strict=True):
+            if self._phase[slot] == LEFT:
+                if agent not in there:
+                    self._gone.add(slot)
+                elif slot in self._gone:
+                    text = f"agent {str(agent)!r} came back; not supported: it may return after the next reset"
+                    raise self._where(first).fault(text)
+        if not self._known.issuperset(there):
+            new = next(str(agent) for agent in there if agent not in self._known)
+            raise self._where(first).fault(f"agent {new!r} joined; not supported: it is not in `possible_agents`")
 
     def _replay(self, copy: int, slots: range, states: Sequence[EnvSlotState]) -> None:
         """Repeat what the agents did. An env that does not reproduce may end early: it then resets next."""
@@ -171,6 +181,16 @@ class ParallelVectorEnv(SlotVectorEnv):
             for slot in slots:
                 self._phase[slot] = RESETTING
 
-    def _env_fault(self, slot: int, what: str, cause: Exception) -> NoReturn:
-        """One of the whole env; `slot` is that of one of its agents."""
-        raise self._where(slot).fault(what) from cause
+    def _env_of(self, slot: int) -> Any:
+        return self._envs[slot // len(self._agents)]
+
+
+def _of(agent: Any, part: str, values: Any) -> Any:
+    """What the dict `values` has for an agent."""
+    try:
+        return values[agent]
+    except Exception as error:  # the user's own mapping may raise anything
+        if not isinstance(values, Mapping):
+            raise BadValue(f"{part} of type {type(values).__name__}; expected a dict by agent", part) from error
+        lacks = "it, and it had not ended" if part == "observation" else f"agent {str(agent)!r}"
+        raise BadValue(f"no {part} of {lacks}", part) from error

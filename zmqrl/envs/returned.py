@@ -1,13 +1,17 @@
-"""Whether `reset` and `step` of an env returned what gymnasium requires. Looked at when something has failed."""
+"""Whether an env returned what gymnasium requires: rewards, flags and forms, and the words for what it did instead."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from numbers import Number
 from typing import Any
 
-import gymnasium as gym
+import numpy as np
 
-from zmqrl.plugins import shown_path
+from zmqrl.errors import name_of
+from zmqrl.plugins import FOREIGN, last_frame, shown_path
+from zmqrl.types import Array
 
 NOTHING: Any = object()
 """In place of a returned value: the call has not returned."""
@@ -15,31 +19,103 @@ FORMS = {
     "reset": ("obs", "info"),
     "step": ("obs", "reward", "terminated", "truncated", "info"),
 }
+KINDS, FLAGS = "fiub", "iub"
+"""Of the dtypes of numbers, and of the flags of vector envs."""
+NUMBERS = frozenset((bool, int, float, *(kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in KINDS)))
+"""Types that are one number each."""
+NO = np.False_
+REWARD = "reward"
+MOST_LAYERS = 50
+"""Of wrappers around an env."""
 
 KEYWORD = re.compile(r"reset\(\) (got an unexpected keyword argument '(seed|options)'|takes no keyword arguments)")
 
 
-def other_form(env: Any, call: str, returned: Any, error: Exception | None = None) -> str | None:
-    """What is wrong with the form of `returned` by `env.<call>`, and where that method is; None: nothing is.
+class BadValue(ValueError):
+    """A value that an env returned is not of its kind. The text continues a sentence: `the reward None, ...`."""
 
-    `error` is what the call raised. A method with the form of gym 0.21 does not accept the arguments.
-    """
+    def __init__(self, text: str, part: str) -> None:
+        """`part`: what it is, as a wrapper's method that makes it is named: `reward`, `observation`."""
+        super().__init__(text)
+        self.part = part
+
+
+def number(value: Any, part: str = REWARD) -> Any:
+    """`value` as one number: a scalar, or an array of one element. A list or a text is not a number."""
+    if type(value) in NUMBERS:
+        return value
+    array = np.asarray(None if isinstance(value, (list, tuple)) else value)
+    if array.dtype.kind in KINDS and array.size == 1:
+        return array.item()
+    if array.dtype.kind == "O" and isinstance(value, Number):  # a fraction
+        return float(value)  # type: ignore[arg-type]
+    expected, (a, the) = ("one number", ("a ", "the ")) if part == REWARD else ("True or False", ("", ""))
+    found = f"{the}{part} {value!r:.60}" if array.size == 1 else f"{a}{part} of shape {array.shape}"
+    raise BadValue(f"{found}; expected {expected}", part)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Whether `terminated` or `truncated` is set: a bool, or one number, of which all but 0 are true."""
+    found = number(value, name)
+    if found != found:  # NaN
+        raise BadValue(f"{name} {value!r}; expected True or False", name)
+    return bool(found)
+
+
+def numbers(part: str, values: Any, shape: tuple[int, ...], kinds: str = KINDS) -> Array:
+    """`values` of a vector env as an array of `shape`, with a dtype of one of these kinds."""
+    array = np.asarray(values)
+    if array.dtype.kind not in kinds or array.shape != shape:
+        expected = f"{'numbers' if kinds == KINDS else 'bools'} of shape {shape}"
+        raise BadValue(f"{part} of shape {array.shape} and dtype {array.dtype}; expected {expected}", part)
+    return array
+
+
+def has_form(call: str, returned: Any) -> bool:
+    """Whether `returned` has as many values as `env.<call>` must return."""
+    return isinstance(returned, (tuple, list)) and len(returned) == len(FORMS[call])
+
+
+def fault_of(env: Any, call: str, returned: Any, error: BaseException) -> str:
+    """What happened when `env.<call>` raised `error`, or when what it has `returned` was read."""
     if call == "reset" and isinstance(error, TypeError) and KEYWORD.search(str(error)):
-        return f"reset must accept seed and options: reset(self, *, seed=None, options=None){_place(env, call)}"
-    form = FORMS[call]
-    is_sequence = isinstance(returned, (tuple, list))
-    if returned is NOTHING or (is_sequence and len(returned) == len(form)):
-        return None
+        return f"reset must accept seed and options: reset(self, *, seed=None, options=None){place(env, call)}"
+    if returned is not NOTHING and not has_form(call, returned):
+        return f"{call} must return ({', '.join(FORMS[call])}); it returned {_described(returned)}{place(env, call)}"
+    if isinstance(error, BadValue):
+        return f"{call} returned {error}{place(env, call, error.part)}"
+    if returned is not NOTHING:
+        return f"{call} returned a value that cannot be read: {name_of(error)}: {error}{place(env, call)}"
+    return f"{call} {raised(error)}"
+
+
+def raised(error: BaseException) -> str:
+    """`raised KeyError: text`, or `called sys.exit(0) (file:line)`: of what is not an Exception the place is named."""
+    if isinstance(error, Exception):
+        return f"raised {name_of(error)}: {error}"
+    what = f"raised {name_of(error)}"
+    if isinstance(error, SystemExit):
+        what = f"called sys.exit({'' if error.code is None else repr(error.code)})"
+    last = last_frame(error)
+    return what if last is None else f"{what} ({shown_path(last.filename)}:{last.lineno})"
+
+
+def place(env: Any, *methods: str) -> str:
+    """` (file:line)` of the outermost of these methods that is the user's code, else of the innermost."""
+    found = ""
+    for _ in range(MOST_LAYERS):
+        for method in methods:
+            code = getattr(inspect.unwrap(inspect.getattr_static(env, method, None)), "__code__", None)
+            if code is not None:
+                found = f" ({shown_path(code.co_filename)}:{code.co_firstlineno})"
+                if not code.co_filename.startswith(FOREIGN):
+                    return found
+        env = inspect.getattr_static(env, "env", None)
+    return found
+
+
+def _described(returned: Any) -> str:
     if returned is None:
-        what = "None"
-    else:
-        what = f"{len(returned)} values" if is_sequence else f"an object of type {type(returned).__name__}"
-    return f"{call} must return ({', '.join(form)}); it returned {what}{_place(env, call)}"
-
-
-def _place(env: Any, call: str) -> str:
-    """` (file:line)` of the method, without wrappers that only pass its value on."""
-    while isinstance(env, gym.Wrapper) and getattr(type(env), call) is getattr(gym.Wrapper, call):
-        env = env.env
-    code = getattr(getattr(env, call, None), "__code__", None)
-    return "" if code is None else f" ({shown_path(code.co_filename)}:{code.co_firstlineno})"
+        return "None"
+    is_sequence = isinstance(returned, (tuple, list))
+    return f"{len(returned)} values" if is_sequence else f"an object of type {type(returned).__name__}"

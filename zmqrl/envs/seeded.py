@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, StepResult, Where, close_env, packed, unpacked
 from zmqrl.envs.make import stripped
-from zmqrl.envs.packing import BadObservation
-from zmqrl.envs.returned import NOTHING
+from zmqrl.envs.returned import NO, NOTHING, NUMBERS, flag, number, raised
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
-from zmqrl.errors import EnvFault, name_of
+from zmqrl.errors import EnvFault, user_exceptions
 from zmqrl.types import Array, EnvSpec
 
 
@@ -29,8 +28,6 @@ class SeededVectorEnv(SlotVectorEnv):
         for slot in range(num_envs):
             self._add(slot, make)
         self._shape = spec.observation.shape
-        self._write = None if spec.observation.kind == "box" else self._packer.write
-        """Of observations that are not an array."""
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
@@ -46,7 +43,8 @@ class SeededVectorEnv(SlotVectorEnv):
     def step(self, actions: Array) -> StepResult:
         obs, reward, terminated, truncated = self._result
         steps, phases, elapsed, limits, shape = self._steps, self._phase, self._elapsed, self._limits, self._shape
-        write = self._write
+        plain, write = self._packer.plain, self._packer.write
+        accepted = None if plain is None else plain.accepted
         terminated.fill(False)
         truncated.fill(False)
         slot, returned = 0, NOTHING
@@ -55,32 +53,31 @@ class SeededVectorEnv(SlotVectorEnv):
                 if phases[slot]:
                     self._not_running(slot)
                     continue
+                returned = NOTHING
                 returned = steps[slot](action)
                 row, gain, ended, cut, _ = returned
-                if write is not None:
+                if plain is None:
                     write(slot, row)
                 else:
                     if type(row) is not np.ndarray:
-                        row = np.asarray(row)
-                    if row.shape != shape:
-                        what = f"step returned an observation of shape {row.shape}, its space has {shape}"
-                        self._fault_of_step(slot, returned, what)
+                        row = plain.array(row)
+                    if row.dtype is not accepted or row.shape != shape:
+                        accepted = plain.check(row)
                     obs[slot] = row
-                reward[slot] = gain
+                reward[slot] = gain if type(gain) in NUMBERS else number(gain)
                 count = elapsed[slot] + 1
-                if ended:
+                if ended is not False and ended is not NO and flag("terminated", ended):
                     terminated[slot] = True
                     phases[slot] = RESETTING
-                if cut or count >= limits[slot]:
+                if (cut is not False and cut is not NO and flag("truncated", cut)) or count >= limits[slot]:
                     truncated[slot] = True
                     phases[slot] = RESETTING
                 elapsed[slot] = count
         except EnvFault:
             raise
-        except BadObservation as error:
-            self._fault_of_step(slot, returned, f"step returned {error}")
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault_of_step(slot, returned, f"step raised {name_of(error)}: {error}", error)
+        except user_exceptions() as error:
+            elapsed[slot] += 1  # it was not counted yet
+            self._fault_in(slot, "step", returned, error)
         self._check()
         return self._result
 
@@ -92,19 +89,17 @@ class SeededVectorEnv(SlotVectorEnv):
     def _add(self, slot: int, make: Callable[[], Any]) -> None:
         try:
             env = make()
-        except Exception as error:  # the user's constructor may raise anything
+        except user_exceptions() as error:
             where = Where(self.spec.id, self._vector_env, slot, 0, 0, 0)
-            raise where.fault(f"the env cannot be created: {name_of(error)}: {error}") from error
+            raise where.fault(f"the env cannot be created: {raised(error).removeprefix('raised ')}") from error
         # Counting steps and checking the order of calls is done here: two Python calls per step less.
         inner, limit = stripped(env)
         self._envs.append(inner)
         self._steps.append(inner.step)
         self._limits.append(limit)
 
-    def _fault_of_step(self, slot: int, returned: Any, what: str, cause: Exception | None = None) -> NoReturn:
-        self._elapsed[slot] += 1  # it was not counted yet
-        self._check_form(slot, self._envs[slot], "step", returned, cause)
-        self._fault(slot, what, cause)
+    def _env_of(self, slot: int) -> Any:
+        return self._envs[slot]
 
     def _not_running(self, slot: int) -> None:
         self._reward[slot] = 0.0
@@ -115,48 +110,33 @@ class SeededVectorEnv(SlotVectorEnv):
     def _reset(self, slot: int) -> None:
         self._elapsed[slot] = 0
         self._phase[slot] = RUNNING
-        env, returned = self._envs[slot], NOTHING
+        returned = NOTHING
         try:
-            returned = env.reset(seed=self._seed_of(slot))
-            found = returned[0]
-            if self._write is not None:
-                self._write(slot, found)
-                return
-            row = np.asarray(found)
-        except BadObservation as error:
-            self._check_form(slot, env, "reset", returned, error)
-            self._fault(slot, f"reset returned {error}")
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._check_form(slot, env, "reset", returned, error)
-            self._fault(slot, f"reset raised {name_of(error)}: {error}", error)
-        if row.shape != self._shape:
-            self._check_form(slot, env, "reset", returned)
-            self._fault(slot, f"reset returned an observation of shape {row.shape}, its space has {self._shape}")
-        if row.dtype.kind not in "fiub" or (row.dtype.kind == "f" and self._obs.dtype.kind != "f"):
-            self._fault(
-                slot, f"reset returned an observation of dtype {row.dtype}, its space has dtype {self._obs.dtype}"
-            )
-        self._obs[slot] = row
+            returned = self._envs[slot].reset(seed=self._seed_of(slot))
+            obs, _ = returned
+            self._packer.write(slot, obs)
+        except user_exceptions() as error:
+            self._fault_in(slot, "reset", returned, error)
 
     def _replay(self, slot: int, state: EnvSlotState) -> None:
         """Repeat a slot's actions. An env that does not reproduce may end early: it then resets next."""
         assert state.actions is not None
-        ended, on_replay = False, self.on_replay
-        try:
-            for action in self._given(np.asarray(state.actions)):
-                self._elapsed[slot] += 1
-                row, _, terminated, truncated, _ = self._steps[slot](action)
-                if self._write is not None:
-                    self._write(slot, row)
-                else:
-                    self._obs[slot] = row
-                if on_replay is not None:
-                    on_replay()
-                ended = bool(terminated or truncated or self._elapsed[slot] >= self._limits[slot])
-                if ended:
-                    break
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(slot, f"step raised {name_of(error)} in a replay: {error}", error)
+        ended = False
+        for action in self._given(np.asarray(state.actions)):
+            self._elapsed[slot] += 1
+            returned = NOTHING
+            try:
+                returned = self._steps[slot](action)
+                row, _, terminated, truncated, _ = returned
+                self._packer.write(slot, row)
+                ended = flag("terminated", terminated) | flag("truncated", truncated)
+            except user_exceptions() as error:
+                self._fault_in(slot, "step", returned, error, " (in a replay)")
+            if self.on_replay is not None:
+                self.on_replay()
+            if ended or self._elapsed[slot] >= self._limits[slot]:
+                ended = True
+                break
         if ended or state.resetting:
             self._phase[slot] = RESETTING
 
@@ -168,8 +148,8 @@ class SeededVectorEnv(SlotVectorEnv):
             if self._phase[slot] == RUNNING:
                 try:
                     found[slot] = packed(env.get_state(), spec)
-                except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                    self._fault(slot, f"get_state raised {name_of(error)}: {error}", error)
+                except user_exceptions() as error:
+                    self._fault_in(slot, "get_state", NOTHING, error)
         return found
 
     def _restore(self, slot: int, state: EnvSlotState) -> None:
@@ -181,6 +161,6 @@ class SeededVectorEnv(SlotVectorEnv):
         else:
             try:
                 self._envs[slot].set_state(unpacked(state.state, spec))
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                self._fault(slot, f"set_state raised {name_of(error)}: {error}", error)
+            except user_exceptions() as error:
+                self._fault_in(slot, "set_state", NOTHING, error)
         self._obs[slot], self._elapsed[slot] = state.obs, state.elapsed

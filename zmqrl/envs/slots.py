@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from typing import Any, NoReturn
 
 import numpy as np
 
 from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
-from zmqrl.envs.returned import other_form
+from zmqrl.envs.returned import REWARD, BadValue, fault_of, place
 from zmqrl.random_streams import episode_seed
-from zmqrl.spaces import forbids_all
+from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
 from zmqrl.types import Array, EnvSpec
 
 RUNNING, RESETTING, PARKED, LEFT = 0, 1, 2, 3
@@ -56,7 +56,10 @@ class SlotVectorEnv(VectorEnv, ABC):
     def _check(self) -> None:
         bad = first_bad_slot(self._packer.floats, self._reward)
         if bad is not None:
-            self._fault(*bad)
+            slot, what = bad
+            call = "step" if self._elapsed[slot] else "reset"
+            part = "observation" if abs(self._reward[slot]) <= LARGEST_FLOAT32 else REWARD
+            self._fault(slot, what + place(self._env_of(slot), call, part))
         if self._packer.mask is not None:
             forbidden = forbids_all(self._packer.mask, self.spec.action.choices)
             forbidden &= np.array(self._phase) == RUNNING  # no action is needed after the end of an episode
@@ -71,13 +74,18 @@ class SlotVectorEnv(VectorEnv, ABC):
         seed, episode, step = self._seed_of(slot), self._episodes[slot], self._elapsed[slot]
         return Where(self.spec.id, self._vector_env, slot, seed, episode, step)
 
-    def _check_form(self, slot: int, env: Any, call: str, returned: Any, cause: Exception | None = None) -> None:
-        """Of what `env.<call>` returned, when something was wrong with it."""
-        what = other_form(env, call, returned, cause)
-        if what is not None:
-            raise self._where(slot).fault(what) from cause
+    @abstractmethod
+    def _env_of(self, slot: int) -> Any:
+        """The env of the user."""
 
-    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
+    def _fault_in(self, slot: int, call: str, returned: Any, error: BaseException, note: str = "") -> NoReturn:
+        """Of `error`, which a call of the env raised, or reading what it has `returned`."""
+        what = fault_of(self._env_of(slot), call, returned, error) + note
+        if isinstance(error, BadValue):
+            self._fault(slot, what)
+        raise self._where(slot).fault(what) from error
+
+    def _fault(self, slot: int, what: str) -> NoReturn:
         agents = self.spec.agents
-        agent = f"agent {agents[slot % len(agents)]!r}: " if agents else ""
-        raise self._where(slot).fault(agent + what) from cause
+        agent = f"agent {agents[slot % len(agents)]!r}" if agents else ""
+        raise self._where(slot).fault(what if agent in what else f"{agent}: {what}") from None

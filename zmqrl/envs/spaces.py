@@ -79,7 +79,7 @@ def _leaf(env_id: str, name: str, space: Space) -> SpaceSpec:
     if isinstance(space, spaces.MultiDiscrete):
         return _several(space)
     if isinstance(space, spaces.MultiBinary):
-        return SpaceSpec("box", _shape(space), str(space.dtype), low=(0.0,), high=(1.0,))
+        return SpaceSpec("box", _shape(space), str(space.dtype), n=2, low=(0.0,), high=(1.0,))
     part = f"part {name!r} of the observations is" if name else "observations are"
     found = f"{part} {_short(space)}, which is not supported (supported: {OBSERVATIONS})"
     raise ConfigError(f"env.id: {env_id!r}: {found}; {_wrap()}")

@@ -11,9 +11,11 @@ import numpy as np
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, close_env, first_bad_slot
 from zmqrl.envs.make import make_native, make_single
+from zmqrl.envs.packing import Packer
 from zmqrl.envs.parallel import ParallelVectorEnv
+from zmqrl.envs.returned import FLAGS, NOTHING, REWARD, fault_of, numbers, place
 from zmqrl.envs.seeded import SeededVectorEnv
-from zmqrl.errors import EnvFault, name_of
+from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import MODES, Array, EnvSpec, ModeName
 
@@ -32,32 +34,38 @@ class NativeVectorEnv(VectorEnv):
         self._seed = episode_seed(seed, vector_env, WHOLE_BATCH, 0, incarnation)
         self._steps = 0
         self._done = np.zeros(num_envs, bool)
-        self._shape = (num_envs, *spec.observation.shape)
         self._flags = (num_envs,)
+        plain = Packer(spec.observation, np.zeros((num_envs, *spec.observation.shape), spec.observation.dtype)).plain
+        assert plain is not None, "only boxes have a native form"
+        self._plain = plain
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         del states
         self._steps = 0
         self._done = np.zeros(self.num_envs, bool)
+        returned = NOTHING
         try:
-            obs = np.asarray(self._env.reset(seed=self._seed)[0])
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(WHOLE_BATCH, f"reset raised {name_of(error)}: {error}", error)
-        self._check(obs, np.zeros(self.num_envs))
+            returned = self._env.reset(seed=self._seed)
+            obs = self._read(returned[0])
+        except user_exceptions() as error:
+            self._fault(WHOLE_BATCH, fault_of(self._env, "reset", returned, error), error)
+        self._check("reset", obs, np.zeros(self.num_envs))
         return obs
 
     def step(self, actions: Array) -> StepResult:
         actions = self.spec.action.for_env(actions)
         self._steps += 1
+        returned = NOTHING
         try:
-            obs, gain, terminated, truncated, _ = self._env.step(actions)
-            obs, reward = np.asarray(obs), np.asarray(gain, np.float64)
-            done = np.logical_or(terminated, truncated)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            self._fault(WHOLE_BATCH, f"step raised {name_of(error)}: {error}", error)
-        self._check(obs, reward)
-        if done.shape != self._flags:
-            self._fault(WHOLE_BATCH, f"the env returned flags of shape {done.shape}, expected {self._flags}")
+            returned = self._env.step(actions)
+            rows, gain, ended, cut, _ = returned
+            obs, reward = self._read(rows), numbers(REWARD, gain, self._flags).astype(np.float64, copy=False)
+            terminated = numbers("terminated", ended, self._flags, FLAGS).astype(bool, copy=False)
+            truncated = numbers("truncated", cut, self._flags, FLAGS).astype(bool, copy=False)
+        except user_exceptions() as error:
+            self._fault(WHOLE_BATCH, fault_of(self._env, "step", returned, error), error)
+        self._check("step", obs, reward)
+        done = terminated | truncated
         if self._done.any() and (done[self._done].any() or reward[self._done].any()):
             self._fault(
                 int(self._done.argmax()), "the step after the end of an episode is not a reset (NEXT_STEP autoreset)"
@@ -70,16 +78,17 @@ class NativeVectorEnv(VectorEnv):
             close_env(self._env)
             self._env = None
 
-    def _check(self, obs: Array, reward: Array) -> None:
-        if obs.shape != self._shape or reward.shape != self._flags:
-            self._fault(WHOLE_BATCH, f"the env returned shapes {obs.shape} and {reward.shape}, expected {self._shape}")
+    def _read(self, rows: Any) -> Array:
+        obs = self._plain.array(rows)
+        self._plain.check(obs, self._flags)
+        return obs
+
+    def _check(self, call: str, obs: Array, reward: Array) -> None:
         bad = first_bad_slot((("", obs),) if obs.dtype.kind == "f" else (), reward)
         if bad is not None:
-            self._fault(*bad)
+            self._fault(bad[0], bad[1] + place(self._env, call))
 
-    def _fault(self, slot: int, what: str, cause: Exception | None = None) -> NoReturn:
-        if isinstance(cause, EnvFault):
-            raise cause
+    def _fault(self, slot: int, what: str, cause: BaseException | None = None) -> NoReturn:
         raise Where(self.spec.id, self._vector_env, slot, self._seed, 0, self._steps).fault(what) from cause
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
@@ -24,6 +26,7 @@ from zmqrl.envs.make import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
+from zmqrl.launch.checked import call
 from zmqrl.launch.run_directory import RESERVED, read_config, read_info
 from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.networks.build import check_section
@@ -51,6 +54,20 @@ def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
             f"the learning rate is 0 from {horizon:,} env steps on (run.schedule_env_steps), and run.total_env_steps "
             f"is {run.total_env_steps:,}: later env steps change no weights; a new run with run.schedule_env_steps="
             f"{run.total_env_steps} trains to its end"
+        )
+
+
+def slow_target(config: Config, algorithm: Algorithm) -> Iterator[str]:
+    """A warning when the target network is half-way to the online one only after a tenth of the updates, or later."""
+    every, tau = (getattr(algorithm.config, key, None) for key in ("target_update_every", "target_tau"))
+    if not isinstance(every, int) or not isinstance(tau, float) or every == 1 or not 0 < tau < 1:
+        return
+    half = every * math.log(0.5) / math.log1p(-tau)
+    if half > 0.1 * config.replay.ratio * (config.run.total_env_steps - config.replay.learning_starts):
+        yield (
+            f"algorithm.target_tau: {tau:g}: mixed in every {every:,} updates (algorithm.target_update_every), it "
+            f"takes the target network {half:,.0f} updates to come half-way to the online network; "
+            "set algorithm.target_update_every=1, or algorithm.target_tau=null to copy the network"
         )
 
 
@@ -267,7 +284,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("run.init_from", config.run.init_from, stored.run.init_from),
         *_changed("env", _fixed(config.env), _fixed(stored.env)),
         *_changed("network", _weights_of(config.network), _weights_of(stored.network)),
-        *_changed("algorithm", completed(config.algorithm), completed(stored.algorithm)),
+        *_changed("algorithm", _completed(config), _completed(stored)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),
@@ -285,6 +302,15 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
                 f"{key}: {shown(requested)}: the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
             )
             raise ConfigError(message if sources is None else sources.locate(message))
+
+
+def _completed(config: Config) -> Mapping[str, Any]:
+    """The section `algorithm` with its defaults. A class of the user is not imported here."""
+    kind, limit_s = config.algorithm["kind"], config.limits.start_s
+    if ":" not in kind:
+        return completed(config.algorithm)
+    found: dict[str, Any] = call("completed", config.algorithm, subject=f"algorithm.kind: {kind!r}", limit_s=limit_s)
+    return found
 
 
 def _fixed(env: EnvSection) -> dict[str, object]:

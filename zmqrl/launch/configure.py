@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.config.codec import replace, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.kinds import NoKeys, flat
-from zmqrl.config.load import Loaded, Request, resolve
+from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import DataStore
+from zmqrl.launch.checked import call
 from zmqrl.launch.trust import opened
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.memory_backends.base import MemoryBackend
@@ -86,13 +87,32 @@ def load(
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
     if without_preset is not None:
         request = replace(request, sections_name=without_preset.named)
-        sections = without_preset.sections(lambda named: resolve(replace(request, sections=named), config_of))
+        sections = without_preset.sections(lambda named: _resolved(replace(request, sections=named)))
         request = replace(request, sections=sections)
-    loaded = resolve(request, config_of)
+    loaded = _resolved(request)
     source = loaded.config.run.init_from
     if stored is None and source is not None and Path(source, "config.json").is_file():
         opened(Path(source), trusted=trusted)
     return loaded
+
+
+class _OfUser(Exception):
+    """A kind is the user's code."""
+
+
+def _resolved(request: Request) -> Loaded:
+    """`resolve`, in a check process where the configuration names kinds of the user."""
+    try:
+        return resolve(request, _config_of_package)
+    except _OfUser as kind:
+        data = {key: str(value) if isinstance(value, Path) else to_json(value) for key, value in vars(request).items()}
+        return from_json(Loaded, call("resolved", data, subject=str(kind), limit_s=start_limit_s(request)))
+
+
+def _config_of_package(section: str, kind: str) -> type[Any]:
+    if ":" in kind:
+        raise _OfUser(f"{section}.kind: {kind!r}")
+    return config_of(section, kind)
 
 
 def config_of(section: str, kind: str) -> type[Any]:

@@ -335,7 +335,7 @@ class HostLinks:
         if not sections:
             return
         config = with_hosts(self._plan.config, sections, workers)
-        RunDirectory(Path(self._plan.run_dir)).write("config.json", stored_config(config), durable=True)
+        RunDirectory(Path(self._plan.run_dir)).write("config.json", stored_config(config, self._plan.env), durable=True)
         counts = {host: workers[host] for host in sections}
         self._plan = replace(self._plan, config=config, workers={**self._plan.workers, **counts})
         self._scaling.admit(sections)

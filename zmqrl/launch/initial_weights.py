@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,15 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
+from zmqrl.launch.checked import call
 from zmqrl.launch.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
+from zmqrl.launch.trained_env import changes
 from zmqrl.learner.start_weights import start_shapes, start_weights
 from zmqrl.networks.initial import parameter_shapes
+from zmqrl.supervision import check_process
 from zmqrl.types import Array
 
 KEY = "run.init_from"
@@ -36,8 +40,11 @@ def initial_file(plan: RunPlan) -> bytes | None:
     source = plan.config.run.init_from
     if source is None or plan.resume:
         return None
-    initial = initial_weights_of(source, make_algorithm(plan.config, plan.env))
-    return tensors.dump(initial.weights, {"init_from": source})
+    try:
+        subject, limit_s = f"{KEY}: {source!r}", plan.config.limits.start_s
+        return base64.b64decode(call("initial", to_json(plan), source, subject=subject, limit_s=limit_s))
+    finally:
+        check_process.end()
 
 
 class InitialWeights(NamedTuple):
@@ -72,7 +79,8 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
     network = {
         name: chosen[name].astype(np.float32) for name in parameter_shapes(algorithm.network()) if name in chosen
     }
-    return InitialWeights(chosen | network, tuple(_warnings(where, start.missing, "full" in metadata)))
+    changed = [f"{KEY}: {source}: {text}" for text in changes(Path(source), algorithm.env)]
+    return InitialWeights(chosen | network, (*changed, *_warnings(where, start.missing, "full" in metadata)))
 
 
 def _warnings(where: str, missing: Sequence[str], is_full: bool) -> Iterator[str]:

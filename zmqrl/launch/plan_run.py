@@ -1,13 +1,14 @@
-"""From a resolved configuration to the plan: all checks are made before anything is started."""
+"""From a resolved configuration to the plan: all checks are made before anything is started.
+
+A command has this done in a check process (`zmqrl.launch.checked`): the user's code is imported.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,13 @@ from zmqrl.algorithms.base import Algorithm, Progress, check_batch, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.broker.limiter import least_slack
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
-from zmqrl.config.load import Sources
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores.make import place_of
-from zmqrl.envs.first_steps import check_first_steps
-from zmqrl.envs.make import probe
-from zmqrl.errors import ArenaTooLarge, ConfigError
+from zmqrl.envs.make import check_num_envs, probe
+from zmqrl.errors import ConfigError
 from zmqrl.launch.acting_runtime import with_runtime
 from zmqrl.launch.checks import (
     check_frames,
@@ -36,14 +35,15 @@ from zmqrl.launch.checks import (
     check_processor,
     check_transport,
     check_videos,
+    slow_target,
     without_version,
     zero_learning_rate,
 )
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.initial_weights import initial_weights_of
 from zmqrl.launch.lineage import lineage_of
-from zmqrl.launch.own_code import check_own_code
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.launch.space_warnings import space_warnings
+from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
@@ -58,100 +58,88 @@ def plan_run(
     run_dir: Path,
     started_at: float,
     resume: bool = False,
-    sources: Sources | None = None,
     is_here: bool = True,
+    env: EnvSpec | None = None,
 ) -> RunPlan:
-    """Probe the env, create the algorithm, size the arena and check the machine. Writes no files.
+    """Create the algorithm, size the arena and check the machine. Writes no files.
 
     Args:
         config: From `zmqrl.launch.configure.load`.
         run_dir: Where the run will write.
         started_at: `time.time()` at the start of the command.
         resume: Continue from the newest FULL checkpoint.
-        sources: From the same `load`; with it an error names file and line.
         is_here: The host `local` will be this machine: its processor, devices and memory are checked.
+        env: What `zmqrl.envs.check` has found; None: the env is made here, and not stepped.
 
     Raises:
         ConfigError: One message that names key, value and fix.
     """
-    with _located(sources):
-        workers = _workers(config)
-        _check_limits(config.limits)
-        check_parts(config)
-        if is_here:
-            check_processor(config, workers)
-        check_own_code(config)
-        check = partial(check_first_steps, seed=config.run.seed) if is_here and _steps_here(config, workers) else None
-        env = probe(config.env, check)
-        algorithm = _algorithm(config, env)
-        config = _with_executor(config, algorithm)
-        acting = algorithm.acting()
-        check_layers(algorithm.network(), acting)
-        check_acting(acting, config.env.segment_steps)
-        acting = with_runtime(config, acting)
-        horizon = config.run.schedule_env_steps or config.run.total_env_steps
-        check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
-        columns = _columns(config, env, acting)
-        if not algorithm.on_policy:
-            shapes = {column.name: column.shape for column in columns}
-            check_spec(algorithm.replay(), shapes, config.mode.deterministic)
-        size = _size(config, algorithm, workers)
-        init_from = None if resume else config.run.init_from
-        initial = () if init_from is None else initial_weights_of(init_from, algorithm).warnings
-        run_dir = expanded(run_dir, "run directory").absolute()
-        lineage = lineage_of(config, run_dir, resume)
-        check_machine(config, run_dir, is_here)
-        check_videos(config, env, is_here)
-        plan = RunPlan(
-            run_id=f"{config.run.name}-{secrets.token_hex(3)}",
-            run_dir=str(run_dir),
-            started_at=started_at,
-            config=config,
-            env=env,
-            acting=to_json(acting),
-            columns=columns,
-            on_policy=algorithm.on_policy,
-            slots=size.slots,
-            streams=size.streams,
-            workers=workers,
-            batch_segments=size.batch_segments,
-            store_path=place_of(config.store, run_dir, lineage.id),
-            resume=resume,
-            lineage=lineage,
-            warnings=(*zero_learning_rate(config.run, algorithm), *without_version(config.env), *initial),
-            began=time.monotonic() - (time.time() - started_at),
-        )
-        if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
-            check_fits(plan)
-        check_frames(plan)
-        check_transport(plan)
-        check_recovery(plan)
-        return plan
+    run_dir = expanded(run_dir, "run directory").absolute()  # the user's code may change the working directory
+    workers = check_settings(config, is_here)
+    init_from = None if resume or config.run.init_from is None else str(Path(config.run.init_from).absolute())
+    lineage = lineage_of(config, run_dir, resume)
+    store_path = place_of(config.store, run_dir, lineage.id)
+    env = probe(config.env) if env is None else env
+    check_num_envs(config.env, env.agents)
+    if resume:
+        check_trained_env(run_dir, env, OF_EPISODES)
+    algorithm = _algorithm(config, env)
+    config = _with_executor(config, algorithm)
+    acting = algorithm.acting()
+    check_layers(algorithm.network(), acting)
+    check_acting(acting, config.env.segment_steps)
+    acting = with_runtime(config, acting)
+    horizon = config.run.schedule_env_steps or config.run.total_env_steps
+    check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
+    columns = _columns(config, env, acting)
+    if not algorithm.on_policy:
+        shapes = {column.name: column.shape for column in columns}
+        check_spec(algorithm.replay(), shapes, config.mode.deterministic)
+    size = _size(config, algorithm, workers)
+    initial = () if init_from is None else initial_weights_of(init_from, algorithm).warnings
+    check_machine(config, run_dir, is_here)
+    check_videos(config, env, is_here)
+    plan = RunPlan(
+        run_id=f"{config.run.name}-{secrets.token_hex(3)}",
+        run_dir=str(run_dir),
+        started_at=started_at,
+        config=config,
+        env=env,
+        acting=to_json(acting),
+        columns=columns,
+        on_policy=algorithm.on_policy,
+        slots=size.slots,
+        streams=size.streams,
+        workers=workers,
+        batch_segments=size.batch_segments,
+        store_path=store_path,
+        resume=resume,
+        lineage=lineage,
+        warnings=(
+            *zero_learning_rate(config.run, algorithm),
+            *slow_target(config, algorithm),
+            *without_version(config.env),
+            *space_warnings(env, acting),
+            *initial,
+        ),
+        began=time.monotonic() - (time.time() - started_at),
+    )
+    if config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
+        check_fits(plan)
+    check_frames(plan)
+    check_transport(plan)
+    check_recovery(plan)
+    return plan
 
 
-def resolve_auto_workers(config: Config) -> Config:
-    """`config` with the cores of hosts with `workers: auto`; waits for them, at most the limit of a connection.
-
-    Raises:
-        ConfigError: The kind of orchestrator cannot be loaded.
-    """
-    remote = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
-    if not remote:
-        return config
-    kind, options = kind_of(config, remote)
-    return with_cores(config, kind.cores(options, config, remote))
-
-
-@contextmanager
-def _located(sources: Sources | None) -> Iterator[None]:
-    try:
-        yield
-    except ArenaTooLarge:
-        raise
-    except ConfigError as error:
-        if sources is None:
-            raise
-        raise ConfigError(sources.locate(str(error))) from error
+def check_settings(config: Config, is_here: bool) -> Mapping[str, int]:
+    """Rollout workers per host. ConfigError for what is wrong whatever the env is."""
+    workers = _workers(config)
+    _check_limits(config.limits)
+    check_parts(config)
+    if is_here:
+        check_processor(config, workers)
+    return workers
 
 
 def _workers(config: Config) -> Mapping[str, int]:
@@ -182,11 +170,6 @@ def _workers(config: Config) -> Mapping[str, int]:
             f"set at most {total}"
         )
     return workers
-
-
-def _steps_here(config: Config, workers: Mapping[str, int]) -> bool:
-    """Whether envs of the training are stepped on the host `local`: those of other hosts may run there alone."""
-    return config.learner.host == LOCAL if config.mode.in_process else workers.get(LOCAL, 0) > 0
 
 
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:

@@ -21,6 +21,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
 from zmqrl.launch.run_directory import read_info, stored_in, stored_place
+from zmqrl.launch.trained_env import read_trained_env
 from zmqrl.launch.trust import opened
 from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
@@ -80,6 +81,15 @@ def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) ->
             raise ConfigError(
                 f"{where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; {fix}"
             )
+
+
+def trained_env(run_dir: Path, config: Config) -> EnvSpec:
+    """The env of a run; one that zmqrl 0.2 or earlier has not stored is made, and looked at."""
+    stored = read_trained_env(run_dir)
+    if stored is not None and stored.id == config.env.id:
+        return stored
+    with stored_in(run_dir):
+        return probe(config.env)
 
 
 def stored_checkpoints(run_dir: Path, config: Config) -> tuple[DataStore, str]:
@@ -181,8 +191,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         StoreError: It has no version.
     """
     config = opened(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
-    with stored_in(run_dir):
-        env = probe(config.env)
+    env = trained_env(run_dir, config)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
     algorithm, weights, metadata = _network_of(run_dir, config, env, version, content)

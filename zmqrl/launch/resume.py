@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from zmqrl.config.codec import replace
+from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import from_json, replace
 from zmqrl.config.hosts import LOCAL, is_remote
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.base import DataStore, Full, unlogged
+from zmqrl.data_stores.base import DataStore, Full, unlogged, unprefixed
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import check_nothing_loads, no_full
@@ -24,8 +25,11 @@ from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, HostFailed, HostUnreachable, StoreError
 from zmqrl.launch.lineage import recorded_env_steps
 from zmqrl.launch.run_directory import SUMMARY, RunDirectory, RunInfo, read_config, read_info
+from zmqrl.launch.trained_env import read_trained_env
 from zmqrl.launch.url_mirror import check_mirror_owner
 from zmqrl.metrics.groups import METRICS
+from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.make import kind_of
 
 RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
@@ -115,6 +119,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     if visible and not (waits and required):
         required, full = _check_full(plan, from_scratch, [*why, *unseen], required)
         check_nothing_loads(plan, full)
+        _check_tensors(plan, full)
     if waits and required:
         raise HostUnreachable(
             f"--resume {run_dir}: {unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a "
@@ -138,6 +143,21 @@ def _nothing_to_train(plan: RunPlan, full: Full | None) -> Iterator[str]:
             f"run.total_env_steps is {total:,}, and the run has {env_steps:,} env steps: nothing remains to "
             "train; to train N more env steps, use --for N"
         )
+
+
+def _check_tensors(plan: RunPlan, full: Full | None) -> None:
+    """A run of zmqrl 0.2 or earlier has not stored its env: the network of its FULL has to fit the env of today."""
+    if full is None or read_trained_env(Path(plan.run_dir)) is not None:
+        return
+    layers = (layer for layer in from_json(ActingSpec, plan.acting).layers if ":" not in layer.kind)
+    found = unprefixed("weights", full.arrays)
+    for name, shape in parameter_shapes(NetworkSpec((("", tuple(layers)),))).items():
+        there = list(found[name].shape) if name in found else "no such tensor"
+        if there != list(shape):
+            raise ConfigError(
+                f"env.id: {plan.env.id!r}: tensor {name}: expected shape {list(shape)}, full-{full.version} of the run "
+                f"has {there}; restore the env, or start a new run"
+            )
 
 
 def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:

@@ -233,7 +233,11 @@ class CopyReceiver:
     def _end(self, end: CopiedEnd) -> None:
         assert self._file is not None
         self._file.flush()
-        files.sync(self._file.fileno())
+        try:
+            files.sync(self._file.fileno())
+        except OSError:  # the next sync would succeed without what was lost: nothing of it is continued
+            self._part.unlink()
+            raise
         self.close()
         if self._digest.hexdigest() != end.sha256:
             self._part.unlink()

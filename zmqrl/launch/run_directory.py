@@ -28,11 +28,13 @@ from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.stop_signals import is_main_thread
+from zmqrl.launch.trained_env import KEY, stored_env
 from zmqrl.launch.trusted_places import keep_own
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import RunOwner, is_owned
+from zmqrl.types import EnvSpec
 
 FORMAT_VERSION = 1
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
@@ -203,7 +205,7 @@ class RunDirectory:
         self.reserve_summary()
         if initial is not None:
             self._write(INITIAL, initial, durable=True)
-        self.write("config.json", stored_config(plan.config), durable=True)
+        self.write("config.json", stored_config(plan.config, plan.env), durable=True)
         if not plan.resume:
             keep_own(self.path)
         self.write("run.json", to_json(run), durable=True)
@@ -309,9 +311,11 @@ def _info(run_dir: Path) -> RunInfo:
     return decode(RunInfo, content)
 
 
-def stored_config(config: Config) -> dict[str, Any]:
-    """The content of `config.json`: what `read_config` reads."""
-    return {"format_version": FORMAT_VERSION, "config": flat(to_json(without_secrets(config)))}
+def stored_config(config: Config, env: EnvSpec | None = None) -> dict[str, Any]:
+    """The content of `config.json`: what `read_config` and, of a run, `read_trained_env` read."""
+    kept = flat(to_json(without_secrets(config)))
+    trained = {} if env is None else {KEY: stored_env(env)}
+    return {"format_version": FORMAT_VERSION, "config": kept, **trained}
 
 
 def stored_place(run_dir: Path, config: Config) -> str:

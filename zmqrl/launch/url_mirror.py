@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import StoreSection
 from zmqrl.data_stores.copies import COPIED, NAMED, copy_newest, fetch_newest, fetch_object, pause_s
@@ -23,7 +22,7 @@ from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.run_directory import RunDirectory, parse_config, stored_config
+from zmqrl.launch.run_directory import RunDirectory, parse_config
 from zmqrl.launch.trust import allowed
 from zmqrl.metrics.groups import METRICS
 from zmqrl.views.problem import Problem
@@ -288,7 +287,8 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
 def _in_run_directory(content: bytes, url: str, to_resume: bool) -> tuple[bytes, bool]:
     """The configuration of a copy, whose checkpoints are in its run directory; whether they come with it."""
     config = allowed(parse_config(content, f"{url}/config.json"), url, to_resume=to_resume)
-    has_checkpoints = config.store.kind != "object"
+    data, has_checkpoints = json.loads(content), config.store.kind != "object"
+    data["config"] |= {"on_end": config.on_end, "webhook": config.webhook}
     if has_checkpoints:
-        config = replace(config, store=replace(config.store, options={**config.store.options, "path": None}))
-    return json.dumps(stored_config(config), indent=2).encode(), has_checkpoints
+        data["config"]["store"]["path"] = None
+    return json.dumps(data, indent=2).encode(), has_checkpoints

@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zmqrl.algorithms.make import kind_of
+from zmqrl.config.codec import to_json
 from zmqrl.config.load import Loaded
-from zmqrl.envs.make import probe
-from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import call, checked_env, located
 
 DEFAULT_ALGORITHM = "ppo"
 Stored = Mapping[str, Any]
-PROBED_ENVS = 5040
-"""A multiple of any number of agents up to 10, which `probe` checks; the algorithm sets the number for the run."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +41,18 @@ class WithoutPreset:
             ConfigError: The env cannot be created, or the algorithm is unknown.
         """
         named = {"run": {"name": self.name}, "env": {"id": self.env}, "algorithm": {"kind": self.algorithm}}
-        loaded = resolved({**named, "env": {"id": self.env, "num_envs": PROBED_ENVS}})
-        try:
-            env = probe(loaded.config.env)
-        except ConfigError as error:
-            raise ConfigError(loaded.sources.locate(str(error))) from error
-        found = {name: dict(keys) for name, keys in kind_of(self.algorithm).defaults(env).items()}
+        loaded = resolved(named)
+        with located(loaded.sources):
+            env = checked_env(loaded.config, is_whole=False)
+        subject, limit_s = f"algorithm.kind: {self.algorithm!r}", loaded.config.limits.start_s
+        found: dict[str, dict[str, Any]] = call(
+            "defaults", self.algorithm, to_json(env), _own_keys(loaded), subject=subject, limit_s=limit_s
+        )
         if env.max_episode_steps is None and env.state is None:
             found.setdefault("env", {})["recovery"] = "restart_episode"  # exact: needs one of the two
         return {**found, **{name: {**found.get(name, {}), **keys} for name, keys in named.items()}}
+
+
+def _own_keys(loaded: Loaded) -> dict[str, Any]:
+    """The keys of the algorithm that the user wrote."""
+    return {key: value for key, value in loaded.config.algorithm.items() if f"algorithm.{key}" in loaded.sources.by_key}

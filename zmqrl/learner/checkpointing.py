@@ -73,12 +73,10 @@ class FullCheckpoints:
 
         A first FULL has `weights` alone: a learner made from them is the one that began.
         """
-        if full is not None:
-            version = full.version
-            self._write_start(lambda: self._store.sync_full(version))
-        else:
-            first = full_of(self._progress, weights, executor=self._executor)
-            self._write_start(lambda: self._store.save_full(first, durable=True))
+        begun_from = full or full_of(self._progress, weights, executor=self._executor)
+        # After a sync that failed the next one succeeds, though pages were dropped: the whole FULL is written again.
+        syncs = [] if full is None else [lambda: self._store.sync_full(full.version)]
+        self._write_start(lambda: syncs.pop()() if syncs else self._store.save_full(begun_from, durable=True))
 
     def write(
         self,

@@ -23,6 +23,7 @@ class ProcessId(NamedTuple):
 
 class _Stat(NamedTuple):
     state: str
+    parent: int
     session: int
     cpu_ticks: int
     start_time: int
@@ -35,7 +36,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # the name, in parentheses, may contain any byte: the kernel cuts it after 15
     fields = content.rpartition(b")")[2].decode("ascii").split()
-    return _Stat(fields[0], int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]))
+    return _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[19]))
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -68,6 +69,12 @@ def held_by_kernel(process: ProcessId) -> bool:
     """Whether it waits where no signal is received (state D): for a disk, for a server of files."""
     stat = _stat(process.pid)
     return stat is not None and stat.start_time == process.start_time and stat.state == "D"
+
+
+def children_of(pid: int) -> list[ProcessId]:
+    """Processes whose parent this is, also zombies."""
+    stats = ((int(name), _stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return [ProcessId(child, stat.start_time) for child, stat in stats if stat is not None and stat.parent == pid]
 
 
 def session_members(session: int) -> list[ProcessId]:

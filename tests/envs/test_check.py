@@ -1,24 +1,20 @@
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import threading
+import json
 import time
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.envs.odd_envs import Counting
-from tests.waiting import until
+from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs import first_steps
-from zmqrl.envs.first_steps import EPISODES, STEPS, check_first_steps
+from zmqrl.envs.check import EPISODES, SETTLE_S, STEPS, check_env
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
+from zmqrl.messages.check import Stage
+from zmqrl.types import EnvSpec
 
 BREAKING = "tests.envs.odd_envs:Breaking"
 
@@ -38,40 +34,17 @@ class Recorded(Counting):
         self._note("r")
         return super().reset(**kwargs)
 
+    def close(self) -> None:
+        self._note("c")
+
     def step(self, action: Any) -> Any:
         time.sleep(self._step_s)
         self._note("s")
         return super().step(action)
 
 
-class Ending(Counting):
-    """An env that ends its process, after it has started another one, or hangs."""
-
-    def __init__(self, how: str, child: str) -> None:
-        super().__init__(1000)
-        self._how, self._child = how, child
-
-    def step(self, action: Any) -> Any:
-        process = subprocess.Popen(["sleep", "600"])
-        Path(self._child).write_text(str(process.pid))
-        if self._how == "SIGSEGV":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self._how == "exit":
-            os._exit(7)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(600)
-
-
-class Slow(Counting):
-    """An env whose reset takes longer than anybody waits."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        time.sleep(60)
-        return super().reset(**kwargs)
-
-
-def _checked(section: EnvSection) -> None:
-    probe(section, partial(check_first_steps, seed=1))
+def _checked(section: EnvSection) -> list[Stage]:
+    return list(check_env(to_json(section), 1))
 
 
 @pytest.mark.parametrize(
@@ -128,43 +101,19 @@ def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], r
     record = tmp_path / "record"
     _checked(EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record), **kwargs}))
     done = record.read_text()
-    assert (done.count("r"), done.count("s")) == (resets, steps)
+    assert (done.count("r"), done.count("s"), done.count("c")) == (resets, steps, 1)
 
 
-def test_an_env_that_takes_longer_is_left_to_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_steps, "LIMIT_S", 0.1)
-    begun = time.monotonic()
-    _checked(EnvSection(id=f"{__name__}:Slow"))
-    assert time.monotonic() - begun < 10
+def test_the_properties_are_known_before_further_steps_and_close() -> None:
+    section = EnvSection()
+    *_, further, last = _checked(section)
+    assert (further.name, further.settle_s, last.settle_s) == ("further steps", SETTLE_S, None)
+    for stage in (further, last):
+        assert from_json(EnvSpec, json.loads(stage.known)) == probe(section)
 
 
-@pytest.mark.parametrize(("how", "said"), [("SIGSEGV", "SIGSEGV"), ("exit", "exit code 7"), ("hang", "")])
-def test_what_an_env_does_to_its_process_is_named_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
-) -> None:
-    monkeypatch.setattr(first_steps, "LIMIT_S", 1.0)
-    before, child = signal.getsignal(signal.SIGTERM), tmp_path / "child"
-    section = EnvSection(id=f"{__name__}:Ending", kwargs={"how": how, "child": str(child)})
-    with pytest.raises(ConfigError, match=f"ended its process in the first steps .{said}") if said else nullcontext():
-        _checked(section)
-    assert signal.getsignal(signal.SIGTERM) is before
-    pid = int(child.read_text())
-    until(
-        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2], "its end"
-    )
-
-
-def test_another_thread_checks_too() -> None:
-    faulty = EnvSection(id=BREAKING, kwargs={"fault": "raise", "at": 1})
-    found: list[BaseException] = []
-
-    def check() -> None:
-        try:
-            _checked(faulty)
-        except ConfigError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=check)
-    thread.start()
-    thread.join()
-    assert len(found) == 1
+def test_an_env_that_is_not_to_be_stepped_is_closed(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    section = EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record)})
+    assert [stage.name for stage in check_env(to_json(section), None)] == ["construction", "close"]
+    assert record.read_text() == "c"

@@ -1,0 +1,296 @@
+"""Calls in check processes: what the user's code does to its process, how it ends, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REAL_CALL, REAL_START
+from tests.envs.rude_envs import crash, hang
+from tests.running import environment
+from tests.waiting import until
+from zmqrl.config.sections import Config, EnvSection, LimitsSection
+from zmqrl.envs.make import probe
+from zmqrl.errors import ArenaTooLarge, ConfigError, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
+from zmqrl.launch.checked import checked_env
+from zmqrl.messages.check import Stage
+from zmqrl.supervision import check_process
+from zmqrl.supervision.check_process import CheckEnded
+from zmqrl.types import EnvSpec
+
+RUDE = "tests.envs.rude_envs"
+HERE = __name__
+SLEEPERS = (b"sleep\0" + b"600.25\0", b"sleep\0" + b"600.5\0")
+MODULES = {
+    "parses": "import argparse\nargparse.ArgumentParser().parse_args()\n",
+    "requires": "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('g')\nparser.parse_args()\n",
+    "leaves": "import sys\nsys.exit(0)\n",
+    "vanishes": "import os\nprint('no display')\nos._exit(0)\n",
+    "hangs": "import time\ndef wait():\n    time.sleep(600)\nwait()\n",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("modules")
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(f"{text}from tests.envs.rude_envs import Rude\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setattr(check_process, "call", REAL_CALL)
+        patch.setattr(check_process, "start", REAL_START)
+        check_process.start()
+        yield
+        check_process.end()
+
+
+def call(function: Any, *arguments: Any, limit_s: float = 60.0) -> Any:
+    return check_process.call(f"{HERE}:{function.__name__}", *arguments, subject="key: 'x'", limit_s=limit_s)
+
+
+def check(env: str, limit_s: float = 60.0, **kwargs: Any) -> EnvSpec:
+    env_id = env if ":" in env else f"{RUDE}:{env}"
+    config = Config(env=EnvSection(id=env_id, kwargs=kwargs), limits=LimitsSection(start_s=limit_s))
+    try:
+        return checked_env(config, is_whole=False)
+    finally:
+        check_process._found.clear()
+        assert not sleepers()
+
+
+def sleepers() -> list[str]:
+    """Processes that the envs have started."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        found += [name] if command in SLEEPERS else []
+    return found
+
+
+ACCEPTED = (
+    "chdir", "at_exit", "thread", "sigchld", "timer", "limit", "close_some", "prints", "no_streams", "daemon",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ACCEPTED)
+def test_what_an_env_does_to_its_process_stays_there(how: str, capfd: pytest.CaptureFixture[str]) -> None:
+    before = os.getcwd(), signal.getsignal(signal.SIGCHLD)
+    assert check("Rude", how=how) == probe(EnvSection(id=f"{RUDE}:Rude"))
+    assert (os.getcwd(), signal.getsignal(signal.SIGCHLD)) == before
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("env", ["Simulator", "Child", "Threaded", "SamePid"])
+def test_an_env_that_owns_a_process_or_a_thread_is_accepted(env: str) -> None:
+    assert check(env).action.n == 4
+
+
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+@pytest.mark.parametrize(("how", "named"), [("sys_exit", "SystemExit"), ("interrupt", "KeyboardInterrupt")])
+def test_an_exception_that_would_end_the_command_is_an_error_of_the_env(where: str, how: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check("Rude", how=how, where=where)
+    assert named in str(caught.value) and "rude_envs.py" in str(caught.value)
+
+
+STAGES = {"init": "construction", "reset": "first reset and step", "step": "first reset and step", "close": "close"}
+
+
+@pytest.mark.parametrize("where", STAGES)
+def test_an_env_that_ends_its_process_is_refused(where: str) -> None:
+    with pytest.raises(CheckEnded, match="exit code 0") as caught:
+        check("Rude", how="os_exit", where=where)
+    assert caught.value.stage == STAGES[where]
+
+
+def test_the_end_of_the_process_in_a_later_step_is_named() -> None:
+    with pytest.raises(CheckEnded) as caught:
+        check("Rude", how="os_exit", where="step", at=7)
+    assert caught.value.stage == "further steps"
+
+
+def test_a_crash_is_named_with_its_place() -> None:
+    with pytest.raises(CheckEnded, match=f"SIGSEGV.*rude_envs.py:{crash.__code__.co_firstlineno + 1}, in crash"):
+        check("Rude", how="crash", where="step")
+
+
+def test_closed_descriptors_are_named() -> None:
+    with pytest.raises(CheckEnded, match="closed its file descriptors"):
+        check("Rude", how="close_all")
+
+
+def test_arguments_of_zmqrl_are_not_those_of_a_module() -> None:
+    assert check("parses:Rude").action.n == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "words"),
+    [("requires", 4, "the following arguments are required: g"), ("leaves", 2, "SystemExit: 0")],
+)
+def test_a_module_that_exits_is_named_with_its_line(module: str, line: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        check(f"{module}:Rude")
+    assert f"{module}.py:{line}, in <module>" in str(caught.value)
+
+
+def test_a_module_that_ends_the_process_is_refused() -> None:
+    with pytest.raises(CheckEnded):
+        check("vanishes:Rude")
+
+
+@pytest.mark.parametrize("how", ["hang", "hang_with_the_lock", "hang_deaf"])
+@pytest.mark.parametrize("where", STAGES)
+def test_a_hang_is_named_and_refused_at_the_limit(
+    where: str, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if how != "hang" and where != "init":
+        pytest.skip("one stage is enough")
+    monkeypatch.setattr(check_process, "WAITING_S", 0.5)
+    with pytest.raises(CheckEnded, match=f"rude_envs.py:.*, in {how}") as caught:
+        check("Rude", 1.0, how=how, where=where)
+    assert caught.value.stage == STAGES[where]
+    noted = capfd.readouterr().err.splitlines()
+    assert len(noted) == 1 and STAGES[where] in noted[0]
+    if how == "hang":
+        assert f"rude_envs.py:{hang.__code__.co_firstlineno + 1}, in hang" in noted[0]
+
+
+def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_process, "WAITING_S", 0.5)
+    with pytest.raises(CheckEnded, match=r"hangs\.py:3, in wait"):
+        check("hangs:Rude", 1.0)
+
+
+def test_a_later_step_that_hangs_is_left_to_the_workers() -> None:
+    assert check("Rude", how="hang", where="step", at=7) == probe(EnvSection(id=f"{RUDE}:Rude"))
+
+
+# functions that are called
+
+
+def command_lines() -> list[list[str]]:
+    return [Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0") for pid in (os.getpid(), os.getppid())]
+
+
+def echoed(value: Any) -> Any:
+    return value
+
+
+def forked() -> str:
+    if os.fork() == 0:
+        return "the copy"
+    os.wait()
+    return "the process"
+
+
+class OwnFault(EnvFault):
+    pass
+
+
+ERRORS: tuple[ZmqrlError, ...] = (
+    HostFailed("host", "cause", "fix"),
+    DamagedCheckpoints("none", ("a", "b")),
+    EnvFault("fault", {"step": 3}),
+    OwnFault("own", {"seed": 1 << 70}),
+    ArenaTooLarge("too large"),
+)
+
+
+def raises(which: int) -> None:
+    raise ERRORS[which]
+
+
+def bug() -> None:
+    raise LookupError("of the user")
+
+
+def stages() -> Generator[Stage, None, str]:
+    yield Stage("first", json.dumps("known"), 0.05)
+    yield Stage("second")
+    return "known at last"
+
+
+def test_each_process_has_its_name_in_its_command_line() -> None:
+    check_line, template_line = call(command_lines)
+    names = {"zmqrl.check", "zmqrl.template"}
+    assert names & set(check_line) == {"zmqrl.check"} and names & set(template_line) == {"zmqrl.template"}
+    assert check_line.index("zmqrl.check") == template_line.index("zmqrl.template") == 3
+
+
+@pytest.mark.parametrize("value", [None, 1 << 80, float("inf"), "\ud800\n", {"a": [1.5, {}]}, "x" * 3_000_000])
+def test_plain_data_passes_as_it_is(value: Any) -> None:
+    assert call(echoed, value) == value
+
+
+def test_a_copy_of_the_process_gives_no_answer() -> None:
+    assert call(forked) == "the process"
+
+
+@pytest.mark.parametrize("which", range(len(ERRORS)))
+def test_an_error_has_its_class_and_its_attributes(which: int) -> None:
+    expected = ERRORS[which]
+    with pytest.raises(ZmqrlError) as caught:
+        call(raises, which)
+    found = caught.value
+    assert type(found) is (EnvFault if isinstance(expected, OwnFault) else type(expected))
+    assert str(found) == str(expected) and found.exit_code == expected.exit_code
+    assert json.dumps(vars(found)) == json.dumps(vars(expected))
+
+
+def test_another_exception_is_an_error_of_the_configuration_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"key: 'x': start: LookupError: of the user .*, in bug\)"):
+        call(bug)
+
+
+def test_a_stage_that_goes_on_in_time_is_not_the_answer() -> None:
+    assert call(stages) == "known at last"
+
+
+def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
+    arguments: dict[str, Any] = {"subject": "key", "limit_s": 60.0, "key": "same"}
+    try:
+        values = [check_process.call(f"{HERE}:echoed", value, **arguments) for value in (1, 2)]
+        assert values == [1, 1]
+    finally:
+        check_process._found.clear()
+
+
+COMMAND = f"""
+from zmqrl.config.sections import Config, EnvSection
+from zmqrl.launch.checked import checked_env
+checked_env(Config(env=EnvSection(id="{HERE}:Hanging")), is_whole=False)
+"""
+
+
+class Hanging:
+    def __init__(self) -> None:
+        from tests.envs.rude_envs import daemon
+
+        daemon()
+        subprocess.Popen(["sleep", "600.5"])
+        hang()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_that_ends_leaves_nothing(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, "-c", COMMAND], env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: len(sleepers()) == 2, "the processes of the env")
+        template = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        process.send_signal(number)
+        process.wait(30)
+        until(lambda: not sleepers() and not Path(f"/proc/{template}").exists(), "their end")
+    finally:
+        process.kill()
+        process.wait()

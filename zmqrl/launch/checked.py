@@ -1,0 +1,113 @@
+"""The plan of a run, and what else needs the user's code, for a command: the user's code runs in check processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.hosts import AUTO, LOCAL, is_remote, with_cores
+from zmqrl.config.load import Sources
+from zmqrl.config.paths import expanded
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, LimitsSection
+from zmqrl.errors import ArenaTooLarge, ConfigError
+from zmqrl.messages.check import data_of
+from zmqrl.supervision import check_process
+from zmqrl.types import EnvSpec
+
+CALLS = "zmqrl.launch.check_calls"
+
+
+def checked_plan(
+    config: Config,
+    run_dir: Path,
+    started_at: float,
+    resume: bool = False,
+    sources: Sources | None = None,
+    is_here: bool = True,
+    env: EnvSpec | None = None,
+) -> RunPlan:
+    """Check the env, and plan the run as `plan_run`, whose arguments these are. No check process is left.
+
+    Raises:
+        ConfigError: One message that names key, value and fix.
+    """
+    from zmqrl.launch.own_code import check_own_code
+
+    with located(sources):
+        try:
+            check_own_code(config)
+            found = checked_env(config, is_here) if env is None else env
+            arguments = str(expanded(run_dir, "run directory").absolute()), started_at, resume, is_here, to_json(found)
+            start_s = config.limits.start_s
+            plan = call("plan", to_json(config), *arguments, subject="the plan of the run", limit_s=start_s)
+            return from_json(RunPlan, plan)
+        finally:
+            check_process.end()
+
+
+def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> EnvSpec:
+    """Properties of the env, and a check of its first steps where it is to be stepped here.
+
+    Args:
+        config: Resolved.
+        is_here: The host `local` will be this machine.
+        is_whole: All keys are final, and are checked first.
+    """
+    local = config.hosts.get(LOCAL)
+    has_workers = local is not None and local.workers != 0
+    # Envs of other hosts may run there alone.
+    is_stepped = config.learner.host == LOCAL if config.mode.in_process else has_workers
+    seed = config.run.seed if is_here and is_stepped else None
+    section = replace(config.env, num_envs=1, vector_envs=1, segment_steps=1, recovery="exact")
+    subject, limit_s, key = f"env.id: {config.env.id!r}", config.limits.start_s, data_of([to_json(section), seed])
+    arguments = to_json(config), is_here, is_whole, seed
+    return from_json(EnvSpec, call("env", *arguments, subject=subject, limit_s=limit_s, key=key))
+
+
+def call(
+    function: str, *arguments: Any, subject: str, limit_s: float = LimitsSection().start_s, key: str | None = None
+) -> Any:
+    """A function of `zmqrl.launch.check_calls`; see `check_process.call`."""
+    return check_process.call(f"{CALLS}:{function}", *arguments, subject=subject, limit_s=limit_s, key=key)
+
+
+def check_algorithm(kind: str) -> None:
+    """ConfigError: no algorithm of this name or dotted path can be loaded."""
+    if ":" in kind:
+        call("kind_of", kind, subject=f"algorithm.kind: {kind!r}")
+        return
+    from zmqrl.algorithms.make import kind_of
+
+    kind_of(kind)
+
+
+def resolve_auto_workers(config: Config) -> Config:
+    """`config` with the cores of hosts with `workers: auto`; waits for them, at most the limit of a connection.
+
+    Raises:
+        ConfigError: The kind of orchestrator cannot be loaded.
+    """
+    from zmqrl.orchestrators.make import kind_of
+
+    remote = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
+    if not remote:
+        return config
+    kind, options = kind_of(config, remote)
+    return with_cores(config, kind.cores(options, config, remote))
+
+
+@contextmanager
+def located(sources: Sources | None) -> Iterator[None]:
+    """A `ConfigError` that is raised inside names file and line of its key."""
+    try:
+        yield
+    except ArenaTooLarge:
+        raise
+    except ConfigError as error:
+        if sources is None:
+            raise
+        raise ConfigError(sources.locate(str(error))) from error
