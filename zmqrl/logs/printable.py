@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+SPACES = "\n\t\u00a0\u3000"
+"""Spaces and line ends that stay as they are, beside the usual space."""
+
 
 def printable(text: str) -> str:
     """`text` with the escape of each character that is neither printed nor a line end or a tab.
@@ -10,4 +16,13 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in SPACES else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_data(data: Any) -> Any:
+    """JSON data in which each text is `printable`."""
+    if isinstance(data, Mapping):
+        return {printable_data(key): printable_data(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [printable_data(value) for value in data]
+    return printable(data) if isinstance(data, str) else data
