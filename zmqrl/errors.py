@@ -45,6 +45,14 @@ class FolderOfRuns(ConfigError):
         self.runs = runs
 
 
+class UntrustedRun(ConfigError):
+    """The run at `place` is of another user or at a URL, and names code: `names`, each with its key. Trust it first."""
+
+    def __init__(self, message: str, place: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.place, self.names = place, names
+
+
 class TrainingFailed(ZmqrlError):
     """The run started and could not continue: the message names the first cause.
 

@@ -28,6 +28,7 @@ WITHOUT = {
     "export": "writes files",
     "fetch": "copies files",
     "install-unit": "writes a file",
+    "trust": "prints a prefix per line",
     "watch": "opens a window",
 }
 

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from safetensors import numpy as reference
 
 from zmqrl.data_stores import tensors
+from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError
+from zmqrl.types import Version
 
 ARRAYS = {
     "b": np.array([True, False]),
@@ -68,3 +74,40 @@ def test_parts_are_refused(cut: int) -> None:
 def test_lying_headers_are_refused(header: bytes) -> None:
     with pytest.raises(StoreError):
         tensors.parse(len(header).to_bytes(8, "little") + header + b"\0" * 8)
+
+
+ENTRY = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+
+
+@pytest.mark.parametrize(
+    ("arrays", "metadata"),
+    [
+        ('"a":' + "[" * 100_000 + "]" * 100_000, ""),
+        ('"a":' + ENTRY.replace("[1]", "[1e999]"), ""),
+        ('"a":' + ENTRY.replace("[1]", f"[{'9' * 5000}]"), ""),
+        ('"a":' + ENTRY.replace("[1]", "[9223372036854775808,0]").replace("0,4", "0,0"), ""),
+        ('"a":' + ENTRY.replace("0,4", "99999999999999999999,100000000000000000003"), ""),
+        ('"a":' + ENTRY.replace("0,4", "0.0,4.0"), ""),
+        ('"a":' + ENTRY.replace("[1]", '["x"]'), ""),
+        ('"a":' + ENTRY.replace("[1]", f"[{','.join(['1'] * 200)}]"), ""),
+        ('"a":' + ENTRY.replace('"F32"', '["F32"]'), ""),
+        (f'"a":{ENTRY}', ',"full":"' + "[" * 100_000 + '"'),
+        (f'"a":{ENTRY}', ',"full":"[]"'),
+        (f'"a":{ENTRY}', ',"full":"{\\"counters\\": 3}"'),
+        (f'"a":{ENTRY}', ',"score":"much"'),
+        (f'"a":{ENTRY}', ',"env_steps":"[]"'),
+    ],
+)
+def test_a_hostile_file_with_a_digest_that_fits_is_passed_over(arrays: str, metadata: str, tmp_path: Path) -> None:
+    store = DirectoryStore(str(tmp_path), 3)
+    store.save_full(Full(Version(0, 1), {"a": np.zeros(1)}, {"counters": {"n": 1}}), durable=False)
+    version = "" if "full" in metadata else ',"full":"{\\"counters\\": {}}"'
+    zeros = '"sha256":"' + "0" * 64 + '"'
+    header = f'{{"__metadata__":{{{zeros},"version":"0-2"{version}{metadata}}},{arrays}}}'.encode()
+    content = len(header).to_bytes(8, "little") + header + b"\0" * 4
+    content = content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1)
+    (tmp_path / "full-0-2.safetensors").write_bytes(content)
+    with pytest.raises(StoreError):
+        tensors.verify(content)
+    found = DirectoryStore(str(tmp_path), 3).newest_full()
+    assert found is not None and found.version == Version(0, 1)

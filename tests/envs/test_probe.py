@@ -45,6 +45,10 @@ class Around:
         self.env = env
 
 
+def no_env() -> None:
+    """A factory without a return."""
+
+
 def no_wrapper(env: Any) -> None:
     del env
 
@@ -94,8 +98,9 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
             EnvSection(id="no_such_lab.envs:Walk-v0"),
             ["install it, run the command in the directory that contains no_such_lab/,"],
         ),
-        (EnvSection(id=f"{__name__}:NotAnEnv"), ["env.id: ", "makes NotAnEnv, which is neither a gymnasium.Env nor"]),
-        (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH' is an object of type int, neither a class nor a function"]),
+        (EnvSection(id=f"{__name__}:NotAnEnv"), ["NotAnEnv': class NotAnEnv is neither a class of envs or"]),
+        (EnvSection(id=f"{__name__}:no_env"), ["env.id: ", "makes NoneType, which is neither a gymnasium.Env nor a"]),
+        (EnvSection(id=f"{__name__}:WIDTH"), ["WIDTH': an object of type int is neither a class of envs"]),
         (EnvSection(id="tests.envs.odd_envs.Walker"), ["did you mean 'tests.envs.odd_envs:Walker'?"]),
         (EnvSection(id="grid.Goal2D"), ["env.id: 'grid.Goal2D': a class", "did you mean 'grid:Goal2D'?"]),
         (EnvSection(id="grid.py:Goal2D"), ["did you mean 'grid:Goal2D'?"]),
@@ -108,10 +113,16 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(wrappers=("ClipReward",)), ["env.wrappers: 'ClipReward'", "module:Wrapper"]),
         (
             EnvSection(wrappers=(f"{__name__}:NotAnEnv",)),
-            ["env.wrappers: ", "class NotAnEnv is not a gymnasium.Wrapper"],
+            ["env.wrappers: ", "class NotAnEnv is neither a class of envs or wrappers"],
         ),
-        (EnvSection(wrappers=(f"{__name__}:Around",)), ["env.wrappers: ", "class Around is not a gymnasium.Wrapper"]),
-        (EnvSection(wrappers=(f"{__name__}:WIDTH",)), ["env.wrappers: ", "type int is not a gymnasium.Wrapper"]),
+        (
+            EnvSection(wrappers=(f"{__name__}:Around",)),
+            ["env.wrappers: ", "class Around is neither a class of envs or"],
+        ),
+        (
+            EnvSection(wrappers=(f"{__name__}:WIDTH",)),
+            ["env.wrappers: ", "type int is neither a class of envs or wrappers"],
+        ),
         (EnvSection(wrappers=(f"{__name__}:no_wrapper",)), ["env.wrappers: ", "NoneType, which is not an env"]),
         (EnvSection(id=f"{__name__}:WithoutSpaces"), ["env.id: ", "WithoutSpaces has no observation_space"]),
         (EnvSection(id="CartPole-v1,"), ["env.id: 'CartPole-v1,' is not an env id", "'CartPole-v1'?"]),

@@ -158,7 +158,7 @@ def frames(*parts: tuple[bytes, bytes]) -> bytes:
     return BEGINS + b"".join(HEAD.pack(kind, len(payload)) + payload for kind, payload in parts)
 
 
-@pytest.mark.parametrize("path", ["../run.json", "/etc/passwd", ".owner/x", "a/../../b", "logs/.x", ""])
+@pytest.mark.parametrize("path", ["../run.json", "/etc/passwd", ".owner/x", "a/../../b", "logs/.x", "logs/a\0b", ""])
 def test_nothing_is_written_outside_of_the_copy(tmp_path: Path, path: str) -> None:
     stream = frames((FILE, msgspec.json.encode(CopiedFile(path, 0))), (DATA, b"x"))
     with pytest.raises(CopyFailed):
@@ -175,6 +175,7 @@ def test_nothing_is_written_outside_of_the_copy(tmp_path: Path, path: str) -> No
         frames((b"?", b"")),
         frames((RETIRED, b'{"path": "run.json"}')),
         frames((RETIRED, b'{"path": "checkpoints/../x.safetensors"}')),
+        frames((RETIRED, b'{"path": "checkpoints/\\u0000.safetensors"}')),
         BEGINS + HEAD.pack(DATA, CHUNK + 1),
     ],
 )

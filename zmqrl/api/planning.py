@@ -53,6 +53,7 @@ class RunArguments:
     overrides: Mapping[str, Any]
     callbacks: Callbacks
     quiet: bool
+    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def loaded_for(asked: RunArguments) -> Loaded:
     given = dotted(asked.overrides)
     base = without_preset(asked.preset, algorithm_name(asked.algo), asked.overrides.get("env"), given)
     flags = (asked.mode, plain(asked.workers), plain(asked.seed))
-    return load(asked.preset, None, given, *flags, init_from=source, without_preset=base)
+    return load(asked.preset, None, given, *flags, init_from=source, without_preset=base, trusted=asked.trust)
 
 
 def _resumed(asked: RunArguments, directory: Path, started_at: float) -> PreparedRun:
@@ -132,7 +133,7 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
         raise ConfigError(f"resume: {directory}: run directory not found")
     more = {} if asked.for_env_steps is None else more_env_steps(directory, plain(asked.for_env_steps))
     overrides = {**more, **dotted(asked.overrides)}
-    loaded = load(overrides=overrides, workers=plain(asked.workers), stored=directory)
+    loaded = load(overrides=overrides, workers=plain(asked.workers), stored=directory, trusted=asked.trust)
     check_resume(directory, loaded.config, asked.preset, loaded.sources)
     plan = _planned(loaded, directory, started_at, True)
     observer = RunObserver(plan, asked.callbacks)

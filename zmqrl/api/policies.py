@@ -29,8 +29,8 @@ from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
 from zmqrl.launch.own_code import path_of
 from zmqrl.launch.policies import stored_policy, trained_env
-from zmqrl.launch.run_directory import read_config
 from zmqrl.launch.trained_env import differences
+from zmqrl.launch.trust import opened
 from zmqrl.spaces import forbids_all, view
 from zmqrl.types import Array, EnvSpec, SpaceSpec
 
@@ -114,21 +114,24 @@ class Sampler:
         return np.clip(actions, low.reshape(spec.action.shape), high.reshape(spec.action.shape))
 
 
-def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0) -> LoadedPolicy:
+def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0, trust: bool = False) -> LoadedPolicy:
     """The trained policy of a run: `load_policy(path)(obs) -> action`, for one observation or a batch.
 
     Args:
         path: A run, or its directory. The best version, or else the newest, is loaded.
         stochastic: Sample actions as in training, at the end of its schedules; False: greedy actions.
         seed: Of the sampled actions.
+        trust: Import what the configuration of a run names that another user made.
 
     Raises:
+        UntrustedRun: Another user made it, it names code, and `zmqrl trust` was not called for it.
         FolderOfRuns: `path` is the folder of several runs, which the message names.
         ConfigError: `path` has no configuration of a run.
         StoreError: It has no checkpoint.
     """
     directory = path.run_dir if isinstance(path, Run) else expanded(path)
-    config = read_config(directory, lambda run: f"zmqrl.load_policy({run!r})")
+    trusted = trust or isinstance(path, Run)
+    config = opened(directory, lambda run: f"zmqrl.load_policy({run!r})", trusted)
     env = trained_env(directory, config)
     _, policy = stored_policy(directory, config, env)
     sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None

@@ -136,6 +136,7 @@ def train(
     workers: int | None = None,
     seed: int | None = None,
     init_from: str | Path | None = None,
+    trust: bool = False,
     on_metrics: Callable[[Mapping[str, float]], object] | None = None,
     on_score: Callable[[Score], object] | None = None,
     on_checkpoint: Callable[[Checkpoint], object] | None = None,
@@ -156,6 +157,7 @@ def train(
         workers: Rollout workers.
         seed: Seed of all random streams.
         init_from: Run directory or checkpoint file with the initial weights; None: random weights.
+        trust: Import what the run of `init_from` names, if another user made it.
         on_metrics: Called with each row of training metrics, about once a second. False stops the run, as for the next
             two. They are called in the thread of the run: one that waits delays the launcher.
         on_score: Called with each score of the evaluator.
@@ -173,7 +175,9 @@ def train(
     """
     check_names(train, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(preset, algo, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet)
+    asked = RunArguments(
+        preset, algo, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet, trust
+    )
     return _run_here(asked, check)
 
 
@@ -182,6 +186,7 @@ def resume(
     *,
     for_env_steps: int | None = None,
     workers: int | None = None,
+    trust: bool = False,
     on_metrics: Callable[[Mapping[str, float]], object] | None = None,
     on_score: Callable[[Score], object] | None = None,
     on_checkpoint: Callable[[Checkpoint], object] | None = None,
@@ -195,6 +200,7 @@ def resume(
         run_dir: Run directory.
         for_env_steps: Train so many more env steps; the stop conditions of the stored run are off.
         workers: Rollout workers; None: as before.
+        trust: Import what the run names, if another user made it.
         on_metrics: See `train`, also for what follows.
         on_score: Called with each score of the evaluator.
         on_checkpoint: Called with each new full or best checkpoint.
@@ -209,7 +215,7 @@ def resume(
     check_names(resume, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(
-        None, None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet
+        None, None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet, trust
     )
     return _run_here(asked, check)
 
@@ -225,6 +231,7 @@ def start(
     workers: int | None = None,
     seed: int | None = None,
     init_from: str | Path | None = None,
+    trust: bool = False,
     on_metrics: Callable[[Mapping[str, float]], object] | None = None,
     on_score: Callable[[Score], object] | None = None,
     on_checkpoint: Callable[[Checkpoint], object] | None = None,
@@ -243,6 +250,7 @@ def start(
         workers: Rollout workers.
         seed: Seed of all random streams.
         init_from: Run directory or checkpoint file with the initial weights.
+        trust: Import what the run of `resume` or `init_from` names, if another user made it.
         on_metrics: Called in the thread of the run, as the next two.
         on_score: Called with each score of the evaluator.
         on_checkpoint: Called with each new full or best checkpoint.
@@ -255,7 +263,7 @@ def start(
     check_names(start, overrides)
     callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
     asked = RunArguments(
-        preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet
+        preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet, trust
     )
     run = Run(prepared(asked))
     run._start()

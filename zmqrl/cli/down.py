@@ -12,6 +12,7 @@ from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.launch.teardown import HostReport, TargetRun
@@ -75,7 +76,7 @@ def _bring_down(target: TargetRun, limit: Sequence[str], as_data: bool) -> list[
     if not as_data:
         click.echo(f"run {target.run_id}:")
     for report in reports:
-        click.echo(_data(target.run_id, report) if as_data else _line(report))
+        click.echo(_data(target.run_id, report) if as_data else printable(_line(report)))
         if not report.is_down:
             unclean.append(f"{target.run_id} on {report.host}")
     return unclean

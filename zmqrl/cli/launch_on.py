@@ -51,6 +51,8 @@ def launch_on(request: TrainRequest, host: str) -> int:
         if session.refusal is not None:
             raise ConfigError(f"--on {host}: {session.refusal}")
         directory, stored = _found(request, there)
+        if directory is not None and stored is not None:
+            there.check_own(directory, stored)
         config = _configuration(request, host, stored)
         directory = directory or _new_directory(request, there, config)
         _check_keys(there, config, request.hosts_file)

@@ -13,6 +13,7 @@ import click
 
 from zmqrl.cli.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError, FolderOfRuns
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.launch.run_directory import RunInfo
@@ -172,4 +173,4 @@ def _pattern(grep: str | None) -> re.Pattern[str]:
 
 def _show(log: Log, lines: list[str], as_data: bool) -> None:
     for line in lines:
-        click.echo(json.dumps({"process": log.name, "line": line}) if as_data else f"{log.name}: {line}")
+        click.echo(json.dumps({"process": log.name, "line": line}) if as_data else printable(f"{log.name}: {line}"))

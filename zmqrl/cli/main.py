@@ -17,6 +17,7 @@ import click
 
 from zmqrl.errors import ZmqrlError
 from zmqrl.loading import prepare
+from zmqrl.logs.printable import printable
 
 COMMANDS = {
     "launch": "train",
@@ -38,6 +39,7 @@ COMMANDS = {
     "watch": "play",
     "plot": "results",
     "export": "results",
+    "trust": "trust",
     "bench": "results",
     "drill": "drill",
     "version": "results",
@@ -170,7 +172,7 @@ def _end_with_stdin() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    click.echo(f"zmqrl: {message}", err=True)
+    click.echo(f"zmqrl: {printable(message)}", err=True)
     sys.exit(code)
 
 

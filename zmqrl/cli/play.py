@@ -173,10 +173,11 @@ class _Remark:
 def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_steps: int | None) -> Played:
     from zmqrl.envs.make import probe
     from zmqrl.launch.policies import stored_policy
-    from zmqrl.launch.run_directory import read_config, stored_in
+    from zmqrl.launch.run_directory import stored_in
     from zmqrl.launch.trained_env import check_trained_env
+    from zmqrl.launch.trust import opened
 
-    config = read_config(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
+    config = opened(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
     if most_steps is not None:
         config = replace(config, env=replace(config.env, max_episode_steps=most_steps))
     with stored_in(run_dir):

@@ -236,9 +236,9 @@ def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]
     from zmqrl.config.sections import HostSection
     from zmqrl.launch.host_changes import reach
     from zmqrl.launch.logins import check_logins
-    from zmqrl.launch.run_directory import read_config
+    from zmqrl.launch.trust import opened
 
-    config = read_config(directory)
+    config = opened(directory)
     running = list(dict.fromkeys([config.learner.host, *config.hosts]))
     new = [host for host in workers if workers[host] and host not in running]
     if not new:

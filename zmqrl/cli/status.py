@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.cli.on import RUN_HELP, OnCommand, run_on
+from zmqrl.logs.printable import printable_data
 from zmqrl.views.base import bottleneck_of
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class StatusLines:
             _, begins, text = line.partition(b"{")  # a login shell may print before it
             status = json.loads(begins + text)["status"] if begins else None
             if status is not None:
-                self._take(status)
+                self._take(printable_data(status))
         return True
 
     def _take(self, status: Mapping[str, Any]) -> None:
@@ -249,11 +250,12 @@ def _cell(value: object, form: str) -> str:
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
     from zmqrl.launch.records import read_record
 
-    status = read_record(directory / "status.json")
+    status: dict[str, Any] | None = printable_data(read_record(directory / "status.json"))
     return status if status is not None and status["run_id"] == info.run_id else None
 
 
 def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
     from zmqrl.launch.records import read_summary
 
-    return read_summary(directory, info.run_id)
+    summary: dict[str, Any] | None = printable_data(read_summary(directory, info.run_id))
+    return summary

@@ -163,13 +163,13 @@ def _entry(name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], offse
     return f"{json.dumps(name)}:{json.dumps(place, separators=(',', ':'))}"
 
 
-def parse(content: bytes) -> tuple[dict[str, Array], dict[str, str]]:
+def parse(content: bytes | mmap) -> tuple[dict[str, Array], dict[str, str]]:
     """Read-only arrays that view `content`, and the metadata. StoreError when it is not a whole safetensors file."""
     header, start = _header(content)
     metadata = header.pop("__metadata__", {})
     try:
         arrays = {name: _view(content, start, entry) for name, entry in header.items()}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"truncated or invalid safetensors file ({len(content)} bytes): {error}") from error
     if not isinstance(metadata, dict):
         raise StoreError("not a safetensors file: __metadata__ is not a mapping")
@@ -188,6 +188,12 @@ def verify(content: bytes | mmap) -> dict[str, object]:
     digest.update(memoryview(content)[start:])
     if digest.hexdigest() != stated:
         raise StoreError(f"the content does not match its digest {stated[:12]}")
+    parse(content)  # every writer can make a digest that fits
+    try:
+        int(metadata.get("env_steps", 0)), float(metadata.get("score", 0))
+        dict(json.loads(metadata.get("full", "{}")).get("counters", {}))
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"the metadata is not of a checkpoint: {error}") from error
     return metadata
 
 
@@ -201,14 +207,14 @@ def _header(content: bytes | mmap) -> tuple[dict[str, object], int]:
         raise StoreError(f"truncated or invalid safetensors file: {len(content)} bytes, header of {length}")
     try:
         header = json.loads(content[8 : 8 + length])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"not a safetensors file: the header is not JSON ({error})") from error
     if not isinstance(header, dict):
         raise StoreError("not a safetensors file: the header is not a mapping")
     return header, 8 + length
 
 
-def _view(content: bytes, start: int, entry: object) -> Array:
+def _view(content: bytes | mmap, start: int, entry: object) -> Array:
     if not isinstance(entry, dict):
         raise TypeError(f"an array's entry is {entry!r}")
     dtype, shape = _dtypes()[entry["dtype"]], tuple(int(size) for size in entry["shape"])

@@ -11,6 +11,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import ranges
 from zmqrl.doctor.fault import Fault
 from zmqrl.doctor.measurement import Measurement
+from zmqrl.logs.printable import printable
 from zmqrl.supervision.gpus import brief
 
 UNKNOWN = "-"
@@ -67,7 +68,7 @@ def grouped(faults: Sequence[Fault]) -> list[str]:
         name = re.compile(rf"\b{re.escape(fault.host)}\b")
         key = (fault.check, *(_FIGURES.sub("0", name.sub("HOST", text)) for text in (fault.cause, fault.fix)))
         groups.setdefault(key, []).append(fault)
-    return [_one(group) for group in groups.values()]
+    return [printable(_one(group)) for group in groups.values()]
 
 
 def _one(group: Sequence[Fault]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -65,16 +65,6 @@ def resolved(value: Any, index: int, key: str) -> Any:
             return tuple(resolved(value[TUPLE], index, key))
         return {name: resolved(inner, index, key) for name, inner in value.items()}
     return value
-
-
-def names_in(value: Any) -> Iterator[str]:
-    """Every `module:Name` that `value` has in the form `{python: ...}`."""
-    if isinstance(value, Mapping):
-        path = _path(value)
-        if path is not None:
-            yield path
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():
-        yield from names_in(inner)
 
 
 def _path(value: Mapping[str, Any]) -> str | None:

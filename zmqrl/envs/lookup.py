@@ -16,6 +16,7 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec as EnvRegistration
 
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.creators import check_called
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import lacks
 
@@ -33,14 +34,9 @@ def creator_of(section: EnvSection) -> Callable[..., Any]:
             creator = partial(gym.make_vec, spec.id, section.num_envs, vectorization_mode="vector_entry_point")
         else:
             creator = partial(gym.make, section.id, disable_env_checker=True)
-    elif not callable(creator):
-        raise ConfigError(
-            f"env.id: {section.id!r} is an object of type {type(creator).__name__}, neither a class nor a function "
-            "that returns an env"
-        )
-    elif _makes_vector(creator):
-        creator = partial(creator, num_envs=section.num_envs)
-    return creator
+        return creator
+    check_called("env.id", section.id, creator, "reset", "step")
+    return partial(creator, num_envs=section.num_envs) if _makes_vector(creator) else creator
 
 
 def _makes_vector(creator: Callable[..., Any]) -> bool:

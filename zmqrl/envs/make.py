@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import threading
 import warnings
@@ -16,6 +15,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.arguments import called
 from zmqrl.envs.base import ALTERNATIVES, close_env, has_state_pair, state_spec
+from zmqrl.envs.creators import check_called
 from zmqrl.envs.env_index import EnvIndex
 from zmqrl.envs.explain import explain, explain_wrapper, not_an_env
 from zmqrl.envs.frame_stack import stack_frames
@@ -211,9 +211,7 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]], index: int)
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
         wrapper = wrapper_of(path)
-        is_other_class = inspect.isclass(wrapper) and not issubclass(wrapper, gym.Env)
-        if not callable(wrapper) or (is_other_class and not is_parallel(env)):
-            raise ConfigError(f"env.wrappers: {path!r}: {form(wrapper)} is not a gymnasium.Wrapper")
+        check_called("env.wrappers", path, wrapper, *(["step"] if is_parallel(env) else []))
         wrapped: Any = called(wrapper, (env,), arguments, index, f"env.wrappers: {path!r}")
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error

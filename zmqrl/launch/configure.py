@@ -15,7 +15,7 @@ from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call, checked_env, located
 from zmqrl.launch.own_code import of_main
-from zmqrl.launch.run_directory import read_config
+from zmqrl.launch.trust import opened
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.messages.check import data_of
@@ -68,6 +68,7 @@ def load(
     limit: Sequence[str] = (),
     init_from: str | None = None,
     without_preset: WithoutPreset | None = None,
+    trusted: bool | None = None,
 ) -> Loaded:
     """Like `load_config`, with the source of each key, which `plan_run` takes to name file and line.
 
@@ -82,16 +83,22 @@ def load(
         limit: Hosts as `--limit` takes them; none: all.
         init_from: Over `run.init_from`.
         without_preset: An env and an algorithm in the place of a preset.
+        trusted: See `zmqrl.launch.trust.allowed`, of `stored` and of the run of `run.init_from`.
     """
-    data = flat(to_json(read_config(stored))) if stored is not None else None
+    data = flat(to_json(opened(stored, trusted=trusted, to_resume=True))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
     if without_preset is None:
-        return _resolved(request)
-    first = _resolved(request, without_preset)  # its keys of `env` decide which spaces there are
-    with located(first.sources):
-        env = checked_env(first.config, is_whole=False)
-    return _resolved(request, without_preset, env)
+        loaded = _resolved(request)
+    else:
+        first = _resolved(request, without_preset)  # its keys of `env` decide which spaces there are
+        with located(first.sources):
+            env = checked_env(first.config, is_whole=False)
+        loaded = _resolved(request, without_preset, env)
+    source = loaded.config.run.init_from
+    if stored is None and source is not None and Path(source, "config.json").is_file():
+        opened(Path(source), trusted=trusted)
+    return loaded
 
 
 class _OfUser(Exception):

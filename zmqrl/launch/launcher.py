@@ -35,6 +35,7 @@ from zmqrl.launch.stop_signals import SAME_PRESS_S, Request, StopFile, StopSigna
 from zmqrl.launch.summary import Status, Summary, final_lines, summarise
 from zmqrl.launch.too_few import TooFew
 from zmqrl.launch.url_mirror import UrlMirror, target_of
+from zmqrl.logs.printable import printable
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
@@ -190,7 +191,7 @@ class Launcher:
         """To stdout, unless `stream` is given; nothing if the caller wants no output."""
         if not self._quiet:
             with suppress(OSError, ValueError):  # closed; `lossy_output` is for the main thread alone
-                print(text, file=stream, flush=True)
+                print(printable(str(text)), file=stream, flush=True)
 
     def _run_in(self, directory: RunDirectory) -> int:
         self._environment = EnvironmentWriter(self._plan)

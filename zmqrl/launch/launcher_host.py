@@ -14,6 +14,8 @@ from typing import NamedTuple
 from zmqrl.config.on_host import login_of
 from zmqrl.config.sections import CodeSection, Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed, WireError
+from zmqrl.launch.run_directory import parse_config
+from zmqrl.launch.trust import modules_of
 from zmqrl.messages.lines import handshake
 from zmqrl.orchestrators.handshake import SENTINEL, refusals, versions
 from zmqrl.orchestrators.host_commands import (
@@ -157,6 +159,13 @@ class LauncherHost:
         if done.code != 0:
             raise self._refused(f"{path} cannot be read: {_tail(done)}", f"check: ls -l {path}")
         return None
+
+    def check_own(self, run_dir: str, stored: bytes) -> None:
+        """ConfigError when another user made a run there that names code: this machine would import it too."""
+        files = " && ".join(f"[ -O {quoted(path)} ]" for path in (run_dir, f"{run_dir}/config.json"))
+        names = next(modules_of(parse_config(stored, run_dir)), None)
+        if names is not None and END not in self._in_workdir(f"{files} && echo && echo {END}").stdout.decode():
+            raise self._refused(f"{run_dir} is of another user, and names code: {names[1]}", "resume it on that host")
 
     def holds(self, folder: str) -> bool:
         """Whether a folder there has anything in it, or is a file."""

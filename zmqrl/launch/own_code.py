@@ -5,7 +5,7 @@ Nothing is pickled: a class is named by its module, and each process imports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ import gymnasium.envs
 import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
-from zmqrl.envs.arguments import names_in
 from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call
+from zmqrl.launch.trust import modules_of
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
-IMPORT_S = 30.0
 
 
 def check_own_code(config: Config) -> None:
     """Raise `ConfigError` for what the calling script defines or registers, and other processes cannot import."""
-    for key, named in _named(config):
+    for key, named in modules_of(config):
         refusal = of_main(key, named)
         if refusal is not None:
             raise ConfigError(f"{key}: {refusal}")
@@ -57,20 +56,6 @@ def path_of(value: Any) -> str:
             f"{name} cannot be imported by the processes of the run: move it to the top level of a module"
         )
     return f"{value.__module__}:{name}"
-
-
-def _named(config: Config) -> Iterator[tuple[str, str]]:
-    """Every key that may name a class of the user, which processes of the run import."""
-    yield "env.id", config.env.id
-    for entry in (*config.env.wrappers, *config.scored_env.wrappers):
-        yield WRAPPERS, entry if isinstance(entry, str) else next(iter(entry), "")
-    for env in (config.env, config.scored_env):
-        yield from (("env.kwargs", path) for path in names_in([env.kwargs, env.wrappers]))
-    yield "algorithm.kind", str(config.algorithm.get("kind"))
-    yield "network.kind", config.network.kind
-    yield "network.activation", config.network.activation
-    for section in ("store", "memory_backend", "segment_transport"):
-        yield f"{section}.kind", getattr(config, section).kind
 
 
 def _check_registered(env: EnvSection) -> None:

@@ -21,8 +21,9 @@ from zmqrl.data_stores.make import open_store
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
-from zmqrl.launch.run_directory import read_config, read_info, stored_in, stored_place
+from zmqrl.launch.run_directory import read_info, stored_in, stored_place
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
+from zmqrl.launch.trust import opened
 from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
@@ -198,7 +199,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
         ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
         StoreError: It has no version.
     """
-    config = read_config(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
+    config = opened(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
     env = trained_env(run_dir, config)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)

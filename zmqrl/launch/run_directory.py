@@ -29,6 +29,7 @@ from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, FolderOfRuns, WireError
 from zmqrl.launch.stop_signals import is_main_thread
 from zmqrl.launch.trained_env import KEY, stored_env
+from zmqrl.launch.trusted_places import keep_own
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
@@ -206,6 +207,8 @@ class RunDirectory:
         if initial is not None:
             self._write(INITIAL, initial, durable=True)
         self.write("config.json", stored_config(plan.config, plan.env), durable=True)
+        if not plan.resume:
+            keep_own(self.path)
         self.write("run.json", to_json(run), durable=True)
 
     def write(self, name: str, data: Mapping[str, Any], durable: bool = False) -> None:

@@ -16,6 +16,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
+from zmqrl.launch.trust import opened
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
@@ -137,7 +138,8 @@ def _config(target_run: TargetRun) -> tuple[Config | None, str | None]:
     if target_run.run_dir is None:
         return None, None
     try:
-        return read_config(target_run.run_dir), None
+        config = read_config(target_run.run_dir)
+        return (opened(target_run.run_dir) if ":" in config.orchestrator.kind else config), None
     except ConfigError as error:
         return None, f"{error}: only this machine was checked"
 

@@ -23,6 +23,7 @@ from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.launch.run_directory import RunDirectory, parse_config
+from zmqrl.launch.trust import allowed
 from zmqrl.metrics.groups import METRICS
 from zmqrl.views.problem import Problem
 
@@ -269,7 +270,7 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     if config is None or run is None:
         raise ConfigError(f"{objects.url} is not a copy of a run: config.json and run.json were not found there")
     owner = ObjectStore(objects.url, 1).owner() if to_resume else None
-    stored, has_checkpoints = _in_run_directory(config, objects.url)
+    stored, has_checkpoints = _in_run_directory(config, objects.url, to_resume)
     (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     if has_checkpoints:
         kinds = [kind for kind in COPIED if to_resume or kind != "full-"]
@@ -283,10 +284,11 @@ def _fetch(objects: Objects, run_dir: Path, to_resume: bool) -> None:
     (run_dir / "config.json").write_bytes(stored)
 
 
-def _in_run_directory(content: bytes, url: str) -> tuple[bytes, bool]:
+def _in_run_directory(content: bytes, url: str, to_resume: bool) -> tuple[bytes, bool]:
     """The configuration of a copy, whose checkpoints are in its run directory; whether they come with it."""
-    if parse_config(content, f"{url}/config.json").store.kind == "object":
-        return content, False
-    data = json.loads(content)
-    data["config"]["store"]["path"] = None
-    return json.dumps(data, indent=2).encode(), True
+    config = allowed(parse_config(content, f"{url}/config.json"), url, to_resume=to_resume)
+    data, has_checkpoints = json.loads(content), config.store.kind != "object"
+    data["config"] |= {"on_end": config.on_end, "webhook": config.webhook}
+    if has_checkpoints:
+        data["config"]["store"]["path"] = None
+    return json.dumps(data, indent=2).encode(), has_checkpoints

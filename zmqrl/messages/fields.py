@@ -53,6 +53,7 @@ Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
 FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z")]
 """No path, in any encoding of file names."""
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
+PathText: TypeAlias = Annotated[str, Meta(max_length=1 << 20, pattern=r"\A[^\0]*\Z")]
 Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]
 """An archive as base64."""
 Number: TypeAlias = Whole | Finite

@@ -16,7 +16,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import WireError
 from zmqrl.messages.agent import Join
-from zmqrl.messages.fields import Text, refusal_of
+from zmqrl.messages.fields import PathText, Text, refusal_of
 from zmqrl.types import Count, Finite, Name
 
 T = TypeVar("T", bound=Struct)
@@ -145,7 +145,7 @@ class CopiedFile(Struct, frozen=True, forbid_unknown_fields=True):
     A malformed one, or a path outside of the run directory, fails the copy; what was received whole is kept.
     """
 
-    path: Text
+    path: PathText
     offset: Count
     """Bytes that the copy has."""
 
@@ -182,7 +182,7 @@ class RetiredFile(Struct, frozen=True, forbid_unknown_fields=True):
     A malformed one, or a path of something else, fails the copy.
     """
 
-    path: Text
+    path: PathText
 
 
 FILES: Mapping[str, type[Struct]] = {

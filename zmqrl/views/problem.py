@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from textwrap import indent
 from typing import Any
 
+from zmqrl.logs.printable import printable
+
 LOG_LINES_SHOWN = 12
 LAST_LINES_SHOWN = 4
 """Of those: of the exception that was raised from another one."""
@@ -36,7 +38,7 @@ class Problem:
         lines += [f"    {line}" for line in ([] if self.is_repeated else shown_tail(self.log_tail))]
         if self.log:
             lines.append(f"  log: {self.log}")
-        return "\n".join([*lines, indent(self.action_taken, "  ")])
+        return printable("\n".join([*lines, indent(self.action_taken, "  ")]))
 
 
 def shown_tail(lines: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from zmqrl.logs.printable import printable_data
 from zmqrl.supervision.gpus import brief
 from zmqrl.types import Gpu
 from zmqrl.views.base import bottleneck_of
@@ -37,7 +38,7 @@ LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
 
 def render(status: Mapping[str, Any], footer: str = "") -> RunView:
     """All of it as one renderable, which fits into the terminal. `footer`: of the launcher's own view."""
-    return RunView(status, footer)
+    return RunView(printable_data(status), footer)
 
 
 @dataclass(frozen=True)
