@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 SPACES = "\n\t\u00a0\u3000"
-"""Spaces and line ends that stay as they are, beside the usual space."""
+"""Spaces and line ends that stay as they are, in addition to the usual space."""
 
 
 def printable(text: str) -> str:
