@@ -74,6 +74,8 @@ class Orphans:
                 break
             killed |= dict.fromkeys(filter(kill, below))
             await_gone(below, left_s)
+        if below:
+            LOG.warning("left, and not ended by SIGKILL: pids %s", ", ".join(str(process.pid) for process in below))
         return [process for process in killed if process not in below], below
 
     def _own(self) -> set[int]:
