@@ -20,6 +20,7 @@ from zmqrl.launch.checked import call
 from zmqrl.launch.trust import modules_of
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
+IMPORT_S = 30.0
 
 
 def check_own_code(config: Config) -> None:
