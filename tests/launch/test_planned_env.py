@@ -29,7 +29,8 @@ def planned(folder: Path, mode: ModeName = "sync", resume: bool = False, **value
 
 
 def stored(folder: Path, plan: RunPlan, format_version: int | None = None) -> None:
-    data = stored_config(plan.config)
+    """`format_version`: that of zmqrl 0.2, which did not store the env."""
+    data = stored_config(plan.config, None if format_version else plan.env)
     data["format_version"] = format_version or data["format_version"]
     (folder / "config.json").write_text(json.dumps(data))
 

@@ -13,10 +13,13 @@ from types import TracebackType
 from typing import Any
 
 VARIABLE = "ZMQRL_ENV_INDEX"
-
-
 _releases: dict[int, Callable[[], object]] = {}
 """By the id of an env without its wrappers; of a deleted one it has no effect."""
+
+
+def _close(held: socket.socket) -> None:
+    with suppress(OSError):  # the user's code may have closed all descriptors
+        held.close()
 
 
 def release(env: Any) -> None:
@@ -49,14 +52,13 @@ class EnvIndex:
         """`env`, which has the number until `release`, or until it is deleted."""
         inner = getattr(env, "unwrapped", env)
         with suppress(TypeError):  # a class without weak references
-            _releases[id(inner)] = weakref.finalize(inner, self._held.close)
+            _releases[id(inner)] = weakref.finalize(inner, _close, self._held)
             self._keeps = True
         return env
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._before is None:
-            del os.environ[VARIABLE]
-        else:
+        os.environ.pop(VARIABLE, None)  # the user's code may have removed it
+        if self._before is not None:
             os.environ[VARIABLE] = self._before
         if not self._keeps:
-            self._held.close()
+            _close(self._held)

@@ -86,7 +86,8 @@ def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) ->
 
 def check_resumed_env(run_dir: Path, config: Config, env: EnvSpec) -> None:
     """Raise `ConfigError` where the run cannot continue in `env`; one that stored no env is judged by a checkpoint."""
-    check_trained_env(run_dir, env, OF_EPISODES)
+    kept = OF_EPISODES if config.env.recovery == "state" else OF_EPISODES[:1]  # other resumes may give up the states
+    check_trained_env(run_dir, env, kept)
     if read_trained_env(run_dir) is None:
         with contextlib.suppress(StoreError):  # then there is nothing to compare
             _network_of(run_dir, config, env, *newest_or_best(*stored_checkpoints(run_dir, config)))
