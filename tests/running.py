@@ -62,6 +62,7 @@ class Run:
             self.process.kill()
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.end()
+        self.process.wait(WAIT_S)
         await_gone(held, WAIT_S)
 
     def summary(self) -> dict[str, Any]:

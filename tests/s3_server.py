@@ -98,7 +98,7 @@ class S3Server:
             region_name=REGION,
             aws_access_key_id=self.key,
             aws_secret_access_key=self.secret,
-            config=Config(connect_timeout=2, read_timeout=5, retries={"max_attempts": 0}),
+            config=Config(connect_timeout=30, read_timeout=30, retries={"max_attempts": 0}),
         )
 
     def names(self, prefix: str = "") -> list[str]:

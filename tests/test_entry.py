@@ -248,5 +248,5 @@ def test_a_thread_of_the_user_does_not_hold_the_end_of_a_process() -> None:
         "import sys, threading, time; from zmqrl.entry import end_within; "
         "threading.Thread(target=time.sleep, args=(600,)).start(); end_within(0.1, 7); sys.exit(7)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stderr) == (7, "a thread or an exit handler has not ended within 0.1 s\n")

@@ -19,6 +19,7 @@ import zmqrl as api
 from tests.cli.commands import Command
 from tests.running import environment
 from tests.stored_runs import store_run
+from tests.waiting import WAIT_S
 from zmqrl.config.load import presets
 from zmqrl.errors import ConfigError, UntrustedRun
 from zmqrl.launch.configure import load, load_config
@@ -38,7 +39,6 @@ class Walk(gym.Wrapper):
     def __init__(self, env=None, **kwargs):
         super().__init__(env or gym.make("CartPole-v1"))
 """
-ANSWER_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user need root")
 pytestmark = needs_root
 
@@ -294,12 +294,12 @@ class Terminal:
         self._read(lambda: question in self._shown)
         os.write(self._fd, f"{answer}\n".encode())
         self._read(lambda: False)
-        out, _ = self._process.communicate(timeout=ANSWER_S)
+        out, _ = self._process.communicate(timeout=WAIT_S)
         os.close(self._fd)
         return self._process.returncode, out, self._shown
 
     def _read(self, is_over: Callable[[], bool]) -> None:
-        until = time.monotonic() + ANSWER_S
+        until = time.monotonic() + WAIT_S
         while not is_over():
             assert select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0], self._shown
             try:

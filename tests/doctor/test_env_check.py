@@ -15,7 +15,8 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.doctor import env_check
 from zmqrl.envs.seeded import SeededVectorEnv
 
-STEP_S = 0.05
+STEP_S, LIMIT_S = 0.05, 20.0
+"""By the clock of a test."""
 Clocks = Callable[[Callable[[], float], Callable[[], float]], None]
 
 
@@ -52,7 +53,7 @@ def test_a_walk_of_an_env_that_waits_in_its_steps_ends(monkeypatch: pytest.Monke
     monkeypatch.setattr(env_check, "_steps_per_s", lambda *_: 1.0)
     clocks(lambda: STEP_S * walked, lambda: 0.0)
     section = EnvSection(id="tests.doctor.odd_env:Env", max_episode_steps=100)
-    *_, facts = env_check.examine_env(section, "sync", 1, WAIT_S)
+    *_, facts = env_check.examine_env(section, "sync", 1, LIMIT_S)
     assert facts.repeats
     assert 145 <= walked <= 155
 

@@ -47,7 +47,7 @@ def test_each_port_of_each_address_is_reported_separately(echo: EchoServer) -> N
         closed.bind(("127.0.0.1", 0))  # bound, not listening: refused
         free = closed.getsockname()[1]
         ports = (*echo.listening().ports[:2], free)
-        sent = request(echo, 4.0, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
+        sent = request(echo, 2.0, addresses=("127.0.0.1", "256.1.1.1"), ports=ports)
         here, nowhere = reach(sent).answers
     assert here.ports == {str(ports[0]): None, str(ports[1]): None, str(free): "connection refused"}
     assert None not in nowhere.ports.values() and nowhere.round_trip_ms is None

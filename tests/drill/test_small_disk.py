@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tests.waiting import WAIT_S
 
 FILL_AND_FAIL = """
 import errno, sys
@@ -33,7 +34,7 @@ with small_disk(folder):
 def test_a_full_disk_refuses_writes_and_its_files_stay_after_an_interrupt(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = subprocess.run(
-        [sys.executable, "-c", FILL_AND_FAIL, folder], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FILL_AND_FAIL, folder], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S
     )
     assert done.stdout == "ENOSPC\n", done.stderr
     assert "KeyboardInterrupt" in done.stderr

@@ -105,11 +105,7 @@ def test_an_env_that_survives_its_first_steps_is_accepted(section: EnvSection) -
         ({"length": 7}, EPISODES, 7 * EPISODES),
     ],
 )
-def test_the_limits_of_the_first_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any], resets: int, steps: int
-) -> None:
-    if "step_s" not in kwargs:
-        monkeypatch.setattr(check, "FURTHER_S", 60.0)
+def test_the_limits_of_the_first_steps(tmp_path: Path, kwargs: dict[str, Any], resets: int, steps: int) -> None:
     record = tmp_path / "record"
     _checked(EnvSection(id=f"{__name__}:Recorded", kwargs={"record": str(record), **kwargs}))
     done = record.read_text()

@@ -152,7 +152,7 @@ def test_nothing_of_a_lab_outlives_its_killed_owner(isolated: bool) -> None:
 import sys, time
 from tests.lab import Lab
 lab = Lab(2, {isolated})
-lab.run_here(["ssh", "-F", str(lab.ssh_config), "h1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null &"]).wait(10)
+lab.run_here(["ssh", "-F", str(lab.ssh_config), "h1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null &"]).wait(120)
 print(lab.folder, *(process.pid for host in lab.hosts for process in host.processes()), flush=True)
 sys.stdin.read()
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
 from zmqrl.errors import ConfigError
@@ -27,7 +28,7 @@ def verified(folder: Path, unit: RunUnit) -> str:
     path = unit.install(folder)
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
     done = subprocess.run(
-        [client, "verify", "--user", str(path)], capture_output=True, text=True, env=environment, timeout=60
+        [client, "verify", "--user", str(path)], capture_output=True, text=True, env=environment, timeout=WAIT_S
     )
     return done.stdout + done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.learning.reports import Reports
 from tests.running import environment
+from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.learning import package_cache
 from zmqrl.learning.package_cache import (
@@ -250,6 +251,6 @@ def test_two_processes_share_a_cache(tmp_path: Path) -> None:
     commands = [[sys.executable, "-c", WRITER, str(path), letter] for letter in "ab"]
     writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     for writer in writers:
-        _, error = writer.communicate(timeout=60)
+        _, error = writer.communicate(timeout=WAIT_S)
         assert writer.returncode == 0, error
     assert os.listdir(path.parent) == ["key.pt2"]

@@ -103,7 +103,7 @@ def test_ssh_keygen_finds_and_hashes_what_we_write_and_read(tmp_path: Path) -> N
     key, known = HostKey(kind, base64.b64decode(text)), tmp_path / "known"
     check(target(known, 2222, hash_known_hosts=True), key, "accept-new")
     found = subprocess.run(
-        ["ssh-keygen", "-f", str(known), "-F", "[node.lab]:2222"], capture_output=True, text=True, timeout=10
+        ["ssh-keygen", "-f", str(known), "-F", "[node.lab]:2222"], capture_output=True, text=True, timeout=WAIT_S
     )
     assert text in found.stdout
     known.write_text(f"node.lab {kind} {text}\n")

@@ -16,7 +16,7 @@ import pytest
 from tests.envs.rude_envs import crash, hang
 from tests.running import environment
 from tests.supervision.called import ERRORS, OwnFault
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, EnvSection, LimitsSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
@@ -235,7 +235,7 @@ def test_a_command_that_ends_leaves_nothing(number: signal.Signals) -> None:
         until(lambda: len(sleepers()) == 2, "the processes of the env")
         template = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         process.send_signal(number)
-        process.wait(30)
+        process.wait(WAIT_S)
         until(lambda: not sleepers() and not Path(f"/proc/{template}").exists(), "their end")
     finally:
         process.kill()

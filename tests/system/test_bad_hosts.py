@@ -120,7 +120,7 @@ def said(lab: Lab) -> Mapping[str, str]:
         "run": {
             "preset": "cartpole-ppo",
             "total_env_steps": 10_000_000,
-            "max_wall_s": start_s + 10,
+            "max_wall_s": 2 * start_s,
             "stop_at_return": None,
         },
         "env": {"vector_envs": 20},

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.running import Run, environment
+from tests.running import RUN_S, Run, environment
 from zmqrl import Summary, resume, train
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.package_cache import cache_folder
@@ -194,7 +194,7 @@ def test_a_full_disk_is_named_and_not_tried_again(tmp_path: Path) -> None:
     own = ["unshare", "--mount", "sh", "-c", mounted, "sh", disk, sys.executable, "-m", "zmqrl"]
     changes = {RUNTIME_VARIABLE: str(disk), "ZMQRL_CACHE": str(tmp_path / "cache")}
     words = map(str, [*own, *_words(run_dir), "--set", "restart.max=5"])
-    ended = subprocess.run(list(words), env=environment(changes), capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(list(words), env=environment(changes), capture_output=True, text=True, timeout=RUN_S)
     assert ended.returncode in (TrainingFailed.exit_code, 2), ended.stdout
     output = ended.stdout + ended.stderr
     assert f"learner.executor: {disk}: the disk is full (" in output and "MB free" in output

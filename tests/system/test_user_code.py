@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.running import environment
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.whole
 
@@ -93,7 +94,7 @@ def noted(lab: Path, *arguments: str) -> tuple[int, list[list[Any]]]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    output = process.communicate(timeout=120)[0]
+    output = process.communicate(timeout=WAIT_S)[0]
     assert process.returncode == 0, output
     return process.pid, [json.loads(line) for line in notes.read_text().splitlines()]
 
@@ -130,7 +131,7 @@ def test_an_env_that_owns_a_process_or_changes_its_directory_is_trained(
     (tmp_path / "preset.yaml").write_text(json.dumps(content))
     command = ["-m", "zmqrl", "train", "./preset.yaml", "--workers", "1", "--run-dir", "run", "--plain"]
     done = subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, *command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=WAIT_S
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
