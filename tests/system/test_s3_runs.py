@@ -17,6 +17,7 @@ from tests.running import Run
 from tests.s3_server import BUCKET, S3Server
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.waiting import until
+from zmqrl.launch.trusted_places import trust
 
 pytestmark = pytest.mark.usefixtures("s3")
 STEPS, STEP_S = 4_096, 0.002
@@ -67,6 +68,13 @@ def begin() -> Iterator[Begin]:
     yield start
     for run in runs:
         run.cut_short()
+
+
+@pytest.fixture(autouse=True)
+def trusted_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the copies name is imported."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    trust(f"s3://{BUCKET}")
 
 
 @pytest.fixture
