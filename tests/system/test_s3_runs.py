@@ -71,9 +71,9 @@ def begin() -> Iterator[Begin]:
 
 
 @pytest.fixture(autouse=True)
-def trusted_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def trusted_bucket(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the copies name is imported."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
     trust(f"s3://{BUCKET}")
 
 
