@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from zmqrl.api.metrics import read_metrics
     from zmqrl.api.policies import Evaluation, LoadedPolicy, evaluate, load_policy
     from zmqrl.api.runs import Run, resume, start, train
-    from zmqrl.errors import ConfigError, FolderOfRuns, StoreError, TrainingFailed, ZmqrlError
+    from zmqrl.errors import ConfigError, FolderOfRuns, StoreError, TrainingFailed, UntrustedRun, ZmqrlError
     from zmqrl.launch.summary import Summary
 
     __version__: str
@@ -27,6 +27,7 @@ __all__ = [
     "StoreError",
     "Summary",
     "TrainingFailed",
+    "UntrustedRun",
     "ZmqrlError",
     "__version__",
     "evaluate",
@@ -42,7 +43,7 @@ _MODULES = {
     "zmqrl.api.metrics": ("read_metrics",),
     "zmqrl.api.policies": ("Evaluation", "LoadedPolicy", "evaluate", "load_policy"),
     "zmqrl.api.runs": ("Run", "resume", "start", "train"),
-    "zmqrl.errors": ("ConfigError", "FolderOfRuns", "StoreError", "TrainingFailed", "ZmqrlError"),
+    "zmqrl.errors": ("ConfigError", "FolderOfRuns", "StoreError", "TrainingFailed", "UntrustedRun", "ZmqrlError"),
     "zmqrl.launch.summary": ("Summary",),
 }
 

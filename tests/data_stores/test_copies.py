@@ -140,3 +140,47 @@ def test_a_kind_of_which_none_can_be_copied_is_named(objects: Objects, tmp_path:
         path.write_bytes(path.read_bytes()[:-1])
     assert copy_newest(tmp_path / "here", objects, []) == ["full-"]
     assert objects.names() == ["v0-1.safetensors"]
+
+
+def test_names_that_begin_again_are_compared_by_their_digests(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+
+    def train(content: float, *names: str) -> None:
+        for path in here.glob("*"):
+            path.unlink()
+        here.mkdir(exist_ok=True)
+        for name in names:
+            path = here / f"{name}.safetensors"
+            path.write_bytes(tensors.dump({"w": np.full(3, content, np.float32)}, {"version": name.partition("-")[2]}))
+
+    def found() -> dict[str, float]:
+        contents = {name.partition(".")[0]: objects.get(name) for name in objects.names()}
+        return {name: float(tensors.parse(content)[0]["w"][0]) for name, content in contents.items() if content}
+
+    train(1.0, "kept-0-10", "kept-0-20", "full-0-19", "full-0-20", "v-0-20", "best-0-20")
+    copy_newest(here, objects, [])
+    train(2.0, "kept-0-10", "full-0-19", "full-0-20", "best-0-20")
+    same: set[str] = set()
+    copy_newest(here, objects, objects.names(), same)
+    assert {content for name, content in found().items() if not name.startswith("v")} == {2.0}
+    assert "kept-0-20" not in found()
+    put: list[str] = []
+    meanwhile(monkeypatch, put.append)
+    monkeypatch.setattr(Objects, "starts_with", lambda *arguments: pytest.fail("compared twice"))
+    copy_newest(here, objects, objects.names(), same)
+    assert put == []
+    objects.delete(["kept-0-10.safetensors"])
+    copy_newest(here, objects, objects.names(), same)
+    assert put == ["kept-0-10.safetensors"], "the service has lost it"
+
+
+def test_what_was_damaged_here_after_it_was_copied_stays_there(objects: Objects, tmp_path: Path) -> None:
+    FastLearner(tmp_path / "here").train(2)
+    copy_newest(tmp_path / "here", objects, [])
+    whole = objects.get("full-0-1.safetensors")
+    for damaged in (b"", b"\xff" * 9, (whole or b"")[:-1]):
+        (tmp_path / "here" / "full-0-1.safetensors").write_bytes(damaged)
+        copy_newest(tmp_path / "here", objects, objects.names())
+        assert objects.get("full-0-1.safetensors") == whole

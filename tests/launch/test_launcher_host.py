@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zmqrl.config.codec import replace
 from zmqrl.config.on_host import on_host
-from zmqrl.config.sections import CodeSection
+from zmqrl.config.sections import CodeSection, HostSection
+from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
-from zmqrl.launch.launcher_host import _WithoutPrologue, stored_code, stored_copy
+from zmqrl.launch.launcher_host import LauncherHost, _WithoutPrologue, stored_code, stored_copy
 from zmqrl.launch.run_directory import stored_config
+from zmqrl.ssh.shell import Finished
 
 
 @pytest.mark.parametrize(
@@ -56,3 +61,30 @@ def test_a_resume_from_this_machine_has_the_values_of_the_run_and_the_hosts_and_
 
 def test_a_run_without_modules() -> None:
     assert stored_code(json.dumps(stored_config(load_config("cartpole-ppo"))).encode()) is None
+
+
+class ShellHere:
+    """In place of a connection."""
+
+    def run(self, command: str, timeout_s: float, data: bytes = b"") -> Finished:
+        done = subprocess.run(["sh", "-c", command], input=data, capture_output=True, timeout=timeout_s, check=False)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of another user need root")
+@pytest.mark.parametrize("name", ["run", "run/config.json"])
+def test_a_run_there_of_another_user_that_names_code_is_not_loaded_here(name: str, tmp_path: Path) -> None:
+    connection: Any = ShellHere()
+    there = LauncherHost("gpu1", HostSection(workdir=str(tmp_path)), connection, 1.0)
+    (tmp_path / "run").mkdir()
+    for env_id, is_refused in (("lab:Walk", True), ("CartPole-v1", False)):
+        stored = json.dumps(stored_config(load_config("cartpole-ppo", overrides={"env.id": env_id}))).encode()
+        (tmp_path / "run" / "config.json").write_bytes(stored)
+        there.check_own("run", stored)
+        os.chown(tmp_path / name, 4711, 4711)
+        if is_refused:
+            with pytest.raises(ConfigError, match="of another user, and names code: lab:Walk"):
+                there.check_own("run", stored)
+        else:
+            there.check_own("run", stored)
+        os.chown(tmp_path / name, 0, 0)

@@ -18,6 +18,7 @@ from tests.s3_server import BUCKET, S3Server
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.waiting import until
 from tests.yardstick import within
+from zmqrl.launch.trusted_places import trust
 
 pytestmark = pytest.mark.usefixtures("s3")
 STEPS, STEP_S = 4_096, 0.002
@@ -68,6 +69,13 @@ def begin() -> Iterator[Begin]:
     yield start
     for run in runs:
         run.cut_short()
+
+
+@pytest.fixture(autouse=True)
+def trusted_bucket(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the copies name is imported."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    trust(f"s3://{BUCKET}")
 
 
 @pytest.fixture

@@ -23,14 +23,22 @@ BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """Of a file system without hard links: exFAT, CIFS, buckets that are mounted."""
+LENGTH_BYTES = 8
+"""Of a safetensors file: the length of its header, which follows."""
 LISTINGS = 5
 """How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
 
-def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> list[str]:
+def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str], same: set[str] | None = None) -> list[str]:
     """Copy the newest checkpoints that are not `there` yet, then delete the others there.
 
     A learner may retire its newest checkpoints during each upload; an older one is copied in place of a retired one.
+
+    Args:
+        checkpoints: Of the run.
+        objects: Where they are copied to.
+        there: What is listed there.
+        same: Those that are known to have the content of today; new ones are added.
 
     Returns:
         The kinds of `COPIED` that have files here and none there: all are damaged, or were retired meanwhile.
@@ -38,7 +46,7 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> 
     Raises:
         StoreError: The service does not take one, or this machine does not see the directory.
     """
-    missing = []
+    missing, same = [], set() if same is None else same
     for kind, most in COPIED.items():
         here = checkpoint_names(_listed(checkpoints), kind)
         if not here:
@@ -47,7 +55,8 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str]) -> 
         known = checkpoint_names({*here, *there}, kind).items()
         # Others there are of an earlier start of the run: `--from-scratch` moved them aside here.
         newest_first = [name for name, version in reversed(known) if oldest <= version <= newest]
-        copied = [*islice((name for name in newest_first if name in there or _copy(checkpoints / name, objects)), most)]
+        whole = (name for name in newest_first if _is_copied(checkpoints / name, objects, there, same))
+        copied = [*islice(whole, most)]
         if copied:
             objects.delete([name for name in checkpoint_names(there, kind) if name not in copied])
         else:
@@ -108,6 +117,26 @@ def _is_fetched(objects: Objects, name: str, path: Path) -> bool:
         if name in objects.names():
             raise
         return False
+
+
+def _is_copied(path: Path, objects: Objects, there: Collection[str], same: set[str]) -> bool:
+    """Whether a checkpoint is there, now or before: one of this name may be of a training that was abandoned."""
+    is_there = path.name in there
+    if (is_there and (path.name in same or _is_same(path, objects))) or _copy(path, objects):
+        same.add(path.name)
+        return True
+    return is_there  # what was damaged here later may be whole there
+
+
+def _is_same(path: Path, objects: Objects) -> bool:
+    """By the head of the file, which has the digest of all of it; one that was retired here is taken for the same."""
+    try:
+        with path.open("rb") as file:
+            nbytes, length = os.fstat(file.fileno()).st_size, file.read(LENGTH_BYTES)
+            head = length + file.read(min(nbytes, int.from_bytes(length, "little")))
+    except FileNotFoundError:
+        return True
+    return bool(head) and objects.starts_with(path.name, nbytes, head)
 
 
 def _copy(path: Path, objects: Objects) -> bool:

@@ -84,6 +84,10 @@ class Objects:
         for start in range(len(content), nbytes, PIECE_BYTES):
             yield self._call(f"{name} cannot be read", _piece, name, start, min(nbytes, start + PIECE_BYTES))
 
+    def starts_with(self, name: str, nbytes: int, head: bytes) -> bool:
+        """Whether an object has `nbytes` bytes, of which the first are `head`."""
+        return self._call(f"{name} cannot be read", _starts_with, name, nbytes, head)
+
     def names(self) -> list[str]:
         """Of the objects directly below the URL."""
         return self._call("the objects cannot be listed", _names)
@@ -157,6 +161,17 @@ def _piece(store: Any, name: str, start: int, end: int) -> bytes:
     import obstore
 
     return bytes(obstore.get_range(store, name, start=start, end=end))
+
+
+def _starts_with(store: Any, name: str, nbytes: int, head: bytes) -> bool:
+    import obstore
+
+    try:
+        return bool(obstore.head(store, name)["size"] == nbytes and _piece(store, name, 0, len(head)) == head)
+    except FileNotFoundError as error:
+        if _is_place_missing(str(error)):
+            raise
+        return False
 
 
 def _names(store: Any) -> list[str]:

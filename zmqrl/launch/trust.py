@@ -23,7 +23,7 @@ OF_ZMQRL = ("zmqrl", "minatar", "ale_py", "mpe2")
 NAMES_CODE = re.compile(r"(.*\.)?(env\.id|env\.wrappers|kind|activation|python)")
 """Keys whose value names a module wherever it has a colon; in others `module:Name` is one."""
 MODULE_AND_NAME = re.compile(r"[^\W\d][\w.]*:[^\W\d].*", re.DOTALL)
-MOST_SHOWN, LONGEST_SHOWN = 12, 100
+MOST_SHOWN, LONGEST_SHOWN = 100, 200
 _log = logging.getLogger(__name__)
 _allowed: set[tuple[str, tuple[str, ...]]] = set()
 """What was allowed once: a command reads a configuration several times, and asks the first time."""

@@ -110,6 +110,8 @@ class UrlMirror:
         self._objects, self._owned = Objects(target.url), ObjectStore(target.url, 1)
         self._copied: dict[str, Content] = {}
         """Each record as it was copied last."""
+        self._same: set[str] = set()
+        """Checkpoints there that are known to be those of this attempt."""
         self._failing_since: float | None = None
         self._reported: set[type[Exception]] = set()
         self._missing: list[str] = []
@@ -196,7 +198,7 @@ class UrlMirror:
         there = self._objects.names()
         self._own()
         if self._target.checkpoints is not None:
-            self._report_missing(copy_newest(self._target.checkpoints, self._objects, there))
+            self._report_missing(copy_newest(self._target.checkpoints, self._objects, there, self._same))
         for name in RECORDS:
             content = _content(self._run_dir / name)
             if content is not None and (name not in there or self._is_due(name, content, is_last)):
