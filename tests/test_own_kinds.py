@@ -16,8 +16,8 @@ import yaml
 
 from tests.cli.commands import SLOW
 from tests.running import ROOT, RUN_S, Run, environment
+from zmqrl.launch.checked import resolve_auto_workers
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.plan_run import resolve_auto_workers
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.orchestrators.make import kind_of

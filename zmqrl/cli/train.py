@@ -553,8 +553,10 @@ def _result(directory: Path, is_detached: bool) -> str:
 
 def _run_and_show(request: TrainRequest, directory: Path, seed: int | None) -> int:
     from zmqrl.launch.detach import run_detached, run_in_place
+    from zmqrl.supervision import check_process
 
     if request.detach and not request.dry_run:
+        check_process.end()  # the launcher, a fork of this process, starts its own
         return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
     if request.in_place:
         return run_in_place(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))

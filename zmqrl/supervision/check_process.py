@@ -197,7 +197,7 @@ class Served:
         self.answer: Answer | None = None
         self.ended: Ended | None = None
         self.until = time.monotonic() + max(START_S, limit_s)
-        """When the process is ended."""
+        """When the process is late."""
 
     def take(self, report: Report) -> None:
         now = time.monotonic()
