@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,14 @@ def runtime_dir() -> Iterator[None]:
 REAL_CALL, REAL_START = check_process.call, check_process.start
 
 
-def call_in_process(function: str, *arguments: Any, subject: str, limit_s: float, key: str | None = None) -> Any:
+def call_in_process(
+    function: str,
+    *arguments: Any,
+    subject: str,
+    limit_s: float,
+    key: str | None = None,
+    on_stage: Callable[[Any], None] = lambda _: None,
+) -> Any:
     """What a check process does, in this process: a test can replace parts of it, and saves the start of a process."""
     del subject, limit_s, key
     module, _, name = function.partition(":")
@@ -145,7 +152,7 @@ def call_in_process(function: str, *arguments: Any, subject: str, limit_s: float
         found = getattr(importlib.import_module(module), name)(*json.loads(json.dumps(arguments)))
         while isinstance(found, Generator):
             try:
-                next(found)
+                on_stage(next(found))
             except StopIteration as end:
                 found = end.value
     return json.loads(json.dumps(found))

@@ -18,6 +18,7 @@ import pytest
 from msgspec import structs
 
 from tests.marks import at_once
+from tests.supervision.test_check_process import sleepers
 from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import agents
@@ -101,13 +102,18 @@ def test_a_host_is_measured_whole() -> None:
     [
         ("import", "the simulator's licence has run out"),
         ("nan", "observation has NaN"),
-        ("crash", "exited (signal SIGABRT) at: steps"),
+        ("crash", "steps: the user's code ended its process (signal SIGABRT)"),
     ],
 )
 def test_an_env_that_fails_is_named_and_the_rest_is_measured(how: str, says: str) -> None:
     facts = env_of(how)
     assert facts.error is not None and says in facts.error
     assert facts.steps_per_s is None
+
+
+def test_what_an_env_starts_is_not_left_on_the_host() -> None:
+    facts = env_of("", structs.replace(ASKED, env=env_text(id="tests.envs.rude_envs:Rude", kwargs={"how": "daemon"})))
+    assert (facts.stage, facts.error, sleepers()) == ("done", None, [])
 
 
 @at_once

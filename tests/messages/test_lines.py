@@ -48,7 +48,7 @@ LISTS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply", "check", "template"]
+    ("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply", "check"]
 )
 def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]

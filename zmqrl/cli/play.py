@@ -7,21 +7,19 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.config.codec import replace
+from zmqrl.config.codec import replace, to_json
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from zmqrl.acting.base import Policy
     from zmqrl.config.sections import Config
-    from zmqrl.types import EnvSpec, Version
+    from zmqrl.messages.check import Stage
 
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 """Environment variables, of which one is set where a window can be opened."""
@@ -40,17 +38,6 @@ MOST_STEPS = click.option(
     help="Truncate each episode after N steps.",
 )
 REMARK_AFTER_S = 10.0
-
-
-@dataclass(frozen=True)
-class Played:
-    """A run whose policy plays."""
-
-    config: Config
-    spec: EnvSpec
-    version: Version
-    policy: Policy
-    seed: int
 
 
 @click.command("eval")
@@ -78,34 +65,34 @@ def eval_command(
 
     RUN is a run directory, a run id, or the URL of a copy of a run.
     """
-    from zmqrl.evaluator.evaluation import evaluate
-    from zmqrl.evaluator.rendering import check_video, record
+    from zmqrl.evaluator.rendering import check_video
 
     if video is not None:
         check_video(video)
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # envs draw without a window; SDL prints about displays
+    target = None if video is None else str(video.absolute())
     with run_directory(run) as run_dir:
-        played = _load(run_dir, "eval", checkpoint, seed, most_steps)
-    config, spec = played.config, played.spec
-    recorded = None if video is None else record(played.policy, config.scored_env, spec, played.seed, video)
-    score = evaluate(played.policy, config.scored_env, spec, episodes, played.seed, _Remark())
+        config = _opened(run_dir, "eval", most_steps)
+        seed = config.run.seed if seed is None else seed
+        played = _called("scored", run_dir, config, checkpoint, seed, episodes, target, on_stage=_Remark())
+    version, warnings, returns, mean, std, frames, return_ = played
+    _warn(warnings)
     if as_data:
         data = {
             "run_dir": run if "://" in run else str(run_dir.absolute()),
-            "version": str(played.version),
+            "version": version,
             "episodes": episodes,
-            "seed": played.seed,
-            "return_mean": score.mean,
-            "return_std": score.std,
-            "returns": score.returns,
+            "seed": seed,
+            "return_mean": mean,
+            "return_std": std,
+            "returns": returns,
         }
-        click.echo(json.dumps(data if recorded is None else {**data, "video": str(recorded.path)}))
+        click.echo(json.dumps(data if video is None else {**data, "video": str(video)}))
         return
-    mean, std = f"{score.mean:.2f}", f"{score.std:.2f}"
-    click.echo(f"version {played.version}: return {mean} +- {std} over {episodes} greedy episodes")
-    if recorded is not None:
-        result = "the episode is longer" if recorded.return_ is None else f"return {recorded.return_:.2f}"
-        click.echo(f"{recorded.path}: first episode, {recorded.frames} frames, {result}")
+    click.echo(f"version {version}: return {mean:.2f} +- {std:.2f} over {episodes} greedy episodes")
+    if video is not None:
+        result = "the episode is longer" if return_ is None else f"return {return_:.2f}"
+        click.echo(f"{video}: first episode, {frames} frames, {result}")
 
 
 @click.command("watch")
@@ -121,22 +108,15 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
 
     The env is created with render_mode=human. RUN is a run directory, a run id, or the URL of a copy of a run.
     """
-    from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode
-
     with run_directory(run) as run_dir:
-        played = _load(run_dir, "watch", checkpoint, seed, most_steps)
-    if not any(os.environ.get(name) for name in DISPLAYS):
-        video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
-        raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
-    if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, and may show nothing
-        os.environ.setdefault("SDL_VIDEODRIVER", "x11")
-    for number in range(episodes):
-        episode = RenderedEpisode(played.config.scored_env, played.spec, played.seed + number, WINDOW)
-        try:
-            return_ = episode.play(played.policy, lambda: False)
-        finally:
-            episode.close()
-        click.echo(f"version {played.version}, seed {played.seed + number}: return {return_:.2f}")
+        config = _opened(run_dir, "watch", most_steps)
+        if not any(os.environ.get(name) for name in DISPLAYS):
+            video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
+            raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
+        if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, may show nothing
+            os.environ.setdefault("SDL_VIDEODRIVER", "x11")
+        seed = config.run.seed if seed is None else seed
+        _warn(_called("shown", run_dir, config, checkpoint, seed, episodes, on_stage=_print_return))
 
 
 @contextmanager
@@ -158,30 +138,49 @@ class _Remark:
     """Printed once when the episodes take long: an env without a step limit may never end one."""
 
     def __init__(self) -> None:
-        self._steps, self._at = 0, time.monotonic() + REMARK_AFTER_S
+        self._at = 0.0
 
-    def __call__(self) -> None:
-        self._steps += 1
-        if time.monotonic() >= self._at:
+    def __call__(self, stage: Stage) -> None:
+        if stage.name != "episodes":
+            return
+        self._at = self._at or time.monotonic() + REMARK_AFTER_S
+        steps = json.loads(stage.known)
+        if steps and time.monotonic() >= self._at:
             self._at = float("inf")
-            text = (
-                f"no result yet: the longest episodes have {self._steps:,} steps; --max-episode-steps N truncates them"
-            )
+            text = f"no result yet: the longest episodes have {steps:,} steps; --max-episode-steps N truncates them"
             click.echo(text, err=True)
 
 
-def _load(run_dir: Path, command: str, checkpoint: str, seed: int | None, most_steps: int | None) -> Played:
-    from zmqrl.envs.make import probe
-    from zmqrl.launch.policies import stored_policy
-    from zmqrl.launch.run_directory import stored_in
-    from zmqrl.launch.trained_env import check_trained_env
+def _print_return(stage: Stage) -> None:
+    """Of an episode that has ended."""
+    if stage.name == "close":
+        version, seed, return_ = json.loads(stage.known)
+        click.echo(f"version {version}, seed {seed}: return {return_:.2f}")
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        click.echo(warning, err=True)
+
+
+def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
     from zmqrl.launch.trust import opened
 
     config = opened(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
-    if most_steps is not None:
-        config = replace(config, env=replace(config.env, max_episode_steps=most_steps))
-    with stored_in(run_dir):
-        spec = probe(config.env)
-        check_trained_env(run_dir, spec)
-    version, policy = stored_policy(run_dir, config, spec, checkpoint)
-    return Played(config, spec, version, policy, config.run.seed if seed is None else seed)
+    return config if most_steps is None else replace(config, env=replace(config.env, max_episode_steps=most_steps))
+
+
+def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_stage: Callable[[Stage], None]) -> Any:
+    """A function of `zmqrl.launch.play_calls`, in a check process. None is left."""
+    from zmqrl.supervision import check_process
+
+    try:
+        return check_process.call(
+            f"zmqrl.launch.play_calls:{function}",
+            *(str(run_dir.absolute()), to_json(config), *arguments),
+            subject=f"env.id: {config.env.id!r}",
+            limit_s=config.limits.start_s,
+            on_stage=on_stage,
+        )
+    finally:
+        check_process.end()

@@ -1,91 +1,65 @@
-"""The env check in a separate process: the user's code may print, hang or crash, and the probe continues."""
+"""The env check in a check process: the user's code may print, hang or crash, and the probe continues."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
-from zmqrl.entry import PARENT_VARIABLE, die_with_parent
-from zmqrl.errors import WireError
-from zmqrl.loading import THREAD_VARIABLES
-from zmqrl.messages.doctor import EnvFacts, Examine, read_reply, read_request, reply_line, request_line
-from zmqrl.supervision.process_table import cause_of
+from zmqrl.config.codec import from_json
+from zmqrl.config.sections import EnvSection
+from zmqrl.loading import limit_threads
+from zmqrl.messages.check import Stage, data_of
+from zmqrl.messages.doctor import EnvFacts, Examine, read_reply, reply_line
+from zmqrl.supervision import check_process
+from zmqrl.supervision.check_process import CheckEnded
 
 
 class EnvProcess:
     """Started alongside everything else; `result` takes what it found by its limit."""
 
     def __init__(self, request: Examine, code: Path | None) -> None:
-        """Start it, where a worker would be started. `code`: where the user's modules lie."""
+        """Start it. `code`: where the user's modules lie."""
+        self._request, self._code, self._facts = request, None if code is None else str(code), EnvFacts()
+        limit_threads()  # as in a worker
         self._until = time.monotonic() + request.env_limit_s
-        self._facts = EnvFacts()
-        here = {PARENT_VARIABLE: str(os.getpid()), **dict.fromkeys(THREAD_VARIABLES, "1")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "zmqrl.doctor.env_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, **here},
-        )
-        self._reader = threading.Thread(target=self._read, name="env", daemon=True)
-        self._reader.start()
-        assert self._process.stdin is not None
-        sent = structs.replace(request, listen=None, code=None if code is None else str(code))
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(request_line(sent).decode())
-            self._process.stdin.close()
+        self._caller = threading.Thread(target=self._call, name="env", daemon=True)
+        self._caller.start()
 
     def result(self) -> EnvFacts:
-        """Wait for it until its limit, then end it."""
-        self._reader.join(max(0.0, self._until - time.monotonic()))
-        late = self._reader.is_alive()
-        if late:
-            self._process.kill()
-        self._reader.join()
-        code = self._process.wait()
-        facts = self._facts
-        if facts.stage == "done" or facts.error is not None:
-            return facts
-        if late:
-            return structs.replace(facts, stage=f"{facts.stage}, out of time")
-        return structs.replace(facts, error=f"the env check process exited ({cause_of(code)}) at: {facts.stage}")
+        """Wait for it until its limit."""
+        self._caller.join(max(0.0, self._until - time.monotonic()))
+        return self._out_of_time() if self._caller.is_alive() else self._facts
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                with contextlib.suppress(WireError):  # the env may print what it likes
-                    reply = read_reply(line)
-                    self._facts = reply if isinstance(reply, EnvFacts) else self._facts
+    def _call(self) -> None:
+        asked = self._request
+        arguments = asked.env, asked.mode, asked.seed, asked.env_limit_s, self._code
+        subject, function = f"env.id: {json.loads(asked.env or '{}').get('id')!r}", f"{__name__}:examine"
+        try:
+            check_process.call(function, *arguments, subject=subject, limit_s=asked.env_limit_s, on_stage=self._take)
+        except Exception as error:  # noqa: BLE001 - the top of a thread: the report names it
+            is_late = isinstance(error, CheckEnded) and error.is_late
+            self._facts = self._out_of_time() if is_late else structs.replace(self._facts, error=str(error))
+
+    def _out_of_time(self) -> EnvFacts:
+        return structs.replace(self._facts, stage=f"{self._facts.stage}, out of time")
+
+    def _take(self, stage: Stage) -> None:
+        facts = read_reply(json.loads(stage.known) or "")
+        self._facts = facts if isinstance(facts, EnvFacts) else self._facts
 
 
-def main() -> None:
-    """The child: facts on what stdout was; the env's own prints go nowhere. `code` of its request is a folder here."""
-    die_with_parent()
-    request = read_request(sys.stdin.buffer.readline())
-    assert isinstance(request, Examine) and request.env is not None
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    if request.code is not None:
-        sys.path.insert(0, request.code)
-    from zmqrl.config.codec import from_json
-    from zmqrl.config.sections import EnvSection
+def examine(env: str, mode: Any, seed: str, limit_s: float, code: str | None) -> Generator[Stage, None, None]:
+    """In the check process: the facts after each stage. `code`: a folder with modules of the user."""
     from zmqrl.doctor.env_check import examine_env
 
-    env = from_json(EnvSection, json.loads(request.env))
-    for facts in examine_env(env, request.mode, int(request.seed), request.env_limit_s):
-        print(reply_line(facts), file=out, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    if code is not None:
+        sys.path.insert(0, code)
+    for facts in examine_env(from_json(EnvSection, json.loads(env)), mode, int(seed), limit_s):
+        yield Stage(facts.stage, data_of(reply_line(facts)))

@@ -68,7 +68,7 @@ class Evaluation:
 
         `abandoned` is called after the resets and after each step.
         """
-        for score in self._steps(policy):
+        for score in self.steps(policy):
             if score is not None:
                 return score
             if abandoned():
@@ -79,7 +79,8 @@ class Evaluation:
         """Close the envs."""
         self._env.close()
 
-    def _steps(self, policy: Policy) -> Iterator[Score | None]:
+    def steps(self, policy: Policy) -> Iterator[Score | None]:
+        """None after the resets and after each step, then the score."""
         slots = self._env.num_envs
         returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
         playing = np.ones(slots, bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.data_stores.files import check_file
 from zmqrl.envs.make import make_for_scores, quiet, stripped
 from zmqrl.errors import ConfigError, EnvFault, user_exceptions
-from zmqrl.evaluator.evaluation import Evaluation
+from zmqrl.evaluator.evaluation import Evaluation, Score
 from zmqrl.types import Array, EnvSpec
 
 SUFFIXES = (".mp4", ".gif")
@@ -65,6 +65,10 @@ class RenderedEpisode:
         """The return; None when `abandoned`, which is called after the reset and after each step."""
         score = self._evaluation.play(policy, abandoned)
         return None if score is None else score.mean
+
+    def steps(self, policy: Policy) -> Iterator[Score | None]:
+        """As of `Evaluation`."""
+        return self._evaluation.steps(policy)
 
     def frame(self) -> Array:
         """The env as an image, uint8 `[height, width, 3]`, both even. ConfigError when it renders none."""

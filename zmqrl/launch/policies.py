@@ -18,9 +18,9 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few, unlogged
 from zmqrl.data_stores.make import open_store
-from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
 from zmqrl.export.card import Source
+from zmqrl.launch.checked import checked_env
 from zmqrl.launch.run_directory import read_info, stored_in, stored_place
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
 from zmqrl.launch.trust import opened
@@ -30,6 +30,7 @@ from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.input import OBS_STATISTICS
+from zmqrl.supervision import check_process
 from zmqrl.types import EnvSpec, Version, Weights
 from zmqrl.views.problem import counted
 
@@ -45,13 +46,18 @@ SAME_CONFIG = "restore the env, network and algorithm with which the run was tra
 def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:
     """A version of a run, ready to act; `checkpoint` as of `named_checkpoint`, and its errors."""
     version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
+    return version, policy_of(run_dir, config, env, version, content)
+
+
+def policy_of(run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes) -> Policy:
+    """A version of a run, ready to act. ConfigError: its tensors do not fit the configuration."""
     algorithm, weights, _ = _network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
     schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
     policy.load(weights, schedule)
-    return version, policy
+    return policy
 
 
 def _network_of(
@@ -99,7 +105,10 @@ def trained_env(run_dir: Path, config: Config) -> EnvSpec:
     if stored is not None and stored.id == config.env.id:
         return stored
     with stored_in(run_dir):
-        return probe(config.env)
+        try:
+            return checked_env(config, is_here=False, is_whole=False)
+        finally:
+            check_process.end()
 
 
 def stored_checkpoints(run_dir: Path, config: Config) -> tuple[DataStore, str]:

@@ -53,6 +53,8 @@ class Stage(_Message, frozen=True):
     """The value as far as it is known."""
     settle_s: Finite | None = None
     """The call ends with `known` if nothing comes within this time."""
+    is_limited: bool = True
+    """False: it may take any time, and the limit begins again after it."""
 
 
 class Answer(_Message, frozen=True):

@@ -328,7 +328,7 @@ class Seen(_Reply, frozen=True):
 class EnvFacts(_Reply, frozen=True):
     """What is known of the env on the host; None is not known (yet).
 
-    Agent to doctor: in answer to `Finish`; the env process to its agent: after each stage.
+    Agent to doctor: in answer to `Finish`; its check process to it: after each stage.
 
     The last one counts.
     """

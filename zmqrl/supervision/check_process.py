@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import base64
 import json
+import math
 import os
 import re
 import select
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from traceback import FrameSummary
 from typing import Any
@@ -48,11 +49,14 @@ _found: dict[str, Any] = {}
 
 
 class CheckEnded(ConfigError):
-    """A check process hung, or ended without an answer. `stage`: where; `known`: the value as far as it was known."""
+    """A check process hung (`is_late`), or ended without an answer.
 
-    def __init__(self, message: str, stage: str, known: Any) -> None:
+    `stage`: where; `known`: the value as far as it was known.
+    """
+
+    def __init__(self, message: str, stage: str, known: Any, is_late: bool) -> None:
         super().__init__(message)
-        self.stage, self.known = stage, known
+        self.stage, self.known, self.is_late = stage, known, is_late
 
 
 def start() -> None:
@@ -75,7 +79,14 @@ def end() -> None:
 atexit.register(end)
 
 
-def call(function: str, *arguments: Any, subject: str, limit_s: float, key: str | None = None) -> Any:
+def call(
+    function: str,
+    *arguments: Any,
+    subject: str,
+    limit_s: float,
+    key: str | None = None,
+    on_stage: Callable[[Stage], None] = lambda _: None,
+) -> Any:
     """Carry out `function` of zmqrl, `module:name`, in a check process.
 
     Everything that the process has started has ended afterwards.
@@ -86,6 +97,7 @@ def call(function: str, *arguments: Any, subject: str, limit_s: float, key: str 
         subject: Begins the message of an error: `key: what`.
         limit_s: `limits.start_s`.
         key: Of several calls with the same key before `end`, only the first is carried out.
+        on_stage: Receives each `Stage` when it begins.
 
     Raises:
         ZmqrlError: What the function raised, by its class and attributes.
@@ -98,7 +110,7 @@ def call(function: str, *arguments: Any, subject: str, limit_s: float, key: str 
         assert _template is not None
         dumps = max(1, round(limit_s / min(limit_s, WAITING_S)))  # the last of them is at the limit
         try:
-            value = _template.call(Call(function, data_of(arguments), limit_s / dumps), subject, limit_s)
+            value = _template.call(Call(function, data_of(arguments), limit_s / dumps), subject, limit_s, on_stage)
         finally:
             if not _template.is_idle:  # it was interrupted: the next call takes another template
                 end()
@@ -126,15 +138,17 @@ class _Template:
         self._unread: list[bytes] = []
         self._send(first_line())
 
-    def call(self, request: Call, subject: str, limit_s: float) -> Any:
+    def call(self, request: Call, subject: str, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
         self.is_idle, self._log = False, ""
         self._send(line_of(request))
         served, shown = Served(subject, limit_s), ""
         while served.ended is None:
             for report in self._read(served.until):
                 served.take(report)
+                if isinstance(report, Stage):
+                    on_stage(report)
             place = _place_in(self._log) if "Timeout (" in self._log and served.answer is None else shown
-            if place != shown:
+            if place != shown and served.is_waiting(bool(shown)):
                 shown, name = place, subject.partition(": ")[2] or subject
                 print(f"still waiting for {name}: {served.stage.name}{place}", file=sys.stderr, flush=True)
             if time.monotonic() > served.until:
@@ -157,7 +171,7 @@ class _Template:
         watched = select.poll()
         for descriptor in (self._reports, self._logged):
             watched.register(descriptor, select.POLLIN)
-        ready = dict(watched.poll(max(0.0, until - time.monotonic()) * 1000))
+        ready = dict(watched.poll(min(max(0.0, until - time.monotonic()), END_S) * 1000))
         with suppress(BlockingIOError):
             self._log = (self._log + os.read(self._logged, CHUNK).decode(errors="replace"))[-MOST_LOG:]
         if self._reports.fileno() not in ready:
@@ -193,7 +207,7 @@ class Served:
 
     def __init__(self, subject: str, limit_s: float) -> None:
         self._subject, self._limit_s, self._limit_at = subject, limit_s, 0.0
-        self.stage, self.is_late = Stage("start"), False
+        self.stage, self.is_late, self._begun = Stage("start"), False, time.monotonic()
         self.answer: Answer | None = None
         self.ended: Ended | None = None
         self.until = time.monotonic() + max(START_S, limit_s)
@@ -202,12 +216,17 @@ class Served:
     def take(self, report: Report) -> None:
         now = time.monotonic()
         if isinstance(report, Stage):
-            self._limit_at = self._limit_at or now + self._limit_s + SLACK_S
-            self.stage, self.until = report, self._limit_at if report.settle_s is None else now + report.settle_s
+            self._limit_at = (self._limit_at or now + self._limit_s + SLACK_S) if report.is_limited else 0.0
+            self.stage, self._begun = report, now
+            self.until = now + report.settle_s if report.settle_s is not None else self._limit_at or math.inf
         elif isinstance(report, Answer):
             self.answer, self.until = report, now + END_S
         else:
             self.ended = report
+
+    def is_waiting(self, is_shown: bool) -> bool:
+        """Whether stderr names where the call is: of what may take any time once, and if no stage follows it."""
+        return self.stage.is_limited or (not is_shown and time.monotonic() - self._begun >= WAITING_S)
 
     def give_up(self) -> None:
         self.is_late, self.until = True, time.monotonic() + END_S
@@ -221,7 +240,7 @@ class Served:
             raise _error_of(self.answer, subject, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
             message = f"{subject}: {self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
-            raise CheckEnded(message, self.stage.name, json.loads(self.stage.known))
+            raise CheckEnded(message, self.stage.name, json.loads(self.stage.known), self.is_late)
         if self.ended.left:
             pids = ", ".join(map(str, self.ended.left))
             raise UncleanTeardown(f"{self._subject}: processes that its check has started are left: pid {pids}")

@@ -8,15 +8,18 @@ from typing import TypeAlias
 
 import numpy as np
 
-from zmqrl.config.sections import EnvSection
+from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
+from zmqrl.launch import checked
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.spaces import ranges, view
-from zmqrl.types import Array, ModeName, SegmentId, Version
+from zmqrl.supervision import check_process
+from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 
 SEED = 5
 STEPS = 40
@@ -31,8 +34,13 @@ Row: TypeAlias = tuple[Array, ...]
 
 
 def spaces_are_supported(make: EnvMaker) -> None:
-    """Observations and actions are of the spaces in docs/envs.md; ConfigError names the one that is not."""
-    spec = probe(make())
+    """Observations and actions are of the spaces in docs/envs.md, and the check before a run accepts the env.
+
+    ConfigError names what is not. A class of the calling script, and an id that is registered in this process, stay in
+    it; any other env is made in a check process.
+    """
+    section = make()
+    spec = _checked(section) if ":" in section.id and not section.id.startswith("__main__:") else probe(section)
     assert spec.observation.nbytes, f"observations are empty: {spec.observation}"
     assert spec.action.nbytes, f"actions are empty: {spec.action}"
 
@@ -163,6 +171,14 @@ def it_closes_twice(make: EnvMaker) -> None:
     env.reset(seed=SEED)
     for _ in range(2):
         getattr(env, "close", lambda: None)()
+
+
+def _checked(section: EnvSection) -> EnvSpec:
+    try:
+        arguments = to_json(Config(env=section)), True, False, SEED
+        return from_json(EnvSpec, checked.call("env", *arguments, subject=f"env.id: {section.id!r}"))
+    finally:
+        check_process.end()
 
 
 @contextmanager
