@@ -19,7 +19,7 @@ WORDS = "the left arm grinds"
 class Told(gym.Env[Any, Any]):
     """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
 
-    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. The launcher steps it too, which
+    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. A check process steps it too, which
     leaves nothing.
     """
 
@@ -35,9 +35,9 @@ class Told(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         if not self._steps:
-            role, index = "".join(sys.argv[1:2]), sys.argv[-1]
+            role, index = "".join(sys.orig_argv[3:4]), sys.orig_argv[-1]
             self._order = self._folder / f"{role.removeprefix('zmqrl.')}-{index}"
-            if role.startswith("zmqrl."):
+            if role.startswith("zmqrl.") and role != "zmqrl.template":
                 Path(f"{self._order}-{os.getpid()}").touch()
         self._obey()
         time.sleep(STEP_S)  # what a step costs
