@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,20 @@ ERRORS: tuple[ZmqrlError, ...] = (
     OwnFault("own", {"seed": 1 << 70}),
     ArenaTooLarge("too large"),
 )
+
+
+IMPORTED = ("asyncio", "email.message", "http.client", "unittest.mock", "xml.dom.minidom")
+
+
+def imports(seconds: float) -> bool:
+    """As of a large package: code and frames come and go."""
+    until, packages = time.monotonic() + seconds, {name.partition(".")[0] for name in IMPORTED}
+    while time.monotonic() < until:
+        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+            del sys.modules[name]
+        for name in IMPORTED:
+            importlib.import_module(name)
+    return True
 
 
 def raises(which: int) -> None:

@@ -172,6 +172,12 @@ def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPat
         check("hangs:Rude", 1.0)
 
 
+def test_a_call_that_only_takes_long_survives_the_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an import of torch from a slow disk. A dump without the interpreter's lock crashes a process that runs."""
+    monkeypatch.setattr(check_process, "WAITING_S", 0.01)
+    assert call("imports", 1.0)
+
+
 def test_a_later_step_that_hangs_is_left_to_the_workers() -> None:
     assert check("Rude", how="hang", where="step", at=7) == probe(EnvSection(id=f"{RUDE}:Rude"))
 

@@ -6,12 +6,14 @@ orphan, also one with a session and an environment of its own. It ends them afte
 
 from __future__ import annotations
 
+import _thread
 import base64
 import ctypes
 import faulthandler
 import fcntl
 import importlib
 import io
+import itertools
 import json
 import os
 import resource
@@ -170,8 +172,28 @@ def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
     warnings.simplefilter("ignore")
     faulthandler.enable(pipes.log)
-    faulthandler.dump_traceback_later(call.dump_s, repeat=True, file=pipes.log)  # without the interpreter's lock
+    _thread.start_new_thread(_watch, (_thread.get_ident(), call.dump_s, pipes.log))
     _write(pipes.reports, Stage("start"))
+
+
+def _watch(thread: int, dump_s: float, log: int) -> None:
+    """Write the frames of `thread` each time that `dump_s` has passed, in the format of faulthandler.
+
+    The thread of faulthandler reads frames without the interpreter's lock, which crashes a process that imports or
+    computes. It has its turn only when this one has had none for `dump_s`: one call of C holds the lock, and no frame
+    changes.
+    """
+    sleep, frames_of = time.sleep, sys._current_frames
+    for look in itertools.count():
+        faulthandler.dump_traceback_later(dump_s, file=log)
+        sleep(dump_s / 2)
+        if look % 2:
+            shown, frame = "Timeout (of a look)!\nThread (most recent call first):\n", frames_of().get(thread)
+            while frame is not None:
+                shown += f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}\n'
+                frame = frame.f_back
+            with suppress(OSError):
+                os.write(log, f"{shown}\n".encode(errors="replace"))
 
 
 def _show_as(name: str) -> None:
