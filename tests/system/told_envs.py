@@ -19,7 +19,7 @@ WORDS = "the left arm grinds"
 class Told(gym.Env[Any, Any]):
     """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
 
-    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. A check process steps it too, which
+    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. A check process, which steps it too,
     leaves nothing.
     """
 
