@@ -19,8 +19,8 @@ WORDS = "the left arm grinds"
 class Told(gym.Env[Any, Any]):
     """Looks for `<folder>/<role>-<index>`, and does what stands in it: raise, exit, crash, hang or say.
 
-    Its first step leaves `<folder>/<role>-<index>-<pid>`. Who it is it learns there. A check process, which steps it too,
-    leaves nothing.
+    Its first step leaves `<folder>/<role>-<index>-<pid>`. A check process,
+    which steps it too, leaves nothing.
     """
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
