@@ -211,7 +211,7 @@ class Served:
         self.answer: Answer | None = None
         self.ended: Ended | None = None
         self.until = time.monotonic() + max(START_S, limit_s)
-        """When the process is given up."""
+        """When the process is late."""
 
     def take(self, report: Report) -> None:
         now = time.monotonic()
