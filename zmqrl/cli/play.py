@@ -177,7 +177,7 @@ def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_st
     try:
         return check_process.call(
             f"zmqrl.launch.play_calls:{function}",
-            *(str(run_dir.absolute()), to_json(config), *arguments),
+            *(str(run_dir), to_json(config), *arguments),
             subject=f"env.id: {config.env.id!r}",
             limit_s=config.limits.start_s,
             on_stage=on_stage,

@@ -65,19 +65,19 @@ def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) 
 def _loaded(
     run_dir: Path, config: Config, checkpoint: str
 ) -> Generator[Stage, None, tuple[EnvSpec, str, Policy, list[str]]]:
-    """The env, the version, the policy, and warnings. The user's code may change the working directory."""
-    yield Stage("checkpoint", is_limited=False)
+    """The env, the version, the policy, and warnings."""
     folder, kept, log = Path.cwd(), BufferingHandler(MOST_WARNINGS), logging.getLogger("zmqrl")
+    yield Stage("construction")
+    with stored_in(run_dir):
+        spec = probe(config.env)
+        os.chdir(folder)  # the env may have left it
+        check_trained_env(run_dir, spec)
+    yield Stage("checkpoint", is_limited=False)
     log.addHandler(kept)
     try:
         version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
     finally:
         log.removeHandler(kept)
-    yield Stage("construction")
-    with stored_in(run_dir):
-        spec = probe(config.env)
-        check_trained_env(run_dir, spec)
-    os.chdir(folder)
     yield Stage("network")
     policy = policy_of(run_dir, config, spec, version, content)
     return spec, str(version), policy, [one.getMessage() for one in kept.buffer]
