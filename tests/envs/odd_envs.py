@@ -31,11 +31,12 @@ class Counting(gym.Env[Any, Any]):
 class Breaking(Counting):
     def __init__(self, fault: str, at: int = 3) -> None:
         super().__init__(length=100)
-        self._fault, self._at = fault, at
+        self._fault, self._at, self._resets = fault, at, 0
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = super().reset(**kwargs)
-        if self._fault == "reset":
+        self._resets += 1
+        if self._fault == "reset" or (self._fault == "late reset" and self._resets == 30):
             raise RuntimeError("no reset today")
         return obs, info
 

@@ -166,12 +166,14 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("setting", "code", "status"), [
-    ("limits.start_s=0.0001", 1, "failed"),
-    ("run.total_env_steps=100", 0, "done"),
+@pytest.mark.parametrize(("settings", "code", "status"), [
+    ((IDLE[0], IDLE[3], "env.id=tests.envs.odd_envs:Breaking", "env.kwargs={fault: late reset}", "restart.max=0"), 1, "failed"),
+    ((*IDLE, "run.total_env_steps=100"), 0, "done"),
 ])  # fmt: skip
-def test_other_ends_and_an_unreachable_webhook(tmp_path: Path, setting: str, code: int, status: str) -> None:
-    sets = (setting, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=2", *IDLE)
+def test_other_ends_and_an_unreachable_webhook(
+    tmp_path: Path, settings: tuple[str, ...], code: int, status: str
+) -> None:
+    sets = (*settings, "evaluator.episodes=0", f"webhook={NO_PORT}/{SECRET}", "limits.on_end_s=2")
     sets = (*sets, 'on_end=echo "$ZMQRL_STATUS $ZMQRL_EXIT_CODE" > end; sleep 600')
     flags = [word for pair in sets for word in ("--set", pair)]
     out = zmqrl("train", "cartpole-ppo", "--plain", "--run-dir", "run", *flags, at=tmp_path, code=code)

@@ -30,7 +30,7 @@ from zmqrl.plugins import is_own, shown_path
 from zmqrl.supervision import template
 from zmqrl.supervision.process_table import cause_of
 
-WAITING_S = 5.0
+WAITING_S, LEAST_LOOK_S = 5.0, 0.01
 """A call that takes longer is named, with the frame of the user's code in which it is."""
 START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
 """For the imports of the template; for the end of a process; for the last report of the frame, after the limit."""
@@ -110,7 +110,8 @@ def call(
         assert _template is not None
         dumps = max(1, round(limit_s / min(limit_s, WAITING_S)))  # the last of them is at the limit
         try:
-            value = _template.call(Call(function, data_of(arguments), limit_s / dumps), subject, limit_s, on_stage)
+            looks = Call(function, data_of(arguments), max(limit_s / dumps, LEAST_LOOK_S))
+            value = _template.call(looks, subject, limit_s, on_stage)
         finally:
             if not _template.is_idle:  # it was interrupted: the next call takes another template
                 end()
