@@ -91,14 +91,18 @@ def main() -> None:
         return
     if given.before is None:
         options.error("--before CHECKOUT is required")
-    found = [ratio(given.before.resolve(), given.env, given.pairs) for _ in range(given.rounds)]
-    shown = " ".join(f"{one:.3f}" for one in sorted(found))
+    found = [ratio(given.before.resolve(), given.env, given.pairs, number) for number in range(given.rounds)]
+    shown = " ".join(f"{one:.3f}" for one in found)
     print(f"{given.env}: ratio {statistics.median(found):.4f} ({shown})")
 
 
-def ratio(other: Path, env_id: str, pairs: int) -> float:
-    """Of one pair of processes: the median of the ratios. Each is first in half of the pairs."""
-    before, after = Child(other, env_id), Child(ROOT, env_id)
+def ratio(other: Path, env_id: str, pairs: int, number: int) -> float:
+    """Of one pair of processes: the median of the ratios. Each is started first in half of the rounds, and is first in
+    half of the pairs.
+    """
+    checkouts = [other, ROOT] if number % 2 else [ROOT, other]
+    processes = {checkout: Child(checkout, env_id) for checkout in checkouts}
+    before, after = processes[other], processes[ROOT]
     found = []
     for pair in range(WARM + pairs):
         first = before.seconds() if pair % 2 else None

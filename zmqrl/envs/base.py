@@ -107,7 +107,7 @@ Floats: TypeAlias = Sequence[tuple[str, Array]]
 """Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
 
 
-def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
+def first_bad_slot(floats: Floats, reward: Array | None = None) -> tuple[int, str] | None:
     """The first slot with an observation or reward that is not finite as float32, and what it is; None if all is well.
 
     They are trained on as float32. One such number makes every gradient NaN.
@@ -118,8 +118,9 @@ def first_bad_slot(floats: Floats, reward: Array) -> tuple[int, str] | None:
             what = f"part {name!r} of the observation" if name else "the observation"
             number = "NaN" if np.isnan(obs[slot]).any() else "a number that is not finite in float32"
             return slot, f"{what} has {number}: {_short(obs[slot])}"
-    slot = _first_not_finite(reward)
-    return None if slot is None else (slot, f"the reward is {reward[slot]}, not finite in float32")
+    if reward is None or (slot := _first_not_finite(reward)) is None:
+        return None
+    return slot, f"the reward is {reward[slot]}, not finite in float32"
 
 
 def _first_not_finite(rows: Array) -> int | None:

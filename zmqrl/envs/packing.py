@@ -59,7 +59,7 @@ def packed_batch(space: SpaceSpec, observation: Any) -> tuple[Array, bool]:
     out: Array = np.zeros((rows, *space.shape), space.dtype)
     packer = Packer(space, out)
     packer.write(0 if single else WHOLE, observation)
-    bad = first_bad_slot(packer.floats, np.zeros(rows))
+    bad = first_bad_slot(packer.floats)
     if bad is not None:
         raise BadObservation(bad[1])
     return out, single
@@ -72,6 +72,7 @@ class _Part:
         self._shape = _shape_in_env(space)
         self._starts = np.array(space.starts or space.start, np.int64)
         self._counts = np.array(space.nvec or space.n, np.int64)
+        self._is_counted = bool(space.choices or space.n)
         self.accepted = dtype
         """Of the last array whose dtype allows only numbers that the space has."""
         self._least, self._most = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (0, 1)
@@ -111,7 +112,7 @@ class _Part:
             return
         array = value if type(value) is np.ndarray else self.array(value)
         self.check(array, (len(self.rows),) if isinstance(slot, slice) else ())
-        if self._space.choices or self._space.n:
+        if self._is_counted:
             array = self._whole_numbers(array.reshape(self.rows[slot].shape))
         self.rows[slot] = array
 

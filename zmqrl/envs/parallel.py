@@ -89,7 +89,7 @@ class ParallelVectorEnv(SlotVectorEnv):
                 for slot in slots:
                     self._episodes[slot] += 1
                 self._reset(copy, slots)
-        self._check()
+        self._check(self._reward)
         return self._result
 
     def close(self) -> None:

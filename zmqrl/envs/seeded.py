@@ -9,9 +9,10 @@ import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, StepResult, close_env, packed, unpacked
 from zmqrl.envs.make import stripped
-from zmqrl.envs.returned import NO, NOTHING, NUMBERS, flag, number
+from zmqrl.envs.returned import NO, NOTHING, flag, number
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault, user_exceptions
+from zmqrl.spaces import LARGEST_FLOAT32
 from zmqrl.types import Array, EnvSpec
 
 
@@ -44,7 +45,7 @@ class SeededVectorEnv(SlotVectorEnv):
         obs, reward, terminated, truncated = self._result
         steps, phases, elapsed, limits, shape = self._steps, self._phase, self._elapsed, self._limits, self._shape
         plain, write = self._packer.plain, self._packer.write
-        accepted = None if plain is None else plain.accepted
+        accepted, is_checked = None if plain is None else plain.accepted, True
         terminated.fill(False)
         truncated.fill(False)
         slot, returned = 0, NOTHING
@@ -64,7 +65,10 @@ class SeededVectorEnv(SlotVectorEnv):
                     if row.dtype is not accepted or row.shape != shape:
                         accepted = plain.check(row)
                     obs[slot] = row
-                reward[slot] = gain if type(gain) in NUMBERS else number(gain)
+                if type(gain) is float and -LARGEST_FLOAT32 <= gain <= LARGEST_FLOAT32:
+                    reward[slot] = gain
+                else:
+                    reward[slot], is_checked = number(gain), False
                 count = elapsed[slot] + 1
                 if ended is not False and ended is not NO and flag("terminated", ended):
                     terminated[slot] = True
@@ -78,7 +82,7 @@ class SeededVectorEnv(SlotVectorEnv):
         except user_exceptions() as error:
             elapsed[slot] += 1  # it was not counted yet
             self._fault_in(slot, "step", returned, error)
-        self._check()
+        self._check(None if is_checked else reward)
         return self._result
 
     def close(self) -> None:

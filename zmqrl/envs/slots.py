@@ -55,8 +55,9 @@ class SlotVectorEnv(VectorEnv, ABC):
         given = self.spec.action.for_env(actions)
         return given.tolist() if self._discrete else np.array(given)
 
-    def _check(self) -> None:
-        bad = first_bad_slot(self._packer.floats, self._reward)
+    def _check(self, reward: Array | None = None) -> None:
+        """Of all slots; `reward`: None where it is known to be finite."""
+        bad = first_bad_slot(self._packer.floats, reward)
         if bad is not None:
             slot, what = bad
             call = "step" if self._elapsed[slot] else "reset"

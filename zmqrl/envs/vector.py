@@ -50,7 +50,7 @@ class NativeVectorEnv(VectorEnv):
             obs = self._read(returned[0])
         except user_exceptions() as error:
             self._fault(WHOLE_BATCH, fault_of(self._env, "reset", returned, error), error)
-        self._check("reset", obs, np.zeros(self.num_envs))
+        self._check("reset", obs)
         return obs
 
     def step(self, actions: Array) -> StepResult:
@@ -87,7 +87,7 @@ class NativeVectorEnv(VectorEnv):
         self._plain.check(obs, self._flags)
         return obs
 
-    def _check(self, call: str, obs: Array, reward: Array) -> None:
+    def _check(self, call: str, obs: Array, reward: Array | None = None) -> None:
         bad = first_bad_slot((("", obs),) if obs.dtype.kind == "f" else (), reward)
         if bad is not None:
             self._fault(bad[0], bad[1] + place(self._env, call))
