@@ -165,9 +165,12 @@ def test_a_detached_run_reports_its_end_and_its_files_have_no_secret(tmp_path: P
     assert again.count("webhook: its URL is not stored") == 2, "at the start, and at the end"
 
 
+RAISES = (IDLE[0], IDLE[3], "env.id=tests.envs.odd_envs:Breaking", "env.kwargs={fault: late reset}", "restart.max=0")
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize(("settings", "code", "status"), [
-    ((IDLE[0], IDLE[3], "env.id=tests.envs.odd_envs:Breaking", "env.kwargs={fault: late reset}", "restart.max=0"), 1, "failed"),
+    (RAISES, 1, "failed"),
     ((*IDLE, "run.total_env_steps=100"), 0, "done"),
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(
