@@ -73,10 +73,12 @@ class LimitedRun:
         """What `run.max_wall_s` is compared with."""
         return time.time() - self.run.plan.started_at
 
-    def ends(self, ended_s: float, grace_s: float) -> None:
+    def ends(self, ended_s: float, grace_s: float, code: int = 0, error: str | None = None) -> None:
         """Its end was decided when it was `ended_s` old; a process that does not end by itself has `grace_s`."""
-        summary = self.run.done()
-        assert (summary["status"], summary["exit_code"], summary["error"]) == ("done", 0, None)
+        assert self.run.end()[0] == code
+        summary = self.run.summary()
+        status = "done" if code == 0 else "failed"
+        assert (summary["status"], summary["exit_code"], summary["error"]) == (status, code, error)
         assert summary["ledger"] is None or summary["ledger"]["balanced"], summary["ledger"]
         assert self.limit_s <= ended_s
         assert_within(summary["wall_s"] - ended_s - grace_s, self._start_s)
@@ -145,10 +147,10 @@ def test_a_worker_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> N
 
 @pytest.mark.parametrize("kind", [long("single-on-policy"), "sync", long("async-off-policy")])
 def test_a_learner_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> None:
-    """The launcher ends the run, `limits.grace_s` later; so long its agent waits for the learner."""
+    """The launcher ends the run, `limits.grace_s` later; its agent waits so long for the learner, which reports no end."""
     limited = LimitedRun(begin, tmp_path, kind, lambda run: _stop(run, "learner-0"))
     limited.run.wait_for(lambda: any("run.max_wall_s" in text for text in limited.run.status().get("problems", [])))
     ended_s = limited.age_s
     assert ended_s >= limited.limit_s + GRACE_S
     assert_within(ended_s - limited.limit_s - GRACE_S, ACT_S + STATUS_EVERY_S)
-    limited.ends(ended_s, GRACE_S)
+    limited.ends(ended_s, GRACE_S, code=1, error="the learner has not reported the end of the training")

@@ -1,4 +1,7 @@
+"""The module ends its process when it is imported, since it finds no display."""
+
 import sys
 
-if True:
-    sys.exit(0)  # "no display found, bye"
+from odd import Odd as Env  # noqa: F401
+
+sys.exit(0)
