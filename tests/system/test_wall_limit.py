@@ -147,7 +147,7 @@ def test_a_worker_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> N
 
 @pytest.mark.parametrize("kind", [long("single-on-policy"), "sync", long("async-off-policy")])
 def test_a_learner_that_was_stopped(tmp_path: Path, begin: Begin, kind: str) -> None:
-    """The launcher ends the run, `limits.grace_s` later; its agent waits so long for the learner, which reports no end."""
+    """The launcher ends the run, `limits.grace_s` later, for which its agent waits. The learner reports no end."""
     limited = LimitedRun(begin, tmp_path, kind, lambda run: _stop(run, "learner-0"))
     limited.run.wait_for(lambda: any("run.max_wall_s" in text for text in limited.run.status().get("problems", [])))
     ended_s = limited.age_s
