@@ -13,7 +13,7 @@ import pytest
 import zmqrl
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env
-from zmqrl.envs.findings import remarks
+from zmqrl.envs.check import remarks
 from zmqrl.envs.make import make_single, probe
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load

@@ -12,7 +12,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
-from zmqrl.launch.space_warnings import space_warnings
+from zmqrl.launch.start_warnings import space_warnings
 from zmqrl.types import EnvSpec, SpaceSpec
 
 OBS = SpaceSpec("box", (3,), "float32")

@@ -149,8 +149,9 @@ def test_learner_only_networks_of_another_run_are_in_the_first_full_alone(tmp_pa
         boot = Boot("learner", 0, 0, "local", replace(plan, resume=resume))
         ends = _ends()
         start = load_start_state(boot, algorithm, store, ends)
-        session = make_session(boot.plan, algorithm, store, ends, create_autospec(EventPipe, instance=True), start)
-        given = _context(algorithm, session, _publish_first(session, algorithm, start)).weights
+        events = create_autospec(EventPipe, instance=True)
+        session = make_session(boot.plan, algorithm, store, ends, events, start)
+        given = _context(algorithm, session, _publish_first(session, algorithm, start), events).weights
         for name, array in weights.items():
             np.testing.assert_array_equal(given[name], array, err_msg=name)
         newest = store.newest()

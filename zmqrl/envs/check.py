@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy as np
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv, close_env, random_actions
-from zmqrl.envs.findings import remarks
-from zmqrl.envs.make import examined, make_single
+from zmqrl.envs.make import examined, for_scores, make_for_scores, make_single
 from zmqrl.envs.masks import ignored_mask
-from zmqrl.envs.repeats import check_state
+from zmqrl.envs.repeats import check_state, memory_of
 from zmqrl.envs.vector import make_seeded
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.messages.check import Stage, data_of
@@ -74,6 +73,26 @@ def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
     yield Stage("close", data_of(found))
     close_env(env)
     return found
+
+
+def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator[str]:
+    """Lines for the user. The env may be closed, and is not to be used again.
+
+    Args:
+        env: Of `section`.
+        section: The env.
+        spec: Its properties.
+        seed: Of the run.
+    """
+    seed = int(stream(seed, "findings").integers(1 << 31))  # whoever records episodes by seeds sees none of the run's
+    mask = ignored_mask(env, spec)
+    if mask is not None:
+        yield f"env.id: {mask}"
+    memory = memory_of(for_scores(env), partial(make_for_scores, section), spec, seed)
+    if memory is not None:
+        layers = [str(entry if isinstance(entry, str) else next(iter(entry))) for entry in section.wrappers]
+        wrapped = f" with {', '.join(path.rpartition(':')[2] for path in layers)}" if layers else ""
+        yield f"env.id: {section.id!r}{wrapped} {memory}"
 
 
 class _Walk:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
+from zmqrl.config.sections import Config, EnvSection, NetworkSection, StoreSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
-from zmqrl.envs.lookup import registered
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
@@ -43,37 +41,6 @@ NVIDIA = Path("/dev/nvidia0")
 MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
 TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
 """What a launcher makes in a run directory before `run.json`."""
-
-
-def zero_learning_rate(run: RunSection, algorithm: Algorithm) -> Iterator[str]:
-    """A warning when the schedules take the learning rate to 0 before `run.total_env_steps`."""
-    horizon = run.schedule_env_steps or run.total_env_steps
-    rate = algorithm.learning_rate(Progress(run.seed, horizon, 0, horizon))
-    if horizon < run.total_env_steps and rate == 0.0:
-        yield (
-            f"the learning rate is 0 from {horizon:,} env steps on (run.schedule_env_steps), and run.total_env_steps "
-            f"is {run.total_env_steps:,}: later env steps change no weights; a new run with run.schedule_env_steps="
-            f"{run.total_env_steps} trains to its end"
-        )
-
-
-def slow_target(config: Config, algorithm: Algorithm) -> Iterator[str]:
-    """A warning when the target network needs a tenth of all updates, or more, to follow the online network."""
-    every, tau = (getattr(algorithm.config, key, None) for key in ("target_update_every", "target_tau"))
-    updates = config.replay.ratio * (config.run.total_env_steps - config.replay.learning_starts)
-    if isinstance(every, int) and isinstance(tau, float) and every > 1 and every / tau > 0.1 * updates:
-        yield (
-            f"algorithm.target_tau: {tau:g}: mixed in every {every:,} updates (algorithm.target_update_every), the "
-            f"target network follows within about {every / tau:,.0f} of {updates:,.0f} updates; "
-            "set algorithm.target_update_every=1, or algorithm.target_tau=null to copy the network"
-        )
-
-
-def without_version(env: EnvSection) -> Iterator[str]:
-    """A warning when gymnasium chooses the version of the env; call it after the env was made."""
-    found = None if ":" in env.id else registered(env.id)
-    if found is not None and found.id != env.id:
-        yield f"env.id: {env.id!r} has no version: {found.id!r} is used, the highest one of gymnasium"
 
 
 def check_parts(config: Config) -> None:

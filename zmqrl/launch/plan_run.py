@@ -35,13 +35,10 @@ from zmqrl.launch.checks import (
     check_processor,
     check_transport,
     check_videos,
-    slow_target,
-    without_version,
-    zero_learning_rate,
 )
 from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.lineage import lineage_of
-from zmqrl.launch.space_warnings import space_warnings
+from zmqrl.launch.start_warnings import slow_target, space_warnings, without_version, zero_learning_rate
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec, SpaceSpec
