@@ -133,6 +133,8 @@ class Request:
     stored: Mapping[str, Any] | None = None
     """The configuration of the run that is resumed, as JSON data; it takes the preset's place."""
     stored_file: Path | None = None
+    hosts_text: str | None = None
+    """Content of `hosts_file`, which may be stdin; None: it is read."""
     sections: Mapping[str, Any] | None = None
     """Sections in the place of a preset."""
     sections_name: str = "--env"
@@ -205,7 +207,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     """All layers in one tree, and the preset's name or absolute path."""
     flags = _flags(request)
     nothing = Branch(Source("defaults"))
-    hosts_file = _hosts_file(request.hosts_file) if request.hosts_file is not None else nothing
+    hosts_file = _hosts_file(request.hosts_file, request.hosts_text) if request.hosts_file is not None else nothing
     bases, preset = _bases(request, merge_all([hosts_file, flags]))
     inventory = _inventory(merge_all([hosts_file, flags]))
     if request.stored is not None and ("hosts" in hosts_file.children or inventory.children):
@@ -218,10 +220,10 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     return with_absolute_paths(tree), preset
 
 
-def _hosts_file(path: Path) -> Branch:
+def _hosts_file(path: Path, text: str | None) -> Branch:
     if str(path) in presets() and not path.exists():
         raise ConfigError(f"{path} is a preset, not a hosts file; to train on this machine: zmqrl train {path}")
-    return read_file(path)
+    return read_file(path, text=text)
 
 
 def _inventory(above: Branch) -> Branch:

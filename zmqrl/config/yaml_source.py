@@ -111,17 +111,24 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_file(path: Path, name: str | None = None) -> Branch:
-    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong; with `name` this name."""
+def read_text(path: Path) -> str:
+    """The text of a file of the user. ConfigError: it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: file not found") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: the file is not UTF-8 text") from error
-    node = parse(text, name or str(path), lines=name is None)
+
+
+def read_file(path: Path, name: str | None = None, text: str | None = None) -> Branch:
+    """The mapping that a YAML file holds. ConfigError names file, line and what is wrong; with `name` this name.
+
+    `text`: of the file, where it has been read.
+    """
+    node = parse(read_text(path) if text is None else text, name or str(path), lines=name is None)
     if isinstance(node, Branch):
         return node
     if node.value is None:

@@ -11,6 +11,7 @@ from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.kinds import KindConfig, NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
+from zmqrl.config.yaml_source import read_text
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call, checked_env, located
@@ -87,7 +88,8 @@ def load(
     """
     data = flat(to_json(opened(stored, trusted=trusted, to_resume=True))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
-    request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file)
+    text = read_text(hosts_file) if hosts_file is not None and hosts_file.exists() else None
+    request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file, text)
     if without_preset is None:
         loaded = _resolved(request)
     else:
