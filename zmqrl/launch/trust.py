@@ -89,7 +89,7 @@ def _modules(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _programs(config: Config) -> Iterator[str]:
-    """What a resume uses beside modules: other hosts, programs on a host, and files that are sent to it."""
+    """What a resume uses in addition to modules: other hosts, programs on a host, and files that are sent to it."""
     for key in ("python", "prologue", "wrap"):
         if getattr(config.defaults, key) != getattr(DefaultsSection(), key):
             yield f"defaults.{key}: {getattr(config.defaults, key)}"
