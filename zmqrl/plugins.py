@@ -82,7 +82,7 @@ def lacks(module: Any, name: str) -> str:
 
 
 def described(error: BaseException, cause: BaseException | None = None) -> str:
-    """Type, text, and `file:line, in function` of the last frame of the user's code, else of the last of all.
+    """Type, text, and `file:line, in function` of the last frame of the user's code, else of the last that is not of zmqrl.
 
     `cause` is the error to name where `error` was raised while it was handled.
     """
@@ -103,9 +103,9 @@ def traceback_of(error: BaseException) -> str:
 
 
 def last_frame(*errors: BaseException) -> traceback.FrameSummary | None:
-    """The last frame of the user's code, else the last of all."""
+    """The last frame of the user's code, else the last that is not of zmqrl."""
     frames = [frame for error in errors for frame in traceback.extract_tb(error.__traceback__)]
-    own = [frame for frame in frames if is_own(frame)] or frames
+    own = list(filter(is_own, frames)) or [frame for frame in frames if not frame.filename.startswith(HERE)]
     return own[-1] if own else None
 
 

@@ -201,7 +201,7 @@ KEYS = [
     of_env("state-methods", "named:Named"),
     of_env("seconds", "keys_env:HalfState", "env.recovery=state", prints=["set_state restores only a part"], **WRONG),
     of_file("wrapper-order", "limits.yaml"),
-    of_file("wrapper-order", "order.yaml", prints=["lambda", "python"], **WRONG),
+    of_file("wrapper-order", "order.yaml", prints=["RescaleAction", "unbounded"], **WRONG),
     of_file("wrapper-order", "video.yaml", prints=["moviepy"], **WRONG),
     of_preset("seconds", 'env.wrappers=[{"gymnasium.wrappers:TransformReward": {func: {python: "keys_env:scaled"}}}]'),
     of_preset("seconds", "env.wrappers=[keys_env:needs_package]", prints=["pip install simpy"], **WRONG),

@@ -39,7 +39,8 @@ COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
 MODULES = ("zmqrl.launch.check_calls",)
 """Imported by the template."""
 TEMPLATE = "the process that starts check processes"
-CALLER = os.path.join("zmqrl", "supervision", "template.py")
+CALLER, CALLED_IN = os.path.join("zmqrl", "supervision", "template.py"), "_check"
+"""The frame of a dump below which the user's code is; other threads of the template have the same file."""
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -272,7 +273,7 @@ def _place_in(log: str) -> str:
     """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
     for stack in reversed(log.split("\n\n")):
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
-        if any(frame.filename.endswith(CALLER) for frame in found):  # the thread that carries out the call
+        if any(frame.filename.endswith(CALLER) and frame.name == CALLED_IN for frame in found):
             newest = next(filter(is_own, found), found[0])
             return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
     return ""
