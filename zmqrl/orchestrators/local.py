@@ -46,7 +46,8 @@ class LocalAgent(PipedAgent):
     def end(self) -> Ended:
         killed = self._killed
         processes = {ProcessId(*process): who for process, who in self.progress.started.items()}
-        for process in marked_by_host(self.boot.plan.run_id, self.host):
+        # an agent that has started nothing, since the run refused it, has no share in those of another one of its name
+        for process in marked_by_host(self.boot.plan.run_id, self.host) if processes else ():
             processes.setdefault(process, f"{self.host}/stray (pid {process.pid})")
         orphans = await_gone(processes, DEATH_SIGNAL_S)
         killed += [processes[process] for process in orphans if kill(process)]
