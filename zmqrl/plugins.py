@@ -82,7 +82,7 @@ def lacks(module: Any, name: str) -> str:
 
 
 def described(error: BaseException, cause: BaseException | None = None) -> str:
-    """Type, text, and `file:line, in function` of the last frame of the user's code, else of the last that is not of zmqrl.
+    """Type, text, and `file:line, in function` of the last frame of the user's code, else of another package.
 
     `cause` is the error to name where `error` was raised while it was handled.
     """
@@ -103,7 +103,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def last_frame(*errors: BaseException) -> traceback.FrameSummary | None:
-    """The last frame of the user's code, else the last that is not of zmqrl."""
+    """The last frame of the user's code, else of another package."""
     frames = [frame for error in errors for frame in traceback.extract_tb(error.__traceback__)]
     own = list(filter(is_own, frames)) or [frame for frame in frames if not frame.filename.startswith(HERE)]
     return own[-1] if own else None
