@@ -34,6 +34,15 @@ def test_the_navigation_has_every_page() -> None:
     assert named == {page for page in pages if not page.startswith("decisions/")}
 
 
+def test_the_index_of_decisions_has_the_title_of_each_record_once() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^- \[(\d{4})\]\((.*)\) (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    records = sorted(page.name for page in folder.glob("[0-9]*.md"))
+    assert sorted(name for _, name, _ in listed) == records
+    for number, name, title in listed:
+        assert (folder / name).read_text().splitlines()[0] == f"# {number} {title}"
+
+
 @pytest.mark.parametrize("kind", modules("zmqrl.algorithms", Algorithm))
 def test_the_page_of_an_algorithm_links_to_its_fields(kind: str) -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,17 @@ else:
 
 ROOT = Path(__file__).parent.parent
 TORCH_ALLOWED_IN_ACTING = {"zmqrl.acting.torch_policy"}
+WITHOUT_LAW = {
+    "api": "a policy of the user's own process computes with torch",
+    "bench": "a baseline updates by torch",
+    "cli": "the command starts what it is asked for",
+    "doctor": "it examines the torch of a host",
+    "evaluator": "its device may be a GPU",
+    "export": "it writes ONNX graphs by torch",
+    "learner": "it trains",
+    "testing": "suites apply to everything",
+}
+"""Packages that may import torch as well as sockets and processes, each with the reason."""
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
@@ -32,10 +44,15 @@ def package_copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def law_b() -> set[str]:
+def law(name: str) -> set[str]:
+    """The modules that a law names."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
-    return set(next(c["source_modules"] for c in contracts if c["id"] == "law-b"))
+    return set(next(c["source_modules"] for c in contracts if c["id"] == name))
+
+
+def packages() -> set[str]:
+    return {path.parent.name for path in (ROOT / "zmqrl").glob("*/__init__.py")}
 
 
 def test_the_package_keeps_its_floors_and_laws() -> None:
@@ -65,4 +82,15 @@ def test_a_deliberate_break_is_caught(package_copy: Path, module: str, line: str
 def test_law_b_names_every_module_that_acts_without_torch() -> None:
     files = (ROOT / "zmqrl" / "acting").glob("*.py")
     acting = {f"zmqrl.acting.{f.stem}" for f in files if f.stem != "__init__"}
-    assert acting - TORCH_ALLOWED_IN_ACTING == {m for m in law_b() if m.startswith("zmqrl.acting.")}
+    assert acting - TORCH_ALLOWED_IN_ACTING == {m for m in law("law-b") if m.startswith("zmqrl.acting.")}
+
+
+def test_each_package_has_a_law_or_a_reason_for_none() -> None:
+    named = {module.split(".")[1] for module in law("law-a") | law("law-b")}
+    assert packages() - named == WITHOUT_LAW.keys()
+
+
+def test_the_page_lists_each_package_in_the_layers() -> None:
+    text = (ROOT / "docs" / "development.md").read_text()
+    layers = re.search(r"## Layers\n```\n(.*?)```", text, re.DOTALL)
+    assert layers is not None and packages() <= set(layers[1].split())
