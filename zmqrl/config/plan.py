@@ -51,7 +51,7 @@ class RunPlan(Struct, frozen=True):
     config: Config
     env: EnvSpec
     acting: Mapping[str, object]
-    """`ActingSpec` as JSON data (floor 2 does not know floor 4)."""
+    """`ActingSpec` as JSON data: the configuration does not import `acting`."""
     columns: tuple[ColumnSpec, ...]
     """obs, action, reward, terminated, truncated, valid, then the extras."""
     on_policy: bool
