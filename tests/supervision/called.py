@@ -8,15 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 from zmqrl.errors import ArenaTooLarge, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
 from zmqrl.messages.check import Stage
-
-
-def command_lines() -> list[list[str]]:
-    return [Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0") for pid in (os.getpid(), os.getppid())]
 
 
 def echoed(value: Any) -> Any:

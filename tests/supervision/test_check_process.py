@@ -182,13 +182,6 @@ def test_a_later_step_that_hangs_is_left_to_the_workers() -> None:
     assert check("Rude", how="hang", where="step", at=7) == probe(EnvSection(id=f"{RUDE}:Rude"))
 
 
-def test_each_process_has_its_name_in_its_command_line() -> None:
-    check_line, template_line = call("command_lines")
-    names = {"zmqrl.check", "zmqrl.template"}
-    assert names & set(check_line) == {"zmqrl.check"} and names & set(template_line) == {"zmqrl.template"}
-    assert check_line.index("zmqrl.check") == template_line.index("zmqrl.template") == 3
-
-
 @pytest.mark.parametrize("value", [None, 1 << 80, float("inf"), "\ud800\n", {"a": [1.5, {}]}, "x" * 3_000_000])
 def test_plain_data_passes_as_it_is(value: Any) -> None:
     assert call("echoed", value) == value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import base64
-import ctypes
 import faulthandler
 import fcntl
 import importlib
@@ -24,7 +23,6 @@ import time
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from zmqrl import errors
@@ -40,7 +38,7 @@ ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """In place of a class: an exception of the user's code."""
-TEMPLATE, CHECK = "zmqrl.template", "zmqrl.check"
+TEMPLATE = "zmqrl.template"
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
@@ -168,7 +166,6 @@ def _check(call: Call, pipes: _Pipes, template: int) -> NoReturn:
 def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     die_with(template)
     os.setsid()
-    _show_as(CHECK)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
     warnings.simplefilter("ignore")
     faulthandler.enable(pipes.log)
@@ -194,15 +191,6 @@ def _watch(thread: int, dump_s: float, log: int) -> None:
                 frame = frame.f_back
             with suppress(OSError):
                 os.write(log, f"{shown}\n".encode(errors="replace"))
-
-
-def _show_as(name: str) -> None:
-    """The command line of this process has `name` in place of the template's."""
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
-    at = ctypes.string_at(begin, end - begin).find(TEMPLATE.encode()) if 0 < begin < end else -1
-    if at >= 0:
-        ctypes.memmove(begin + at, name.encode().ljust(len(TEMPLATE), b"\0"), len(TEMPLATE))
 
 
 def _value(call: Call, reports: int) -> Any:
