@@ -70,7 +70,7 @@ def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
             close_env(env)
             yield Stage("get_state and set_state")
             check_state(partial(make_single, own_section), spec, seed)
-    yield Stage("close", data_of(found))
+    yield Stage("close")
     close_env(env)
     return found
 

@@ -50,14 +50,11 @@ _found: dict[str, Any] = {}
 
 
 class CheckEnded(ConfigError):
-    """A check process hung (`is_late`), or ended without an answer.
+    """A check process hung in `stage` (`is_late`), or ended there without an answer."""
 
-    `stage`: where; `known`: the value as far as it was known.
-    """
-
-    def __init__(self, message: str, stage: str, known: Any, is_late: bool) -> None:
+    def __init__(self, message: str, stage: str, is_late: bool) -> None:
         super().__init__(message)
-        self.stage, self.known, self.is_late = stage, known, is_late
+        self.stage, self.is_late = stage, is_late
 
 
 def start() -> None:
@@ -242,7 +239,7 @@ class Served:
             raise _error_of(self.answer, subject, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
             message = f"{subject}: {self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
-            raise CheckEnded(message, self.stage.name, json.loads(self.stage.known), self.is_late)
+            raise CheckEnded(message, self.stage.name, self.is_late)
         if self.ended.left:
             pids = ", ".join(map(str, self.ended.left))
             raise UncleanTeardown(f"{self._subject}: processes that its check has started are left: pid {pids}")
