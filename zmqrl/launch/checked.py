@@ -15,12 +15,11 @@ from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.messages.check import data_of
 from zmqrl.supervision import check_process
+from zmqrl.supervision.template import CALLS
 from zmqrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Sources
-
-CALLS = "zmqrl.launch.check_calls"
 
 
 def checked_plan(

@@ -7,7 +7,6 @@ command. Of several threads, one calls at a time.
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import math
 import os
@@ -30,14 +29,12 @@ from zmqrl.plugins import is_own, shown_path
 from zmqrl.supervision import template
 from zmqrl.supervision.process_table import cause_of
 
-WAITING_S, LEAST_LOOK_S = 5.0, 0.01
+WAITING_S = 5.0
 """A call that takes longer is named, with the frame of the user's code in which it is."""
 START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
 """For the imports of the template; for the end of a process; for the last report of the frame, after the limit."""
 CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
 COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
-MODULES = ("zmqrl.launch.check_calls",)
-"""Imported by the template."""
 TEMPLATE = "the process that starts check processes"
 CALLER, CALLED_IN = os.path.join("zmqrl", "supervision", "template.py"), "_check"
 """The frame of a dump below which the user's code is; other threads of the template have the same file."""
@@ -106,20 +103,13 @@ def call(
             return _found[key]
         start()
         assert _template is not None
-        dumps = max(1, round(limit_s / min(limit_s, WAITING_S)))  # the last of them is at the limit
+        dump_s = limit_s / max(1, round(limit_s / WAITING_S))  # the last dump is at the limit
         try:
-            looks = Call(function, data_of(arguments), max(limit_s / dumps, LEAST_LOOK_S))
-            value = _template.call(looks, subject, limit_s, on_stage)
+            value = _template.call(Call(function, data_of(arguments), dump_s), subject, limit_s, on_stage)
         finally:
             if not _template.is_idle:  # it was interrupted: the next call takes another template
                 end()
         return value if key is None else _found.setdefault(key, value)
-
-
-def first_line(code: bytes | None = None) -> bytes:
-    """What a template reads first: modules to import, and a tar archive with modules of the user."""
-    archive = None if code is None else base64.b64encode(code).decode()
-    return f"{data_of([MODULES, archive])}\n".encode()
 
 
 class _Template:
@@ -135,7 +125,7 @@ class _Template:
         self._requests, self._reports = self._process.stdin, self._process.stdout
         self.is_idle, self._log = True, ""
         self._unread: list[bytes] = []
-        self._send(first_line())
+        self._send(b"null\n")
 
     def call(self, request: Call, subject: str, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
         self.is_idle, self._log = False, ""

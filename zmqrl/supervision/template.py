@@ -20,6 +20,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +39,7 @@ ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """In place of a class: an exception of the user's code."""
-TEMPLATE = "zmqrl.template"
+TEMPLATE, CALLS = "zmqrl.template", "zmqrl.launch.check_calls"
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
@@ -61,11 +62,9 @@ def main() -> int:
     pipes, null = _Pipes(os.fdopen(os.dup(0), "rb"), _moved(1), _moved(2)), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
-    modules, code = json.loads(pipes.requests.readline() or "[[], null]")
     with loading():
-        for name in modules:
-            importlib.import_module(name)
-    with _unpacked(code):
+        importlib.import_module(CALLS)
+    with _unpacked(json.loads(pipes.requests.readline() or "null")):
         while request := pipes.requests.readline():
             if request.strip():  # else the process of the last call has ended before
                 _write(pipes.reports, _served(read_call(request), pipes))
@@ -180,17 +179,15 @@ def _watch(thread: int, dump_s: float, log: int) -> None:
     computes. It has its turn only when this one has had none for `dump_s`: one call of C holds the lock, and no frame
     changes.
     """
-    sleep, frames_of = time.sleep, sys._current_frames
+    sleep, frames_of, frames_below = time.sleep, sys._current_frames, traceback.walk_stack
     for look in itertools.count():
         faulthandler.dump_traceback_later(dump_s, file=log)
         sleep(dump_s / 2)
         if look % 2:
-            shown, frame = "Timeout (of a look)!\nThread (most recent call first):\n", frames_of().get(thread)
-            while frame is not None:
-                shown += f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}\n'
-                frame = frame.f_back
+            frames = [(frame.f_code, line) for frame, line in frames_below(frames_of()[thread])]
+            shown = "".join(f'  File "{code.co_filename}", line {line} in {code.co_name}\n' for code, line in frames)
             with suppress(OSError):
-                os.write(log, f"{shown}\n".encode(errors="replace"))
+                os.write(log, f"Timeout (of a look)!\n{shown}\n".encode(errors="replace"))
 
 
 def _value(call: Call, reports: int) -> Any:
