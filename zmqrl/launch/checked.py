@@ -52,9 +52,7 @@ def checked_plan(
         try:
             check_own_code(config)
             if before is None:
-                config, env, notes = planned_env(
-                    config, run_dir, resume, sources, lambda own: checked_env(own, is_here)
-                )
+                config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
             else:
                 config, env, notes = replace(config, env=before.config.env), before.env, ()
             path, start_s = str(expanded(run_dir, "run directory").absolute()), config.limits.start_s
