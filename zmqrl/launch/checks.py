@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import INITIAL, RunPlan
@@ -272,12 +271,11 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
 
 
 def _completed(*configs: Config) -> Sequence[Mapping[str, Any]]:
-    """The sections `algorithm` with their defaults. A class of the user is not imported here."""
+    """The sections `algorithm`, with their defaults where they differ."""
     sections = [config.algorithm for config in configs]
-    foreign = [section["kind"] for section in sections if ":" in section["kind"]]
-    if not foreign or sections[0] == sections[1]:
-        return sections if foreign else [completed(section) for section in sections]
-    subject, limit_s = f"algorithm.kind: {foreign[0]!r}", configs[0].limits.start_s
+    if sections[0] == sections[1]:
+        return sections
+    subject, limit_s = f"algorithm.kind: {sections[0]['kind']!r}", configs[0].limits.start_s
     found: list[dict[str, Any]] = call("completed", sections, subject=subject, limit_s=limit_s)
     return found
 
