@@ -43,10 +43,8 @@ def called(
         again = {name: _tuples(value) for name, value in found.items()}
         if again == found:
             raise
-        try:
+        with suppress(*RETRIED):
             return function(*given, **again)
-        except RETRIED:
-            pass
         raise
 
 
