@@ -48,19 +48,16 @@ def checked_plan(
     from zmqrl.launch.own_code import check_own_code
     from zmqrl.launch.planned_env import planned_env
 
-    with located(sources):
-        try:
-            check_own_code(config)
-            if before is None:
-                config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
-            else:
-                config, env, notes = replace(config, env=before.config.env), before.env, ()
-            path, start_s = str(expanded(run_dir, "run directory").absolute()), config.limits.start_s
-            arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
-            plan = from_json(RunPlan, call("plan", *arguments, subject="the plan of the run", limit_s=start_s))
-            return plan if before is None else replace(plan, warnings=before.warnings)
-        finally:
-            check_process.end()
+    with located(sources), check_process.none_left():
+        check_own_code(config)
+        if before is None:
+            config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
+        else:
+            config, env, notes = replace(config, env=before.config.env), before.env, ()
+        path, start_s = str(expanded(run_dir, "run directory").absolute()), config.limits.start_s
+        arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
+        plan = from_json(RunPlan, call("plan", *arguments, subject="the plan of the run", limit_s=start_s))
+        return plan if before is None else replace(plan, warnings=before.warnings)
 
 
 def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> EnvSpec:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from traceback import FrameSummary
 from typing import Any
 
@@ -72,6 +72,15 @@ def end() -> None:
 
 
 atexit.register(end)
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """No template and no check process is left afterwards."""
+    try:
+        yield
+    finally:
+        end()
 
 
 def call(

@@ -174,11 +174,9 @@ def it_closes_twice(make: EnvMaker) -> None:
 
 
 def _checked(section: EnvSection) -> EnvSpec:
-    try:
+    with check_process.none_left():
         arguments = to_json(Config(env=section)), True, False, SEED
         return from_json(EnvSpec, checked.call("env", *arguments, subject=f"env.id: {section.id!r}"))
-    finally:
-        check_process.end()
 
 
 @contextmanager
