@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv, close_env, random_actions
 from zmqrl.envs.make import examined, for_scores, make_for_scores, make_single
@@ -31,49 +31,47 @@ FURTHER_S, STEPS, EPISODES = 0.3, 200, 2
 """After the first step: seconds at most, steps at most, and episodes whose end is enough."""
 
 
-def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
+def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, EnvSpec]:
     """Make an env; reset and step it as a worker will, with random actions and seeds of its own; close it.
 
     To be carried out in a check process (`zmqrl.supervision.check_process.call`).
 
     Args:
-        section: `EnvSection`, as plain data.
+        section: The env.
         seed: Of the run; seeds and actions follow from it. None: the env is not stepped.
 
     Returns:
-        `EnvSpec` of the env with remarks for the user, as plain data.
+        Properties of the env, with remarks for the user.
 
     Raises:
         ConfigError: It cannot be made, its code raised, or it returned what its spaces do not allow.
     """
-    own_section = from_json(EnvSection, section)
     yield Stage("construction")
-    env, spec = examined(own_section)
-    found = to_json(spec)
+    env, spec = examined(section)
     if seed is not None:
-        begun = time.monotonic()
+        begun, known = time.monotonic(), data_of(to_json(spec))
         drawn = stream(seed, "first steps")
         own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
         steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
         try:
             yield Stage("first reset and step")
             next(steps)
-            yield Stage("further steps", data_of(found), SETTLE_S)
+            yield Stage("further steps", known, SETTLE_S)
             next(steps, None)
         except EnvFault as fault:
             text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
             mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
             raise ConfigError(f"env.id: {fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()) from fault
         if time.monotonic() - begun < QUICK_S:
-            yield Stage("episodes with the same seed", data_of(found), SETTLE_S)
-            found = to_json(replace(spec, remarks=tuple(remarks(env, own_section, spec, seed))))
+            yield Stage("episodes with the same seed", known, SETTLE_S)
+            spec = replace(spec, remarks=tuple(remarks(env, section, spec, seed)))
         if spec.state is not None:
             close_env(env)
             yield Stage("get_state and set_state")
-            check_state(partial(make_single, own_section), spec, seed)
+            check_state(partial(make_single, section), spec, seed)
     yield Stage("close")
     close_env(env)
-    return found
+    return spec
 
 
 def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ def env(config: Mapping[str, Any], is_here: bool, is_whole: bool, seed: int | No
     own = from_json(Config, config)
     if is_whole:
         check_settings(own, is_here)
-    return (yield from check_env(to_json(own.env), seed))
+    return to_json((yield from check_env(own.env, seed)))
 
 
 def plan(
