@@ -61,7 +61,7 @@ def check(env: str, limit_s: float = 60.0, **kwargs: Any) -> EnvSpec:
     env_id = env if ":" in env else f"{RUDE}:{env}"
     config = Config(env=EnvSection(id=env_id, kwargs=kwargs), limits=LimitsSection(start_s=limit_s))
     try:
-        return checked_env(config, is_whole=False)
+        return checked_env(config)
     finally:
         check_process._found.clear()
         assert not sleepers()
@@ -223,7 +223,7 @@ def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
 COMMAND = f"""
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.launch.checked import checked_env
-checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")), is_whole=False)
+checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")))
 """
 
 

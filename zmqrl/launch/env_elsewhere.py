@@ -50,7 +50,7 @@ def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
     archive = make_archive(config.code)
     code = None if archive is None else base64.b64encode(archive.content).decode()
     pipe.write(f"{data_of(code)}\n".encode())
-    pipe.write(line_of(Call(f"{CALLS}:env", data_of([to_json(config), False, False, config.run.seed]), limit_s)))
+    pipe.write(line_of(Call(f"{CALLS}:env", data_of([to_json(config.env), config.run.seed]), limit_s)))
     served = Served(subject, limit_s)
     while served.ended is None:
         try:
