@@ -126,6 +126,11 @@ def test_a_crash_is_named_with_its_place() -> None:
         check("Rude", how="crash", where="step")
 
 
+def test_the_place_of_a_crash_is_that_of_the_main_thread_however_deep() -> None:
+    with pytest.raises(CheckEnded, match=r"SIGSEGV.*called\.py:\d+, in crash_below"):
+        call("crash_below", 200)
+
+
 def test_closed_descriptors_are_named() -> None:
     with pytest.raises(CheckEnded, match="closed the file descriptors"):
         check("Rude", how="close_all")

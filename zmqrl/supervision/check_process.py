@@ -36,8 +36,6 @@ START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
 CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
 COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
 TEMPLATE = "the process that starts check processes"
-CALLER, CALLED_IN = os.path.join("zmqrl", "supervision", "template.py"), "_check"
-"""The frame of a dump below which the user's code is; other threads of the template have the same file."""
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -267,9 +265,9 @@ def _error_of(answer: Answer, subject: str, output: str) -> Exception:
 
 def _place_in(log: str) -> str:
     """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
-    for stack in reversed(log.split("\n\n")):
+    for stack in reversed(log.split("\n\n")):  # the main thread is the last one of a dump
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
-        if any(frame.filename.endswith(CALLER) and frame.name == CALLED_IN for frame in found):
+        if found:
             newest = next(filter(is_own, found), found[0])
             return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
     return ""
