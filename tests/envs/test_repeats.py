@@ -6,24 +6,22 @@ from typing import Any
 
 import pytest
 
-from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import check
 from zmqrl.envs.check import check_env
 from zmqrl.errors import ConfigError
-from zmqrl.types import EnvSpec
 
 HERE = "tests.envs.repeating_envs:"
 
 
 def remarks_on(**keys: Any) -> list[str]:
     """What the check of an env says of it."""
-    checking = check_env(to_json(EnvSection(**keys)), 5)
+    checking = check_env(EnvSection(**keys), 5)
     while True:
         try:
             next(checking)
         except StopIteration as end:
-            return list(from_json(EnvSpec, end.value).remarks)
+            return list(end.value.remarks)
 
 
 @pytest.mark.parametrize("stack", [1, 2], ids=["plain", "stacked"])

@@ -130,8 +130,9 @@ def test_the_package_that_registers_an_id_is_named(
 
 def test_what_other_processes_can_import_is_accepted() -> None:
     assert path_of(Counting) == "tests.envs.odd_envs:Counting"
-    for named in ("CartPole-v1", "CartPole", "NotThere-v1", "CartPole-v1,", "", "tests.envs.odd_envs:Counting"):
-        check_own_code(load_config("cartpole-ppo", overrides={"env.id": named}))
+    with check_process.none_left():
+        for named in ("CartPole-v1", "CartPole", "NotThere-v1", "CartPole-v1,", "", "tests.envs.odd_envs:Counting"):
+            check_own_code(load_config("cartpole-ppo", overrides={"env.id": named}))
 
 
 def test_what_has_no_name_in_its_module_is_refused() -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 from zmqrl.errors import ArenaTooLarge, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
 from zmqrl.messages.check import Stage
-
-
-def command_lines() -> list[list[str]]:
-    return [Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0") for pid in (os.getpid(), os.getppid())]
 
 
 def echoed(value: Any) -> Any:
@@ -59,6 +56,14 @@ def imports(seconds: float) -> bool:
 
 def raises(which: int) -> None:
     raise ERRORS[which]
+
+
+def crash_below(frames: int) -> None:
+    """A crash next to another thread, deeper than a dump shows."""
+    if frames:
+        crash_below(frames - 1)
+    threading.Thread(target=time.sleep, args=(600.0,), daemon=True).start()
+    ctypes.string_at(0)
 
 
 def bug() -> None:

@@ -72,12 +72,9 @@ class PreparedRun:
 def prepared(asked: RunArguments) -> PreparedRun:
     """A run that is planned, and whose directory this process owns. ConfigError names arguments of Python."""
     try:
-        with _planning:
+        with _planning, check_process.none_left():
             check_process.start()
-            try:
-                return _prepared(asked)
-            finally:
-                check_process.end()
+            return _prepared(asked)
     except ConfigError as error:
         text, error.args = str(error), (for_python(str(error)), *error.args[1:])
         if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text.replace(" (default)", "", 1):

@@ -174,7 +174,7 @@ def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_st
     """A function of `zmqrl.launch.play_calls`, in a check process. None is left."""
     from zmqrl.supervision import check_process
 
-    try:
+    with check_process.none_left():
         return check_process.call(
             f"zmqrl.launch.play_calls:{function}",
             *(str(run_dir), to_json(config), *arguments),
@@ -182,5 +182,3 @@ def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_st
             limit_s=config.limits.start_s,
             on_stage=on_stage,
         )
-    finally:
-        check_process.end()

@@ -292,11 +292,8 @@ def _run(request: TrainRequest) -> int:
 
     if not request.detach:  # which forks: its template is started later
         check_process.start()
-    try:
-        with _summaries(request) as output:
-            return _run_here(request, output)
-    finally:
-        check_process.end()
+    with check_process.none_left(), _summaries(request) as output:
+        return _run_here(request, output)
 
 
 @contextlib.contextmanager

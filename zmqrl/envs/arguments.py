@@ -43,10 +43,8 @@ def called(
         again = {name: _tuples(value) for name, value in found.items()}
         if again == found:
             raise
-        try:
+        with suppress(*RETRIED):
             return function(*given, **again)
-        except RETRIED:
-            pass
         raise
 
 
@@ -59,17 +57,12 @@ def resolved(value: Any, index: int, key: str) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(resolved(item, index, key) for item in value)
     if isinstance(value, Mapping):
-        if (path := _path(value)) is not None:
+        if list(value) == [PYTHON] and isinstance(path := value[PYTHON], str):
             return named(path, f"{key}: {{{PYTHON}: {path!r}}}")
         if list(value) == [TUPLE] and isinstance(value[TUPLE], list):
             return tuple(resolved(value[TUPLE], index, key))
         return {name: resolved(inner, index, key) for name, inner in value.items()}
     return value
-
-
-def _path(value: Mapping[str, Any]) -> str | None:
-    path = value[PYTHON] if list(value) == [PYTHON] else None
-    return path if isinstance(path, str) else None
 
 
 def _tuples(value: Any) -> Any:

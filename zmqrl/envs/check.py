@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import VectorEnv, close_env, random_actions
 from zmqrl.envs.make import examined, for_scores, make_for_scores, make_single
@@ -30,60 +31,51 @@ FURTHER_S, STEPS, EPISODES = 0.3, 200, 2
 """After the first step: seconds at most, steps at most, and episodes whose end is enough."""
 
 
-def check_env(section: Any, seed: int | None) -> Generator[Stage, None, Any]:
+def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, EnvSpec]:
     """Make an env; reset and step it as a worker will, with random actions and seeds of its own; close it.
 
     To be carried out in a check process (`zmqrl.supervision.check_process.call`).
 
     Args:
-        section: `EnvSection`, as plain data.
+        section: The env.
         seed: Of the run; seeds and actions follow from it. None: the env is not stepped.
 
     Returns:
-        `EnvSpec` of the env with remarks for the user, as plain data.
+        Properties of the env, with remarks for the user.
 
     Raises:
         ConfigError: It cannot be made, its code raised, or it returned what its spaces do not allow.
     """
-    own_section = from_json(EnvSection, section)
     yield Stage("construction")
-    env, spec = examined(own_section)
-    found = to_json(spec)
+    env, spec = examined(section)
     if seed is not None:
-        begun = time.monotonic()
+        begun, known = time.monotonic(), data_of(to_json(spec))
         drawn = stream(seed, "first steps")
         own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
-        walk = _Walk(spec, make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
+        steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
         try:
             yield Stage("first reset and step")
-            walk.begin()
-            yield Stage("further steps", data_of(found), SETTLE_S)
-            walk.go_on()
+            next(steps)
+            yield Stage("further steps", known, SETTLE_S)
+            next(steps, None)
         except EnvFault as fault:
             text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
             mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
             raise ConfigError(f"env.id: {fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()) from fault
         if time.monotonic() - begun < QUICK_S:
-            yield Stage("episodes with the same seed", data_of(found), SETTLE_S)
-            found = to_json(replace(spec, remarks=tuple(remarks(env, own_section, spec, seed))))
+            yield Stage("episodes with the same seed", known, SETTLE_S)
+            spec = replace(spec, remarks=tuple(remarks(env, section, spec, seed)))
         if spec.state is not None:
             close_env(env)
             yield Stage("get_state and set_state")
-            check_state(partial(make_single, own_section), spec, seed)
-    yield Stage("close", data_of(found))
+            check_state(partial(make_single, section), spec, seed)
+    yield Stage("close")
     close_env(env)
-    return found
+    return spec
 
 
 def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator[str]:
-    """Lines for the user. The env may be closed, and is not to be used again.
-
-    Args:
-        env: Of `section`.
-        section: The env.
-        spec: Its properties.
-        seed: Of the run.
-    """
+    """Lines for the user. `env` may be closed, and is not to be used again."""
     seed = int(stream(seed, "findings").integers(1 << 31))  # whoever records episodes by seeds sees none of the run's
     mask = ignored_mask(env, spec)
     if mask is not None:
@@ -95,36 +87,21 @@ def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator
         yield f"env.id: {section.id!r}{wrapped} {memory}"
 
 
-class _Walk:
-    """Steps with random actions, and how long a reset and a step take."""
-
-    def __init__(self, spec: EnvSpec, vector_env: VectorEnv, drawn: np.random.Generator) -> None:
-        self._spec, self._vector_env, self._drawn = spec, vector_env, drawn
-        self._reset_s = self._step_s = 0.0
-        self._ended = 0
-        self._resets_next = False
-
-    def begin(self) -> None:
-        """The first reset and step."""
+def _steps(env: VectorEnv, drawn: np.random.Generator) -> Iterator[None]:
+    """Reset, and step with random actions: once, and when it is resumed as often as the limits allow."""
+    begun = time.monotonic()
+    obs = env.start()
+    reset_s, step_s, resets_next, ended, end = time.monotonic() - begun, 0.0, False, 0, math.inf
+    for number in range(STEPS):
         begun = time.monotonic()
-        self._obs = self._vector_env.start()
-        self._reset_s = time.monotonic() - begun
-        self._step()
-
-    def go_on(self) -> None:
-        """Further steps, as far as the limits allow."""
-        end = time.monotonic() + FURTHER_S
-        for _ in range(STEPS - 1):
-            next_s = self._reset_s if self._resets_next else self._step_s
-            if self._ended >= EPISODES or time.monotonic() + next_s > end:
-                return
-            self._step()
-
-    def _step(self) -> None:
-        begun, count = time.monotonic(), self._vector_env.num_envs
-        done = self._vector_env.step(random_actions(self._spec, count, self._drawn, self._obs))
-        self._obs = done.obs
-        if not self._resets_next:
-            self._step_s = max(self._step_s, time.monotonic() - begun)
-        self._resets_next = bool((done.terminated | done.truncated).all())
-        self._ended += self._resets_next
+        if ended >= EPISODES or begun + (reset_s if resets_next else step_s) > end:
+            return
+        done = env.step(random_actions(env.spec, env.num_envs, drawn, obs))
+        obs = done.obs
+        if not resets_next:
+            step_s = max(step_s, time.monotonic() - begun)
+        resets_next = bool((done.terminated | done.truncated).all())
+        ended += resets_next
+        if not number:
+            yield
+            end = time.monotonic() + FURTHER_S

@@ -24,7 +24,6 @@ from zmqrl.envs.parallel import StepLimit, is_parallel
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.envs.vectorised import check_vector, has_native, spec_of_vector
 from zmqrl.errors import ConfigError
-from zmqrl.logs.standard_output import native_output_hidden
 from zmqrl.plugins import form
 from zmqrl.types import EnvSpec
 
@@ -109,8 +108,7 @@ _QUIET = threading.RLock()
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings, gymnasium's log (which is warnings) and the env's prints away from the user's terminal."""
-    python = contextlib.redirect_stdout(io.StringIO())
-    with _QUIET, warnings.catch_warnings(), native_output_hidden(), python:
+    with _QUIET, warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 

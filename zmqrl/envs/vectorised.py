@@ -22,12 +22,7 @@ VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 def make_native(section: EnvSection, num_envs: int) -> VectorEnv | None:
     """The native vector form of gymnasium with NEXT_STEP autoreset, or None when there is none for this section."""
-    if (
-        section.wrappers
-        or section.frame_stack > 1
-        or section.max_episode_steps is not None
-        or attribute(section.id) is not None
-    ):
+    if _keys_of_single(section) or attribute(section.id) is not None:
         return None
     register_namespace(section.id)
     env_id = section.id.rpartition(":")[2]  # the module is imported by now
@@ -46,14 +41,18 @@ def make_native(section: EnvSection, num_envs: int) -> VectorEnv | None:
     return env  # type: ignore[no-any-return]
 
 
+def _keys_of_single(section: EnvSection) -> list[str]:
+    """Keys that are set and are for envs that are stepped one by one."""
+    usual, keys = EnvSection(), ("wrappers", "frame_stack", "max_episode_steps")
+    return [key for key in keys if getattr(section, key) != getattr(usual, key)]
+
+
 def check_vector(section: EnvSection, env: VectorEnv) -> None:
     """ConfigError unless it steps `env.num_envs` envs, with the autoreset that zmqrl expects and no key for one env."""
     subject = f"env.id: {section.id!r} makes {type(env).__name__}, a gymnasium.vector.VectorEnv"
     mode = env.metadata.get("autoreset_mode")
-    keys = ("wrappers", bool(section.wrappers)), ("frame_stack", section.frame_stack > 1)
-    for key, is_set in (*keys, ("max_episode_steps", section.max_episode_steps is not None)):
-        if is_set:
-            raise ConfigError(f"env.{key}: {subject.removeprefix('env.id: ')}; remove the key, and do it in the env")
+    for key in _keys_of_single(section):
+        raise ConfigError(f"env.{key}: {subject.removeprefix('env.id: ')}; remove the key, and do it in the env")
     if mode != AutoresetMode.NEXT_STEP:
         found = (
             "declares no autoreset_mode" if mode is None else f"has the autoreset mode {getattr(mode, 'name', mode)}"

@@ -101,24 +101,12 @@ class Evaluation:
         yield Score(tuple(of_envs[0].tolist()), tuple(of_envs[1].tolist()))
 
 
-def evaluate(
-    policy: Policy,
-    section: EnvSection,
-    spec: EnvSpec,
-    episodes: int,
-    seed: int,
-    on_step: Callable[[], None] = lambda: None,
-) -> Score:
-    """`episodes` greedy episodes of a loaded policy, to their ends. `on_step` is called after each step of all envs."""
-
-    def not_abandoned() -> bool:
-        on_step()
-        return False
-
+def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:
+    """`episodes` greedy episodes of a loaded policy, to their ends."""
     with quiet():
         evaluation = Evaluation(section, spec, episodes, seed)
     try:
-        score = evaluation.play(policy, not_abandoned)
+        score = evaluation.play(policy)
         assert score is not None
         return score
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 from zmqrl.algorithms import make
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config
+from zmqrl.config.sections import Config, EnvSection
 from zmqrl.data_stores import tensors
 from zmqrl.envs.check import check_env
 from zmqrl.envs.lookup import registered
@@ -21,12 +21,14 @@ from zmqrl.messages.check import Stage
 from zmqrl.types import EnvSpec
 
 
-def env(config: Mapping[str, Any], is_here: bool, is_whole: bool, seed: int | None) -> Generator[Stage, None, Any]:
-    """`EnvSpec` of the env, which is stepped unless `seed` is None. `is_whole`: other keys are checked before."""
-    own = from_json(Config, config)
-    if is_whole:
-        check_settings(own, is_here)
-    return (yield from check_env(to_json(own.env), seed))
+def settings(config: Mapping[str, Any], is_here: bool) -> None:
+    """See `zmqrl.launch.plan_run.check_settings`."""
+    check_settings(from_json(Config, config), is_here)
+
+
+def env(section: Mapping[str, Any], seed: int | None) -> Generator[Stage, None, Any]:
+    """`EnvSpec` of the env, which is stepped unless `seed` is None."""
+    return to_json((yield from check_env(from_json(EnvSection, section), seed)))
 
 
 def plan(

@@ -15,12 +15,11 @@ from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.messages.check import data_of
 from zmqrl.supervision import check_process
+from zmqrl.supervision.template import CALLS
 from zmqrl.types import EnvSpec
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Sources
-
-CALLS = "zmqrl.launch.check_calls"
 
 
 def checked_plan(
@@ -49,30 +48,24 @@ def checked_plan(
     from zmqrl.launch.own_code import check_own_code
     from zmqrl.launch.planned_env import planned_env
 
-    with located(sources):
-        try:
-            check_own_code(config)
-            if before is None:
-                config, env, notes = planned_env(
-                    config, run_dir, resume, sources, lambda own: checked_env(own, is_here)
-                )
-            else:
-                config, env, notes = replace(config, env=before.config.env), before.env, ()
-            path, start_s = str(expanded(run_dir, "run directory").absolute()), config.limits.start_s
-            arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
-            plan = from_json(RunPlan, call("plan", *arguments, subject="the plan of the run", limit_s=start_s))
-            return plan if before is None else replace(plan, warnings=before.warnings)
-        finally:
-            check_process.end()
+    with located(sources), check_process.none_left():
+        check_own_code(config)
+        plan_of, start_s = "the plan of the run", config.limits.start_s
+        if before is None:
+            call("settings", to_json(config), is_here, subject=plan_of, limit_s=start_s)
+            config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
+        else:
+            config, env, notes = replace(config, env=before.config.env), before.env, ()
+        path = str(expanded(run_dir, "run directory").absolute())
+        arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
+        plan = from_json(RunPlan, call("plan", *arguments, subject=plan_of, limit_s=start_s))
+        return plan if before is None else replace(plan, warnings=before.warnings)
 
 
-def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> EnvSpec:
+def checked_env(config: Config, is_here: bool = True) -> EnvSpec:
     """Properties of the env, and a check of its first steps where it is to be stepped here.
 
-    Args:
-        config: Resolved.
-        is_here: The host `local` will be this machine.
-        is_whole: All keys are final, and are checked first.
+    `is_here`: the host `local` will be this machine.
     """
     if not config.env.check:
         from zmqrl.launch.env_elsewhere import env_elsewhere
@@ -86,8 +79,8 @@ def checked_env(config: Config, is_here: bool = True, is_whole: bool = True) -> 
     recovery: Any = "state" if config.env.recovery == "state" else "exact"
     section = replace(config.env, num_envs=1, vector_envs=1, segment_steps=1, recovery=recovery)
     subject, limit_s, key = f"env.id: {config.env.id!r}", config.limits.start_s, data_of([to_json(section), seed])
-    arguments = to_json(config), is_here, is_whole, seed
-    return from_json(EnvSpec, call("env", *arguments, subject=subject, limit_s=limit_s, key=key))
+    found = call("env", to_json(config.env), seed, subject=subject, limit_s=limit_s, key=key)
+    return from_json(EnvSpec, found)
 
 
 def call(

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.acting.layers import make_layers
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.config.sections import Config, EnvSection, NetworkSection, StoreSection
+from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
@@ -250,13 +249,13 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),
         ("run.init_from", config.run.init_from, stored.run.init_from),
-        *_changed("env", _fixed(config.env), _fixed(stored.env)),
-        *_changed("network", _weights_of(config.network), _weights_of(stored.network)),
+        *_changed("env", to_json(config.env), to_json(stored.env), ("recovery", "check")),
+        *_changed("network", to_json(config.network), to_json(stored.network), ("runtime",)),  # for workers
         *_changed("algorithm", *_completed(config, stored)),
         *_changed("replay", to_json(config.replay), to_json(stored.replay)),
         # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
         ("store.kind", config.store.kind, stored.store.kind),
-        *_changed("store", _place(config.store), _place(stored.store)),
+        *_changed("store", config.store.options, stored.store.options, ("mirror",)),
     )
     if config.env.recovery != "restart_episode":  # FULL has actions, states, or neither, of the running episodes
         pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
@@ -271,35 +270,18 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
             raise ConfigError(message if sources is None else sources.locate(message))
 
 
-def _completed(*configs: Config) -> Sequence[Mapping[str, Any]]:
-    """The sections `algorithm` with their defaults. A class of the user is not imported here."""
-    sections = [config.algorithm for config in configs]
-    foreign = [section["kind"] for section in sections if ":" in section["kind"]]
-    if not foreign or sections[0] == sections[1]:
-        return sections if foreign else [completed(section) for section in sections]
-    subject, limit_s = f"algorithm.kind: {foreign[0]!r}", configs[0].limits.start_s
-    found: list[dict[str, Any]] = call("completed", sections, subject=subject, limit_s=limit_s)
-    return found
-
-
-def _fixed(env: EnvSection) -> dict[str, object]:
-    """What a resume has to keep of the env, without the recovery of running episodes."""
-    return {key: value for key, value in to_json(env).items() if key not in ("recovery", "check")}
-
-
-def _weights_of(network: NetworkSection) -> dict[str, object]:
-    """What a resume has to keep of the network: workers may act with another runtime."""
-    return {key: value for key, value in to_json(network).items() if key != "runtime"}
-
-
-def _place(store: StoreSection) -> dict[str, object]:
-    """What a resume has to keep of the store: copies elsewhere may change."""
-    return {key: value for key, value in store.options.items() if key != "mirror"}
+def _completed(config: Config, stored: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The sections `algorithm`, with their defaults where they differ."""
+    own, before = config.algorithm, stored.algorithm
+    if own != before:
+        subject, limit_s = f"algorithm.kind: {own['kind']!r}", config.limits.start_s
+        own, before = call("completed", [own, before], subject=subject, limit_s=limit_s)
+    return own, before
 
 
 def _changed(
-    section: str, requested: Mapping[str, object], before: Mapping[str, object]
+    section: str, requested: Mapping[str, object], before: Mapping[str, object], free: Sequence[str] = ()
 ) -> list[tuple[str, object, object]]:
-    """The keys of a section; `kind` is the first, on which the others depend."""
-    keys = sorted({*requested, *before}, key=lambda key: (key != "kind", key))
+    """The keys of a section but those that a resume may change; `kind` is the first, on which the others depend."""
+    keys = sorted({*requested, *before}.difference(free), key=lambda key: (key != "kind", key))
     return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in keys]

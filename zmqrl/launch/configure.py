@@ -95,7 +95,7 @@ def load(
     else:
         first = _resolved(request, without_preset)  # its keys of `env` decide which spaces there are
         with located(first.sources):
-            env = checked_env(first.config, is_whole=False)
+            env = checked_env(first.config)
         loaded = _resolved(request, without_preset, env)
     source = loaded.config.run.init_from
     if stored is None and source is not None and Path(source, "config.json").is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import queue
 import tempfile
 import threading
@@ -20,11 +21,9 @@ from zmqrl.orchestrators.host_commands import examiner_command
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import Pipe, printed
-from zmqrl.supervision.check_process import Served, first_line
-from zmqrl.supervision.template import TEMPLATE
+from zmqrl.supervision.check_process import Served
+from zmqrl.supervision.template import CALLS, TEMPLATE
 from zmqrl.types import EnvSpec
-
-FUNCTION = "zmqrl.launch.check_calls:env"
 
 
 def env_elsewhere(config: Config) -> EnvSpec:
@@ -49,8 +48,9 @@ def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(pipe, lines), name=f"check on {host}", daemon=True).start()
     archive = make_archive(config.code)
-    pipe.write(first_line(None if archive is None else archive.content))
-    pipe.write(line_of(Call(FUNCTION, data_of([to_json(config), False, False, config.run.seed]), limit_s)))
+    code = None if archive is None else base64.b64encode(archive.content).decode()
+    pipe.write(f"{data_of(code)}\n".encode())
+    pipe.write(line_of(Call(f"{CALLS}:env", data_of([to_json(config.env), config.run.seed]), limit_s)))
     served = Served(subject, limit_s)
     while served.ended is None:
         try:

@@ -50,8 +50,8 @@ STATUS_EVERY_S = 1.0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 COPY_S = 2.0
-MOST_KILLED_NAMED = 5
 """The last copy of a run usually takes less; the user is notified of a longer one."""
+MOST_KILLED_NAMED = 5
 AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
 NO_OTHER_HOST = (
     "no other host could be used, and a run for several hosts does not continue on this machine alone; "

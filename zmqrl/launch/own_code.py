@@ -6,11 +6,9 @@ Nothing is pickled: a class is named by its module, and each process imports it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import gymnasium.envs
 import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
@@ -20,7 +18,6 @@ from zmqrl.launch.checked import call
 from zmqrl.launch.trust import modules_of
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
-IMPORT_S = 30.0
 
 
 def check_own_code(config: Config) -> None:
@@ -29,7 +26,7 @@ def check_own_code(config: Config) -> None:
         refusal = of_main(key, named)
         if refusal is not None:
             raise ConfigError(f"{key}: {refusal}")
-    _check_registered(config.env)
+    _check_registered(config.env, config.limits.start_s)
 
 
 def of_main(key: str, named: str) -> str | None:
@@ -59,17 +56,15 @@ def path_of(value: Any) -> str:
     return f"{value.__module__}:{name}"
 
 
-def _check_registered(env: EnvSection) -> None:
+def _check_registered(env: EnvSection, limit_s: float) -> None:
     """An id of gymnasium that only this process knows, since the calling script has registered it."""
     spec = None if ":" in env.id or env.id.partition("/")[0] in NAMESPACES else registered(env.id)
     if spec is None:  # the probe reports an id that is unknown here
         return
     module, name = _module_of(spec.entry_point)
-    if module.startswith("gymnasium.") and _is_named_by_gymnasium(spec.id):
-        return
     package = "" if module == MAIN else module.partition(".")[0]
     subject = f"env.id: {env.id!r}"
-    found: str | None = call("registering_package", spec.id, package, subject=subject, limit_s=IMPORT_S)
+    found: str | None = call("registering_package", spec.id, package, subject=subject, limit_s=limit_s)
     if found == "":
         return
     if found is not None:
@@ -84,11 +79,6 @@ def _check_registered(env: EnvSection) -> None:
         f"env.id: {env.id!r} is registered only by the calling script or notebook, which the processes of the run do "
         f"not execute; {fix}"
     )
-
-
-def _is_named_by_gymnasium(env_id: str) -> bool:
-    """Whether the file that registers the envs of gymnasium has the id: then every process knows it."""
-    return f'"{env_id}"' in Path(gymnasium.envs.__file__).read_text(encoding="utf-8")
 
 
 def _module_of(entry_point: Any) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.load import Sources
 from zmqrl.config.sections import Config, ScoredEnvSection
 from zmqrl.errors import ConfigError
+from zmqrl.launch.checked import checked_env
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
 
@@ -20,9 +20,7 @@ Planned = tuple[Config, EnvSpec, tuple[str, ...]]
 """The configuration with the recovery of the run, the properties of the env, and warnings."""
 
 
-def planned_env(
-    config: Config, run_dir: Path, resume: bool, sources: Sources | None, check: Callable[[Config], EnvSpec]
-) -> Planned:
+def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | None, is_here: bool) -> Planned:
     """Check the env of the training and that of the scores.
 
     Args:
@@ -30,12 +28,12 @@ def planned_env(
         run_dir: Of the run.
         resume: It is continued.
         sources: Where the keys were written; None: all of them count as written.
-        check: Makes `env` of a configuration, and looks at it.
+        is_here: The host `local` will be this machine.
 
     Raises:
-        ConfigError: As of `check`, and where a key does not fit the env.
+        ConfigError: As of `checked_env`, and where a key does not fit the env.
     """
-    env = check(config)
+    env = checked_env(config, is_here)
     notes, spec = [*env.remarks], replace(env, remarks=())
     if spec.vector_only and config.mode.deterministic:
         raise ConfigError(
@@ -43,11 +41,11 @@ def planned_env(
             "reset one by one, as single and sync require; set run.mode: async"
         )
     if config.evaluator.episodes and config.evaluator.env != ScoredEnvSection():
-        _check_scored(config, spec, check)
+        _check_scored(config, spec, is_here)
     if not config.mode.deterministic or config.env.recovery != "exact":
         return config, spec, tuple(notes)
     if spec.has_state_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
-        return planned_env(_recovered_by(config, "state"), run_dir, resume, sources, check)
+        return planned_env(_recovered_by(config, "state"), run_dir, resume, sources, is_here)
     if spec.max_episode_steps is None and sources is not None and RECOVERY not in sources.by_key:
         config = _recovered_by(config, "restart_episode")
         notes.append(
@@ -63,10 +61,10 @@ def planned_env(
     return config, spec, tuple(notes)
 
 
-def _check_scored(config: Config, trained: EnvSpec, check: Callable[[Config], EnvSpec]) -> None:
+def _check_scored(config: Config, trained: EnvSpec, is_here: bool) -> None:
     """ConfigError unless the env of scores can be made and has the spaces of the training."""
     try:
-        scored = check(replace(config, env=config.scored_env))
+        scored = checked_env(replace(config, env=config.scored_env), is_here)
     except ConfigError as error:
         raise ConfigError(f"evaluator.env: {error}") from error
     pairs = (("observation", scored.observation, trained.observation), ("action", scored.action, trained.action))

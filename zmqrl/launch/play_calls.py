@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from zmqrl.acting.base import Policy
 from zmqrl.config.codec import from_json
 from zmqrl.config.sections import Config
-from zmqrl.envs.make import probe, quiet
+from zmqrl.envs.make import probe
 from zmqrl.evaluator.evaluation import Evaluation, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.launch.policies import named_checkpoint, policy_of, stored_checkpoints
@@ -41,8 +41,7 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
         recorded = record(policy, own.scored_env, spec, seed, Path(video))
         frames, return_ = recorded.frames, recorded.return_
     yield Stage("construction")
-    with quiet():
-        evaluation = Evaluation(own.scored_env, spec, episodes, seed)
+    evaluation = Evaluation(own.scored_env, spec, episodes, seed)
     score = yield from _played(evaluation.steps(policy), evaluation.close)
     return version, warnings, score.returns, score.mean, score.std, frames, return_
 

@@ -104,11 +104,8 @@ def trained_env(run_dir: Path, config: Config) -> EnvSpec:
     stored = read_trained_env(run_dir)
     if stored is not None and stored.id == config.env.id:
         return stored
-    with stored_in(run_dir):
-        try:
-            return checked_env(config, is_here=False, is_whole=False)
-        finally:
-            check_process.end()
+    with stored_in(run_dir), check_process.none_left():
+        return checked_env(config, is_here=False)
 
 
 def stored_checkpoints(run_dir: Path, config: Config) -> tuple[DataStore, str]:

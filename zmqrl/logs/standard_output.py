@@ -1,14 +1,12 @@
-"""Standard output and error that never end a process, output of native libraries, and the last lines of a log."""
+"""Standard output and error that never end a process, and the last lines of a log."""
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -99,37 +97,3 @@ def output_as_errors(*, forks: bool = False) -> Iterator[TextIO]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-STDOUT = 1
-
-
-@contextmanager
-def native_output_hidden() -> Iterator[None]:
-    """Inside, nothing that is written to descriptor 1 is shown: banners of ALE and MuJoCo would stand before JSON.
-
-    In the main thread only: the output of other threads would be hidden too.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    try:
-        kept = os.dup(STDOUT)
-    except OSError:  # it is closed
-        yield
-        return
-    _to_null()
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)  # what C has buffered would be written later
-        os.dup2(kept, STDOUT)
-        os.close(kept)
-
-
-def _to_null() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, STDOUT)
-    os.close(null)

@@ -7,7 +7,6 @@ command. Of several threads, one calls at a time.
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from traceback import FrameSummary
 from typing import Any
 
@@ -30,17 +29,13 @@ from zmqrl.plugins import is_own, shown_path
 from zmqrl.supervision import template
 from zmqrl.supervision.process_table import cause_of
 
-WAITING_S, LEAST_LOOK_S = 5.0, 0.01
+WAITING_S = 5.0
 """A call that takes longer is named, with the frame of the user's code in which it is."""
 START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
 """For the imports of the template; for the end of a process; for the last report of the frame, after the limit."""
 CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
 COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
-MODULES = ("zmqrl.launch.check_calls",)
-"""Imported by the template."""
 TEMPLATE = "the process that starts check processes"
-CALLER, CALLED_IN = os.path.join("zmqrl", "supervision", "template.py"), "_check"
-"""The frame of a dump below which the user's code is; other threads of the template have the same file."""
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -50,14 +45,11 @@ _found: dict[str, Any] = {}
 
 
 class CheckEnded(ConfigError):
-    """A check process hung (`is_late`), or ended without an answer.
+    """A check process hung in `stage` (`is_late`), or ended there without an answer."""
 
-    `stage`: where; `known`: the value as far as it was known.
-    """
-
-    def __init__(self, message: str, stage: str, known: Any, is_late: bool) -> None:
+    def __init__(self, message: str, stage: str, is_late: bool) -> None:
         super().__init__(message)
-        self.stage, self.known, self.is_late = stage, known, is_late
+        self.stage, self.is_late = stage, is_late
 
 
 def start() -> None:
@@ -78,6 +70,15 @@ def end() -> None:
 
 
 atexit.register(end)
+
+
+@contextmanager
+def none_left() -> Iterator[None]:
+    """No template and no check process is left afterwards."""
+    try:
+        yield
+    finally:
+        end()
 
 
 def call(
@@ -109,20 +110,13 @@ def call(
             return _found[key]
         start()
         assert _template is not None
-        dumps = max(1, round(limit_s / min(limit_s, WAITING_S)))  # the last of them is at the limit
+        dump_s = limit_s / max(1, round(limit_s / WAITING_S))  # the last dump is at the limit
         try:
-            looks = Call(function, data_of(arguments), max(limit_s / dumps, LEAST_LOOK_S))
-            value = _template.call(looks, subject, limit_s, on_stage)
+            value = _template.call(Call(function, data_of(arguments), dump_s), subject, limit_s, on_stage)
         finally:
             if not _template.is_idle:  # it was interrupted: the next call takes another template
                 end()
         return value if key is None else _found.setdefault(key, value)
-
-
-def first_line(code: bytes | None = None) -> bytes:
-    """What a template reads first: modules to import, and a tar archive with modules of the user."""
-    archive = None if code is None else base64.b64encode(code).decode()
-    return f"{data_of([MODULES, archive])}\n".encode()
 
 
 class _Template:
@@ -138,7 +132,7 @@ class _Template:
         self._requests, self._reports = self._process.stdin, self._process.stdout
         self.is_idle, self._log = True, ""
         self._unread: list[bytes] = []
-        self._send(first_line())
+        self._send(b"null\n")
 
     def call(self, request: Call, subject: str, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
         self.is_idle, self._log = False, ""
@@ -242,7 +236,7 @@ class Served:
             raise _error_of(self.answer, subject, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
             message = f"{subject}: {self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
-            raise CheckEnded(message, self.stage.name, json.loads(self.stage.known), self.is_late)
+            raise CheckEnded(message, self.stage.name, self.is_late)
         if self.ended.left:
             pids = ", ".join(map(str, self.ended.left))
             raise UncleanTeardown(f"{self._subject}: processes that its check has started are left: pid {pids}")
@@ -271,9 +265,9 @@ def _error_of(answer: Answer, subject: str, output: str) -> Exception:
 
 def _place_in(log: str) -> str:
     """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
-    for stack in reversed(log.split("\n\n")):
+    for stack in reversed(log.split("\n\n")):  # the main thread is the last one of a dump
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
-        if any(frame.filename.endswith(CALLER) and frame.name == CALLED_IN for frame in found):
+        if found:
             newest = next(filter(is_own, found), found[0])
             return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
     return ""

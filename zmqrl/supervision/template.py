@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import base64
-import ctypes
 import faulthandler
 import fcntl
 import importlib
@@ -21,10 +20,10 @@ import select
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from zmqrl import errors
@@ -40,7 +39,7 @@ ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """In place of a class: an exception of the user's code."""
-TEMPLATE, CHECK = "zmqrl.template", "zmqrl.check"
+TEMPLATE, CALLS = "zmqrl.template", "zmqrl.launch.check_calls"
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
@@ -63,11 +62,9 @@ def main() -> int:
     pipes, null = _Pipes(os.fdopen(os.dup(0), "rb"), _moved(1), _moved(2)), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
-    modules, code = json.loads(pipes.requests.readline() or "[[], null]")
     with loading():
-        for name in modules:
-            importlib.import_module(name)
-    with _unpacked(code):
+        importlib.import_module(CALLS)
+    with _unpacked(json.loads(pipes.requests.readline() or "null")):
         while request := pipes.requests.readline():
             if request.strip():  # else the process of the last call has ended before
                 _write(pipes.reports, _served(read_call(request), pipes))
@@ -168,7 +165,6 @@ def _check(call: Call, pipes: _Pipes, template: int) -> NoReturn:
 def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     die_with(template)
     os.setsid()
-    _show_as(CHECK)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
     warnings.simplefilter("ignore")
     faulthandler.enable(pipes.log)
@@ -183,26 +179,15 @@ def _watch(thread: int, dump_s: float, log: int) -> None:
     computes. It has its turn only when this one has had none for `dump_s`: one call of C holds the lock, and no frame
     changes.
     """
-    sleep, frames_of = time.sleep, sys._current_frames
+    sleep, frames_of, frames_below = time.sleep, sys._current_frames, traceback.walk_stack
     for look in itertools.count():
         faulthandler.dump_traceback_later(dump_s, file=log)
         sleep(dump_s / 2)
         if look % 2:
-            shown, frame = "Timeout (of a look)!\nThread (most recent call first):\n", frames_of().get(thread)
-            while frame is not None:
-                shown += f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}\n'
-                frame = frame.f_back
+            frames = [(frame.f_code, line) for frame, line in frames_below(frames_of()[thread])]
+            shown = "".join(f'  File "{code.co_filename}", line {line} in {code.co_name}\n' for code, line in frames)
             with suppress(OSError):
-                os.write(log, f"{shown}\n".encode(errors="replace"))
-
-
-def _show_as(name: str) -> None:
-    """The command line of this process has `name` in place of the template's."""
-    fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
-    at = ctypes.string_at(begin, end - begin).find(TEMPLATE.encode()) if 0 < begin < end else -1
-    if at >= 0:
-        ctypes.memmove(begin + at, name.encode().ljust(len(TEMPLATE), b"\0"), len(TEMPLATE))
+                os.write(log, f"Timeout (of a look)!\n{shown}\n".encode(errors="replace"))
 
 
 def _value(call: Call, reports: int) -> Any:

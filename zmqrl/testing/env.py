@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from zmqrl.config.codec import from_json, to_json
-from zmqrl.config.sections import Config, EnvSection
+from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
@@ -174,11 +174,8 @@ def it_closes_twice(make: EnvMaker) -> None:
 
 
 def _checked(section: EnvSection) -> EnvSpec:
-    try:
-        arguments = to_json(Config(env=section)), True, False, SEED
-        return from_json(EnvSpec, checked.call("env", *arguments, subject=f"env.id: {section.id!r}"))
-    finally:
-        check_process.end()
+    with check_process.none_left():
+        return from_json(EnvSpec, checked.call("env", to_json(section), SEED, subject=f"env.id: {section.id!r}"))
 
 
 @contextmanager
