@@ -35,7 +35,7 @@ START_S, END_S, SLACK_S = 60.0, 2 * template.END_S, 0.5
 """For the imports of the template; for the end of a process; for the last report of the frame, after the limit."""
 CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
 COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
-TEMPLATE = "the process that starts check processes"
+TEMPLATE, WATCHING = "the process that starts check processes", template.watch.__name__
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
@@ -267,7 +267,7 @@ def _place_in(log: str) -> str:
     """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
     for stack in reversed(log.split("\n\n")):  # the main thread is the last one of a dump
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
-        if found:
+        if found and found[-1].name != WATCHING:  # else the dump is read while it is written: it begins there
             newest = next(filter(is_own, found), found[0])
             return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
     return ""

@@ -168,11 +168,11 @@ def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
     warnings.simplefilter("ignore")
     faulthandler.enable(pipes.log)
-    _thread.start_new_thread(_watch, (_thread.get_ident(), call.dump_s, pipes.log))
+    _thread.start_new_thread(watch, (_thread.get_ident(), call.dump_s, pipes.log))
     _write(pipes.reports, Stage("start"))
 
 
-def _watch(thread: int, dump_s: float, log: int) -> None:
+def watch(thread: int, dump_s: float, log: int) -> None:
     """Write the frames of `thread` each time that `dump_s` has passed, in the format of faulthandler.
 
     The thread of faulthandler reads frames without the interpreter's lock, which crashes a process that imports or
