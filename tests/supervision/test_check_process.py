@@ -178,8 +178,11 @@ def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_call_that_only_takes_long_survives_the_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an import of torch from a slow disk. A dump without the interpreter's lock crashes a process that runs, so one is made only when
-    the interpreter has been held for a whole interval, which happens by chance in one of 10 ms."""
+    """As an import of torch from a slow disk.
+
+    A dump without the interpreter's lock crashes a process that runs, so one is made only where the lock was held for a
+    whole interval. On a loaded machine 10 ms pass by chance.
+    """
     monkeypatch.setattr(check_process, "WAITING_S", 0.1)
     assert call("imports", 1.0)
 
