@@ -503,17 +503,9 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
     """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
-    from zmqrl.algorithms.make import kind_of
-    from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+    from zmqrl.launch.without_preset import WithoutPreset
 
-    named = request.algo or DEFAULT_ALGORITHM
-    kind = named if ":" in named else named.lower()
-    try:
-        if ":" not in kind:  # else it is the user's code
-            kind_of(kind)
-    except ConfigError as error:
-        raise ConfigError(f"--algo: {error}") from error
-    return WithoutPreset(request.env, kind)
+    return WithoutPreset.of(request.env, request.algo, "--algo")
 
 
 def _source_of_weights(named: str) -> str:
