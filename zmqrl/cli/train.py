@@ -126,8 +126,11 @@ class _CommandOfARun(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
-        if not ctx.resilient_parsing and (message := self._with_blank(args)) is not None:
-            raise click.UsageError(message)
+        if "--set" in args and not ctx.resilient_parsing:
+            from zmqrl.cli.habits import blank_in_set
+
+            if (message := blank_in_set(args)) is not None:
+                raise click.UsageError(message)
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             from zmqrl.cli.habits import unexpected_arguments
@@ -136,24 +139,16 @@ class _CommandOfARun(click.Command):
             raise click.UsageError(unexpected_arguments(str(self.name), [str(first), *extra]))
         return extra
 
-    @staticmethod
-    def _with_blank(args: list[str]) -> str | None:
-        if "--set" not in args:
-            return None
-        from zmqrl.cli.habits import blank_in_set
 
-        return blank_in_set(args)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """The options of `launch` and `train`."""
 
-    preset: str | None
-    hosts_file: Path | None
-    env: str | None
+    preset: str | None = None
+    hosts_file: Path | None = None
+    env: str | None = None
     """In place of a preset."""
-    algo: str | None
+    algo: str | None = None
     started_at: float
     overrides: tuple[str, ...]
     mode: ModeName | None
@@ -196,7 +191,7 @@ class TrainRequest:
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
-    request = _request_of(None, hosts, None, None, started_at, options)
+    request = _request_of(started_at, options, hosts_file=hosts)
     if submit and request.as_data:
         raise click.UsageError(
             "--submit cannot be combined with --json: the summary exists only after the job has ended"
@@ -220,7 +215,7 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
     selects an env without a preset.
     """
     _check_env(preset, env, algo, options["resume"])
-    return _run(_request_of(preset, None, env, algo, started_at, options))
+    return _run(_request_of(started_at, options, preset=preset, env=env, algo=algo))
 
 
 def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
@@ -266,21 +261,14 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
     return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
 
 
-def _request_of(
-    preset: str | None,
-    hosts: Path | None,
-    env: str | None,
-    algo: str | None,
-    started_at: float,
-    options: dict[str, Any],
-) -> TrainRequest:
+def _request_of(started_at: float, options: dict[str, Any], **named: Any) -> TrainRequest:
     resume, copy = options.pop("resume"), None
     if resume is not None and "://" in resume:
         resume, copy = None, resume
     resume = None if resume is None else Path(resume)
     if options["run_dir"] is not None and options["on"] is None:  # a shell expands no `~` after `--run-dir=`
         options["run_dir"] = expanded(options["run_dir"], "--run-dir")
-    return TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
+    return TrainRequest(started_at=started_at, resume=resume, copy=copy, **options, **named)
 
 
 def _run(request: TrainRequest) -> int:
@@ -288,24 +276,15 @@ def _run(request: TrainRequest) -> int:
         from zmqrl.cli.launch_on import launch_on
 
         return launch_on(request, request.on)
+    from zmqrl.logs.standard_output import output_as_errors
     from zmqrl.supervision import check_process
 
     if not request.detach:  # which forks: its template is started later
         check_process.start()
-    with check_process.none_left(), _summaries(request) as output:
+    # with --json all else that is printed, also by modules of the user, goes to stderr
+    summaries = output_as_errors(forks=request.detach) if request.as_data else contextlib.nullcontext()
+    with check_process.none_left(), summaries as output:
         return _run_here(request, output)
-
-
-@contextlib.contextmanager
-def _summaries(request: TrainRequest) -> Iterator[TextIO | None]:
-    """Where `--json` prints; all else that is printed inside, also by modules of the user, goes to stderr."""
-    if not request.as_data:
-        yield None
-        return
-    from zmqrl.logs.standard_output import output_as_errors
-
-    with output_as_errors(forks=request.detach) as output:
-        yield output
 
 
 def _run_here(request: TrainRequest, output: TextIO | None) -> int:
