@@ -59,6 +59,16 @@ def is_own(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
+def read_own(path: Path) -> bytes:
+    """The content of a file of this user, which is not a link, and which no other user can write to. OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(f"it is not a file of this user, or others can write to it (chmod 600 {path})")
+        return file.read()
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A private folder for files of this process alone, removed at the end.
