@@ -151,17 +151,16 @@ def _replace(path: Path, content: bytes) -> None:
 @contextmanager
 def _redirected(folder: str) -> Iterator[None]:
     """Libraries and the compiler make their files in `folder`."""
-    before, directory = {name: os.environ.get(name) for name in REDIRECTED}, tempfile.tempdir
+    before, directory = {name: os.environ[name] for name in REDIRECTED if name in os.environ}, tempfile.tempdir
     os.environ.update(dict.fromkeys(REDIRECTED, folder))
     tempfile.tempdir = folder
     try:
         yield
     finally:
         tempfile.tempdir = directory
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        for name in REDIRECTED:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _is_of_disk(error: Exception) -> bool:
