@@ -47,9 +47,8 @@ def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) 
             names[entry.process] = AGENT
     for process in marked_by_host(run_id, host or LOCAL):
         names.setdefault(process, STRAY)
-    names.pop(ProcessId(os.getpid(), _start_time(os.getpid())), None)
     others = {entry.pid for entry in entries if host not in (None, entry.host)}
-    return Found({process: name for process, name in names.items() if _session(process.pid) not in others})
+    return Found({p: name for p, name in names.items() if p.pid != os.getpid() and _session(p.pid) not in others})
 
 
 def agents() -> Iterator[tuple[int, str]]:
@@ -117,11 +116,6 @@ def _words(pid: int, file: str) -> list[str]:
         return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return []
-
-
-def _start_time(pid: int) -> int:
-    process = identify(pid)
-    return 0 if process is None else process.start_time
 
 
 def _session(pid: int) -> int | None:
