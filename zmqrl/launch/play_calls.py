@@ -38,8 +38,7 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
     spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
     if video is not None:
         yield Stage("video", is_limited=False)
-        recorded = record(policy, own.scored_env, spec, seed, Path(video))
-        frames, return_ = recorded.frames, recorded.return_
+        frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
     yield Stage("construction")
     evaluation = Evaluation(own.scored_env, spec, episodes, seed)
     score = yield from _played(evaluation.steps(policy), evaluation.close)
