@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -523,17 +524,14 @@ def _run_and_show(request: TrainRequest, directory: Path, seed: int | None) -> i
     from zmqrl.launch.detach import run_detached, run_in_place
     from zmqrl.supervision import check_process
 
+    run = partial(_run_in, request, directory, seed)
     if request.detach and not request.dry_run:
         check_process.end()  # the launcher, a fork of this process, starts its own
-        return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
-    if request.in_place:
-        return run_in_place(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
-    return _run_in(request, directory, seed)
+        return run_detached(directory, run)
+    return run_in_place(directory, run) if request.in_place else run(lambda: None)
 
 
-def _run_in(
-    request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None
-) -> int:
+def _run_in(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     if request.copy is None:
         return _plan_and_launch(request, directory, seed, on_ready)
     from zmqrl.launch.url_mirror import fetch
