@@ -45,8 +45,7 @@ def make_private(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        if not is_own(folder) or folder.lstat().st_mode & 0o077:
             raise ConfigError(f"{folder} is not private to this user: remove it, or run `chmod 700 {folder}`") from None
 
 
