@@ -20,7 +20,7 @@ from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.reaper import reap
-from zmqrl.agent.run_processes import processes_of
+from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
@@ -210,7 +210,7 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
         return any(entry.pid == second.process.pid for entry in HostLock().entries())
 
     until(registered, "its entry")
-    assert len(processes_of(shared.run_id).agents) == 2
+    assert list(processes_of(shared.run_id).values()).count(AGENT) == 2
     reaped = reap(shared.run_id, 20.0, "node02")
     assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)
     assert first.is_whole
