@@ -18,7 +18,6 @@ import pytest
 from tests.system.system_plans import system_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.reaper import reap
 from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.config.codec import to_json
@@ -31,7 +30,7 @@ from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_mark import mark_in, set_mark
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
-from zmqrl.wire.runtime_folder import run_folder_root
+from zmqrl.wire.runtime_folder import IpcFolder, run_folder_root
 
 pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]

@@ -17,12 +17,12 @@ import pytest
 
 from tests.cli.commands import Command, live_run
 from tests.waiting import until
-from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.agent.run_processes import AGENT, agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
+from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zmqrl.config.plan import Endpoints
 from zmqrl.errors import ConfigError
 
 SOCKET_PATH_LIMIT = 107
@@ -68,6 +69,25 @@ def read_own(path: Path) -> bytes:
         return file.read()
 
 
+class IpcFolder:
+    """Makes the folder and names the broker's endpoints in it."""
+
+    def __init__(self, root: Path, run_id: str) -> None:
+        """ConfigError when `root` is not private to this user."""
+        self.path = root / run_id
+        make_private(root)
+        make_private(self.path)
+
+    def endpoints(self) -> Endpoints:
+        """One ipc socket per channel. ConfigError when their paths are too long."""
+        check_length(self.path / "descriptors")
+        return Endpoints(*(f"ipc://{self.path}/{name}" for name in ("segments", "descriptors", "notices", "control")))
+
+    def close(self) -> None:
+        """Remove the folder and what is in it. Safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A private folder for files of this process alone, removed at the end.
@@ -98,6 +118,17 @@ def remove_left_folders() -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
     return removed
+
+
+def private_folder(run_id: str) -> Path:
+    """Where the folder of a run is on this machine."""
+    return run_folder_root() / run_id
+
+
+def remove_left_folder(run_id: str) -> None:
+    """What an agent that was killed could not remove. Every process of the run must have ended."""
+    shutil.rmtree(private_folder(run_id), ignore_errors=True)
+    remove_left_folders()
 
 
 def check_length(path: Path) -> None:
