@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.output import AgentOutput, LogStream
-from zmqrl.agent.shutdown import Outcome
+from zmqrl.config.codec import replace
 from zmqrl.messages import agent
 from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
 from zmqrl.supervision.restarts import Action, FailRun, ProcessSlot, RestartAfter, StopRestarting
-from zmqrl.types import ArenaUsage, Ledger
+from zmqrl.types import ArenaUsage
 
 LOG = logging.getLogger(__name__)
 SAMPLE_EVERY_S = 5.0
@@ -110,19 +110,11 @@ class ProcessEvents:
         self._followed -= complete
         self._ended -= complete
 
-    def finished(self, ledger: Ledger | None, outcome: Outcome) -> None:
-        """The last event."""
+    def finished(self, finished: agent.Finished) -> None:
+        """The last event, with the peaks of all processes."""
         self.send_logs()
         peaks = {role: round(mb, 1) for role, mb in self._usage.peak_pss_mb.items()}
-        finished = agent.Finished(
-            ledger=ledger,
-            peak_pss_mb=peaks,
-            ended=outcome.ended,
-            killed=outcome.killed,
-            left=outcome.left,
-            final_stopped=outcome.final_stopped,
-        )
-        self._output.send(finished)
+        self._output.send(replace(finished, peak_pss_mb=peaks))
 
     def _send(self, place: ProcessSlot, report: agent.Report) -> None:
         self._output.send(agent.ProcessReport(place.role, place.index, report))
