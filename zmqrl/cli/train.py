@@ -172,13 +172,8 @@ class TrainRequest:
     """Print the summary of each run as JSON."""
     in_place: bool
     """Started by `--on` of another machine, see `run_in_place`."""
-    is_auto: bool = False
-    """`resume` is the run that `--resume auto` found."""
-
-    @property
-    def must_start_again(self) -> bool:
-        """`--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
-        return self.from_scratch and not self.is_auto
+    may_continue: bool
+    """Not with `--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
 
 
 @click.command("launch", cls=_CommandOfARun)
@@ -269,6 +264,7 @@ def _request_of(started_at: float, options: dict[str, Any], **named: Any) -> Tra
     resume = None if resume is None else Path(resume)
     if options["run_dir"] is not None and options["on"] is None:  # a shell expands no `~` after `--run-dir=`
         options["run_dir"] = expanded(options["run_dir"], "--run-dir")
+    options["may_continue"] = not options["from_scratch"] or resume == AUTO
     return TrainRequest(started_at=started_at, resume=resume, copy=copy, **options, **named)
 
 
@@ -369,7 +365,7 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
     from zmqrl.launch.checks import holds_run
 
     if holds_run(request.run_dir):
-        return replace(request, resume=request.run_dir, run_dir=None, init_from=None, is_auto=True)
+        return replace(request, resume=request.run_dir, run_dir=None, init_from=None)
     if request.preset is None and request.env is None and request.hosts_file is None:
         raise click.UsageError(f"{request.run_dir} holds no run: a preset or --env ID is required for a new one")
     return replace(request, resume=None, from_scratch=False)
@@ -570,7 +566,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
         if request.preset is not None:
             text = f"the run in {directory} keeps its configuration; the preset {request.preset} is not read again"
             click.echo(text, err=True)
-        condition = None if request.must_start_again else reached(directory, loaded.config)
+        condition = reached(directory, loaded.config) if request.may_continue else None
         if condition is not None:
             click.echo(nothing_to_train(directory, condition))
             if not request.dry_run:
@@ -592,5 +588,5 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
         plan = checked_plan(config, *arguments, before=plan)
-    plan = replace(plan, may_continue=not request.must_start_again)
+    plan = replace(plan, may_continue=request.may_continue)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)
