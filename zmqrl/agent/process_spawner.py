@@ -99,6 +99,8 @@ class ProcessSpawner:
             wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
             mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
+            gpus = self._visible_gpus.get(place.role, "")
+            visible = {} if gpus is None else {VISIBLE: gpus}
             log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
@@ -108,7 +110,7 @@ class ProcessSpawner:
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id},
+                    env={**self._environment, RUN_VARIABLE: boot.plan.run_id, **visible},
                 )
                 undo.callback(_end, process)
                 set_mark(process.pid, mark)
@@ -126,7 +128,3 @@ class ProcessSpawner:
             pipes = os.pidfd_open(process.pid), events_fd, stdin_fd, wake_fd
             undo.pop_all()
             return ChildProcess(place, spawn, process, identity, *pipes, log, log_start, line, mark)
-
-    def _environment_of(self, role: str) -> dict[str, str]:
-        gpus = self._visible_gpus.get(role, "")
-        return self._environment if gpus is None else {**self._environment, VISIBLE: gpus}
