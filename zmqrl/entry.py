@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -99,11 +100,11 @@ def begun_line() -> tuple[bytes | None, str | None]:
     """
     from zmqrl.supervision import host_mark
 
-    if not host_mark.is_marked():
+    if host_mark.HOST_VARIABLE not in os.environ:
         return None, None
     if not host_mark.has_own_proc():
         return None, host_mark.FOREIGN_PROC
-    line = read_line(STDIN) if host_mark.is_readable(STDIN) else None
+    line = read_line(STDIN) if select.select([STDIN], [], [], 0.0)[0] else None
     return line, host_mark.STDIN_ENDED if line == b"" else None
 
 
