@@ -26,10 +26,10 @@ from typing import Any
 import msgpack
 import zmq
 
-from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.messages import bus
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors, unpack
 from zmqrl.types import SlotRef
+from zmqrl.wire.runtime_folder import private_folder
 from zmqrl.wire.sockets import connect
 
 SOCKETS = ("segments", "descriptors", "notices", "control")

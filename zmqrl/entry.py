@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -99,11 +100,11 @@ def begun_line() -> tuple[bytes | None, str | None]:
     """
     from zmqrl.supervision import host_mark
 
-    if not host_mark.is_marked():
+    if host_mark.HOST_VARIABLE not in os.environ:
         return None, None
     if not host_mark.has_own_proc():
         return None, host_mark.FOREIGN_PROC
-    line = read_line(STDIN) if host_mark.is_readable(STDIN) else None
+    line = read_line(STDIN) if select.select([STDIN], [], [], 0.0)[0] else None
     return line, host_mark.STDIN_ENDED if line == b"" else None
 
 
@@ -128,20 +129,12 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
-    text = f"{type(error).__name__}: {shown(error)}" if isinstance(error, Exception) else _described_end(error)
+    text = f"{type(error).__name__}: {shown(error)}"
+    if not isinstance(error, Exception):
+        from zmqrl.plugins import described
+
+        text = f"{described(error)}: user code may not end a process of a run; return, or raise an Exception"
     EventPipe(fd).send(Fault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
-
-
-def _described_end(error: BaseException) -> str:
-    """SystemExit and what else is not an `Exception`, out of user code: where it was raised, and the fix."""
-    from zmqrl.plugins import described
-
-    return f"{described(error)}: user code may not end a process of a run; return, or raise an Exception"
-
-
-def _is_by_signal(error: BaseException) -> bool:
-    """Whether SIGINT may have raised `error`: it is ignored here, unless user code has installed a handler."""
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
@@ -192,8 +185,8 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
             module = importlib.import_module(modules[role])
         return int(module.main(replace(own, keys=keys) if keys else own))
     except BaseException as error:  # user code may raise SystemExit
-        if _is_by_signal(error):
-            raise
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            raise  # user code has installed a handler: the signal may have raised it
         traceback.print_exc()
         report_fault(role, boot, error)
         return int(getattr(error, "exit_code", 1)) if isinstance(error, Exception) else ENDED_BY_USER_CODE

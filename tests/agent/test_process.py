@@ -22,7 +22,7 @@ from zmqrl.agent.devices import Devices, FaultOf
 from zmqrl.agent.host_entry import Entry
 from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.process import check_host, choice_limit
-from zmqrl.agent.run_processes import processes_of
+from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.broker.liveness import JOIN_S
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Listen
@@ -94,7 +94,8 @@ def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> 
     with agent_of(boot, tmp_path) as agent:
         until((tmp_path / "runs" / "mine" / "logs").exists, "the logs, made once it is registered", WAIT_S)
         assert [(entry.pid, entry.host) for entry in registered_as(boot)] == [(agent.pid, "far")]
-        assert [process.pid for process in processes_of(boot.plan.run_id).agents] == [agent.pid]
+        names = processes_of(boot.plan.run_id)
+        assert [process.pid for process in names if names[process] == AGENT] == [agent.pid]
         assert os.getsid(agent.pid) == agent.pid
         ended(agent)
     assert not registered_as(boot)

@@ -18,9 +18,8 @@ import pytest
 from tests.system.system_plans import system_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.agent.host_lock import HostLock
-from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.reaper import reap
-from zmqrl.agent.run_processes import processes_of
+from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
@@ -31,7 +30,7 @@ from zmqrl.messages.lines import agent_event
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_mark import mark_in, set_mark
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
-from zmqrl.wire.runtime_folder import run_folder_root
+from zmqrl.wire.runtime_folder import IpcFolder, run_folder_root
 
 pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
@@ -210,7 +209,7 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
         return any(entry.pid == second.process.pid for entry in HostLock().entries())
 
     until(registered, "its entry")
-    assert len(processes_of(shared.run_id).agents) == 2
+    assert list(processes_of(shared.run_id).values()).count(AGENT) == 2
     reaped = reap(shared.run_id, 20.0, "node02")
     assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)
     assert first.is_whole

@@ -15,7 +15,6 @@ from tests.agent.plans import stand_in_plan
 from tests.clock import Clock
 from tests.waiting import WAIT_S
 from zmqrl.agent.data_plane import SharedDataPlane
-from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.data_stores import directory
@@ -26,6 +25,7 @@ from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import AllowList, ColumnSpec, HostKey, Notice, Version
+from zmqrl.wire.runtime_folder import IpcFolder
 from zmqrl.wire.sockets import make_keys
 
 WAIT_MS = int(WAIT_S * 1000)

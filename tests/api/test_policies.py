@@ -49,7 +49,7 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
             return np.array(1)
 
     section = EnvSection(id="tests.envs.odd_envs:Counting", kwargs={"length": 3})
-    policy = Ones(Fixed(), EnvSpec("toy", OBS, ACTION), section)
+    policy = Ones(Fixed(), probe(section), section)
     assert zmqrl.evaluate(policy, episodes=2).lengths == (3, 3)
 
 

@@ -50,7 +50,7 @@ def live_run(directory: Path) -> Iterator[RunInfo]:
         info = info or read_info(directory)  # the test may have removed it
         if info is not None:
             launcher = ProcessId(info.pid, info.start_time)
-            everything = (launcher, *processes_of(info.run_id).names)
+            everything = (launcher, *processes_of(info.run_id))
             kill(launcher)
             left = await_gone(everything, WAIT_S)
             for process in left:  # a test that failed may have left them stopped

@@ -17,12 +17,12 @@ import pytest
 
 from tests.cli.commands import Command, live_run
 from tests.waiting import until
-from zmqrl.agent.ipc_folder import private_folder
-from zmqrl.agent.run_processes import agents, processes_of
+from zmqrl.agent.run_processes import AGENT, agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
+from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole
 
@@ -38,6 +38,10 @@ class Live:
         return ProcessId(self.info.pid, self.info.start_time)
 
 
+def agents_of(run: Live) -> list[ProcessId]:
+    return [process for process, name in processes_of(run.info.run_id).items() if name == AGENT]
+
+
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Live]]:
     """Runs without an end; the commands see these alone."""
@@ -48,7 +52,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             directory = tmp_path / "elsewhere" / name
             info = ends.enter_context(live_run(directory))
             launcher = ProcessId(info.pid, info.start_time)
-            runs.append(Live(directory, info, (launcher, *processes_of(info.run_id).names)))
+            runs.append(Live(directory, info, (launcher, *processes_of(info.run_id))))
             assert len(runs[-1].processes) >= 5
             return runs[-1]
 
@@ -78,7 +82,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     zmqrl: Command, begin: Callable[[str], Live]
 ) -> None:
     run = begin("stopped")
-    (agent,) = processes_of(run.info.run_id).agents
+    (agent,) = agents_of(run)
     for process in (run.launcher, agent):
         os.kill(process.pid, signal.SIGSTOP)
     down = zmqrl("down")
@@ -100,7 +104,7 @@ def is_removed(directory: Path) -> bool:
 
 def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, begin: Callable[[str], Live]) -> None:
     run = begin("removed")
-    for process in (run.launcher, *processes_of(run.info.run_id).agents):
+    for process in (run.launcher, *agents_of(run)):
         os.kill(process.pid, signal.SIGSTOP)  # or they would end by themselves
     until(lambda: is_removed(run.directory), "the end of the directory")
     down = zmqrl("down", run.info.run_id)

@@ -18,12 +18,11 @@ import pytest
 
 from tests.cli.commands import ENDLESS, Command, live_run
 from tests.waiting import WAIT_S, until
-from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.cli.find_run import agents
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision import run_owner
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, private_folder
 
 pytestmark = pytest.mark.whole
 

@@ -25,7 +25,7 @@ def live(tmp_path: Path) -> Iterator[tuple[Path, RunInfo]]:
 
 
 def workers_of(run_id: str) -> set[str]:
-    return {name for name in processes_of(run_id).names.values() if name.startswith("worker-")}
+    return {name for name in processes_of(run_id).values() if name.startswith("worker-")}
 
 
 def await_workers(run_id: str, wanted: set[str]) -> None:

@@ -48,7 +48,7 @@ def test_damaged_checkpoints_are_reported_once(tmp_path: Path, caplog: pytest.Lo
     for path in place.glob("v*"):
         path.write_bytes(b"cut")
     caplog.clear()
-    with pytest.raises(DamagedCheckpoints, match="all 3 checkpoints"):
+    with pytest.raises(DamagedCheckpoints, match="has 3 checkpoints, and none can be loaded"):
         newest_or_best(DirectoryStore(str(place), 8), "place")
     assert not caplog.messages
 
@@ -77,5 +77,5 @@ def test_the_only_checkpoint_is_damaged(tmp_path: Path) -> None:
     store_run("cartpole-dqn", tmp_path, 3)
     place = tmp_path / "checkpoints"
     (place / "v0-3.safetensors").write_bytes(b"")
-    with pytest.raises(DamagedCheckpoints, match=r"the only checkpoint .*the file is empty"):
+    with pytest.raises(DamagedCheckpoints, match=r"has 1 checkpoint, and none can be loaded .*the file is empty"):
         newest_or_best(DirectoryStore(str(place), 8), "place")

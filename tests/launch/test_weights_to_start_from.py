@@ -129,7 +129,7 @@ def test_damaged_checkpoints_are_counted_and_some_named(tmp_path: Path, full: bo
     assert isinstance(caught.value.__cause__, DamagedCheckpoints)
     assert caught.value.__cause__.names == tuple(f"v0-{n}.safetensors" for n in range(9, 2, -1))
     message = str(caught.value)
-    assert "all 7 checkpoints" in message and "v0-9.safetensors" in message and "v0-7.safetensors" not in message
+    assert "7 checkpoints, and none" in message and "v0-9.safetensors" in message and "v0-7.safetensors" not in message
     assert (f"--init-from {folder / 'full-0-4.safetensors'}" in message) is full
 
 

@@ -18,7 +18,6 @@ from tests.running import environment
 from tests.system.system_plans import WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from tests.waiting import WAIT_S
-from zmqrl.agent.ipc_folder import private_folder
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.connection_file import read_connection_file
@@ -26,6 +25,7 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.requests import send_request
 from zmqrl.messages import bus
 from zmqrl.messages.frames import PROTOCOL, pack
+from zmqrl.wire.runtime_folder import private_folder
 from zmqrl.wire.sockets import connect, make_keys
 
 pytestmark = pytest.mark.whole

@@ -13,11 +13,11 @@ import pytest
 
 from tests.marks import long
 from tests.testing import defective_orchestrators as defects
-from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.errors import ZmqrlError
 from zmqrl.testing import expect, orchestrator
 from zmqrl.testing.expect import IDLE_S
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+from zmqrl.wire.runtime_folder import remove_left_folder
 
 pytestmark = pytest.mark.whole
 CASES: dict[Callable[..., None], type[Any]] = {

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.errors import ConfigError
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, is_own, remove_left_folders, temporary_folder
+from zmqrl.wire.runtime_folder import (
+    RUNTIME_VARIABLE,
+    is_own,
+    remove_left_folder,
+    remove_left_folders,
+    temporary_folder,
+)
 
 HOLDER = """
 from zmqrl.wire.runtime_folder import temporary_folder

@@ -43,6 +43,10 @@ class ChildProcess:
     log: Path
     log_start: int
     """Where this process's part of the log begins, in bytes."""
+    start_line: str
+    """What its agent has written to its log."""
+    mark: int
+    """All that it starts inherits this mark (`zmqrl.supervision.process_mark`)."""
     events_open: bool = True
     killed: bool = False
     expected_to_end: bool = False
@@ -57,10 +61,6 @@ class ChildProcess:
     last_fault: Fault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
-    start_line: str = ""
-    """What its agent has written to its log."""
-    mark: int = 0
-    """All that it starts inherits this mark (`zmqrl.supervision.process_mark`)."""
     _unread: bytes = b""
     _unwritten: bytes = b""
 

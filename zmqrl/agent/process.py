@@ -15,7 +15,6 @@ from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import Commands, HostAgent
 from zmqrl.agent.host_lock import Registration, registered
-from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
@@ -30,7 +29,7 @@ from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, versions
 from zmqrl.supervision.gpus import query, torch_fault
-from zmqrl.wire.runtime_folder import remove_left_folders, run_folder_root
+from zmqrl.wire.runtime_folder import IpcFolder, remove_left_folders, run_folder_root
 
 FDS_PER_CHILD = 4
 """Descriptors of an agent for each child: pidfd, stdin, events, wake."""

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.output import AgentOutput, LogStream
-from zmqrl.agent.shutdown import Outcome
+from zmqrl.config.codec import replace
 from zmqrl.messages import agent
 from zmqrl.messages.agent import ProcessUsage
 from zmqrl.supervision.process_table import cpu_seconds, pss_mb
 from zmqrl.supervision.restarts import Action, FailRun, ProcessSlot, RestartAfter, StopRestarting
-from zmqrl.types import ArenaUsage, Ledger
+from zmqrl.types import ArenaUsage
 
 LOG = logging.getLogger(__name__)
 SAMPLE_EVERY_S = 5.0
-
-
-class Usage:
-    """Samples proportional set sizes and keeps the largest per role."""
-
-    def __init__(self) -> None:
-        self.peak_pss_mb: dict[str, float] = {}
-
-    def sample(self, children: Iterable[ChildProcess]) -> dict[str, ProcessUsage]:
-        """By `role-index`."""
-        usage: dict[str, ProcessUsage] = {}
-        for child in children:
-            pss, cpu = pss_mb(child.identity.pid), cpu_seconds(child.identity.pid)
-            if pss is None or cpu is None:
-                continue
-            role = child.place.role
-            self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), pss)
-            usage[str(child.place)] = ProcessUsage(round(pss, 1), round(cpu, 2))
-        return usage
 
 
 class ProcessEvents:
@@ -47,7 +28,8 @@ class ProcessEvents:
         """Names of logs, each until its process has ended and all of it was sent."""
         self._ended: set[str] = set()
         """Those of them whose process has ended."""
-        self._usage = Usage()
+        self._peak_pss_mb: dict[str, float] = {}
+        """Largest proportional set sizes by role."""
 
     def started(self, child: ChildProcess) -> None:
         """It was started; from now on its log is followed."""
@@ -95,9 +77,17 @@ class ProcessEvents:
         elif isinstance(action, FailRun):
             self._output.send(agent.RunFailed(action.cause))
 
-    def sample(self, children: Collection[ChildProcess]) -> dict[str, agent.ProcessUsage]:
-        """Measure without reporting: those who are about to end count in the peaks."""
-        return self._usage.sample(children)
+    def sample(self, children: Collection[ChildProcess]) -> dict[str, ProcessUsage]:
+        """Measure without reporting, by `role-index`: those who are about to end count in the peaks."""
+        usage: dict[str, ProcessUsage] = {}
+        for child in children:
+            pss, cpu = pss_mb(child.identity.pid), cpu_seconds(child.identity.pid)
+            if pss is None or cpu is None:
+                continue
+            role = child.place.role
+            self._peak_pss_mb[role] = max(self._peak_pss_mb.get(role, 0.0), pss)
+            usage[str(child.place)] = ProcessUsage(round(pss, 1), round(cpu, 2))
+        return usage
 
     def usage(self, children: Collection[ChildProcess], arena: ArenaUsage | None) -> None:
         """What each of them uses now, and what the arena is used for."""
@@ -110,19 +100,11 @@ class ProcessEvents:
         self._followed -= complete
         self._ended -= complete
 
-    def finished(self, ledger: Ledger | None, outcome: Outcome) -> None:
-        """The last event."""
+    def finished(self, finished: agent.Finished) -> None:
+        """The last event, with the peaks of all processes."""
         self.send_logs()
-        peaks = {role: round(mb, 1) for role, mb in self._usage.peak_pss_mb.items()}
-        finished = agent.Finished(
-            ledger=ledger,
-            peak_pss_mb=peaks,
-            ended=outcome.ended,
-            killed=outcome.killed,
-            left=outcome.left,
-            final_stopped=outcome.final_stopped,
-        )
-        self._output.send(finished)
+        peaks = {role: round(mb, 1) for role, mb in self._peak_pss_mb.items()}
+        self._output.send(replace(finished, peak_pss_mb=peaks))
 
     def _send(self, place: ProcessSlot, report: agent.Report) -> None:
         self._output.send(agent.ProcessReport(place.role, place.index, report))

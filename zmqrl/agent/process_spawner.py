@@ -55,9 +55,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_S)
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
+
+
+def _write_boot(fd: int, boot: Boot) -> None:
+    line = json.dumps(to_json(boot), separators=(",", ":")).encode() + b"\n"
+    with contextlib.suppress(BrokenPipeError):  # it died at once: its pidfd shows it
+        while line:
+            line = line[os.write(fd, line) :]
 
 
 INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
@@ -90,66 +94,37 @@ class ProcessSpawner:
         """
         # what `start` has opened is closed if it fails; the child's ends of the pipes are closed in any case
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
+            stdin_read, stdin_fd = _pipe(inherited, undo)
             events_fd, events_write = _pipe(undo, inherited)
             wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
             mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
+            gpus = self._visible_gpus.get(place.role, "")
+            visible = {} if gpus is None else {VISIBLE: gpus}
             log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
                 process = subprocess.Popen(
                     self._command(place.role, boot.plan.run_id, place.index),
-                    stdin=subprocess.PIPE,
+                    stdin=stdin_read,
                     stdout=output,
                     stderr=output,
                     pass_fds=tuple(fds.values()),
-                    env=self._environment_of(place.role) | {RUN_VARIABLE: boot.plan.run_id},
+                    env={**self._environment, RUN_VARIABLE: boot.plan.run_id, **visible},
                 )
                 undo.callback(_end, process)
                 set_mark(process.pid, mark)
                 line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
                 with contextlib.suppress(OSError):  # a full disk
                     os.write(output.fileno(), f"{line}\n".encode())
-            self._write_boot(process, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
-            child = self._child(place, spawn, process, events_fd, wake_fd, (log, log_start), undo)
-            child.start_line, child.mark = line, mark
+            inherited.close()  # else the write below waits for a process that has died
+            _write_boot(stdin_fd, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
+            for fd in (events_fd, stdin_fd, wake_fd):
+                if fd is not None:
+                    os.set_blocking(fd, False)
+            identity = identify(process.pid)
+            if identity is None:  # it is not reaped
+                raise OSError(f"/proc/{process.pid}/stat cannot be read")
+            pipes = os.pidfd_open(process.pid), events_fd, stdin_fd, wake_fd
             undo.pop_all()
-            return child
-
-    def _environment_of(self, role: str) -> dict[str, str]:
-        gpus = self._visible_gpus.get(role, "")
-        return self._environment if gpus is None else {**self._environment, VISIBLE: gpus}
-
-    def _write_boot(self, process: subprocess.Popen[bytes], boot: Boot) -> None:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(to_json(boot), separators=(",", ":")).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died at once: its pidfd shows it
-
-    def _child(
-        self,
-        place: ProcessSlot,
-        spawn: int,
-        process: subprocess.Popen[bytes],
-        events_fd: int,
-        wake_fd: int | None,
-        log: tuple[Path, int],
-        undo: contextlib.ExitStack,
-    ) -> ChildProcess:
-        assert process.stdin is not None
-        stdin_fd = os.dup(process.stdin.fileno())
-        undo.callback(os.close, stdin_fd)
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        for fd in (events_fd, stdin_fd, wake_fd):
-            if fd is not None:
-                os.set_blocking(fd, False)
-        identity = identify(process.pid)
-        if identity is None:  # it is not reaped
-            raise OSError(f"/proc/{process.pid}/stat cannot be read")
-        pidfd = os.pidfd_open(process.pid)
-        return ChildProcess(place, spawn, process, identity, pidfd, events_fd, stdin_fd, wake_fd, *log)
+            return ChildProcess(place, spawn, process, identity, *pipes, log, log_start, line, mark)

@@ -12,17 +12,16 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
-from zmqrl.agent.ipc_folder import remove_left_folder
 from zmqrl.agent.run_processes import AGENT, STRAY, processes_of
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Reaped
 from zmqrl.messages.lines import line_of
 from zmqrl.supervision.host_mark import inner_namespace
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send
+from zmqrl.wire.runtime_folder import remove_left_folder
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 5.0
@@ -32,12 +31,6 @@ KILL_WAIT_S = 5.0
 ROUNDS = 3
 """What an agent started while we looked is found by looking again."""
 RUN_ID = re.compile(r"[^/\0]+")
-
-
-@dataclass
-class _Seen:
-    names: dict[ProcessId, str] = field(default_factory=dict)
-    killed: set[ProcessId] = field(default_factory=set)
 
 
 def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, register: Path = AGENTS) -> Reaped:
@@ -50,34 +43,28 @@ def reap(run_id: str, grace_s: float = GRACE_S, host: str | None = None, registe
     """
     if not RUN_ID.fullmatch(run_id) or run_id in (".", ".."):
         raise ConfigError(f"{run_id!r} is not a run id; `zmqrl status` lists them")
-    seen = _Seen()
-    _request_stop(run_id, host, register, seen)
-    await_gone(seen.names, grace_s)
+    names = processes_of(run_id, host, register)
+    agents = [process for process, name in names.items() if name == AGENT]  # each ends its own processes
+    for process in agents or [process for process, name in names.items() if name != STRAY]:
+        send(process, signal.SIGTERM)
+    await_gone(names, grace_s)
+    killed: set[ProcessId] = set()
     for _ in range(ROUNDS):
-        seen.names |= {p: n for p, n in processes_of(run_id, host, register).names.items() if p not in seen.names}
-        alive = await_gone(seen.names, 0.0)
+        names |= {p: name for p, name in processes_of(run_id, host, register).items() if p not in names}
+        alive = await_gone(names, 0.0)
         if not alive:
             break
         # Agents last: the kernel ends their children with them, and those would count as ended by themselves.
-        agents_last = sorted(alive, key=lambda process: seen.names[process] == AGENT)
-        seen.killed |= {process for process in agents_last if kill(process)}
+        killed |= {process for process in sorted(alive, key=lambda each: names[each] == AGENT) if kill(process)}
         await_gone(alive, KILL_WAIT_S)
-    left = set(await_gone(seen.names, 0.0))
-    if not left and not processes_of(run_id, None, register).names:
+    left = set(await_gone(names, 0.0))
+    if not left and not processes_of(run_id, None, register):
         _clean(run_id, register)
-    return Reaped(
-        ended=_named(seen, set(seen.names) - seen.killed - left),
-        killed=_named(seen, seen.killed - left),
-        left=_named(seen, left),
-    )
 
+    def shown(processes: set[ProcessId]) -> tuple[str, ...]:
+        return tuple(sorted(f"{names[process]} (pid {process.pid})" for process in processes))
 
-def _request_stop(run_id: str, host: str | None, register: Path, seen: _Seen) -> None:
-    """The agents: each ends its own processes. Without one, the processes themselves."""
-    found = processes_of(run_id, host, register)
-    seen.names |= found.names
-    for process in found.agents or [p for p, name in found.names.items() if name != STRAY]:
-        send(process, signal.SIGTERM)
+    return Reaped(ended=shown(set(names) - killed - left), killed=shown(killed - left), left=shown(left))
 
 
 def _clean(run_id: str, register: Path) -> None:
@@ -87,10 +74,6 @@ def _clean(run_id: str, register: Path) -> None:
         HostLock(register).forget(run_id)
     except (ConfigError, OSError) as error:
         LOG.warning("run %s remains registered on this machine: %s", run_id, error)
-
-
-def _named(seen: _Seen, processes: set[ProcessId]) -> tuple[str, ...]:
-    return tuple(sorted(f"{seen.names[process]} (pid {process.pid})" for process in processes))
 
 
 def main(arguments: Sequence[str]) -> int:

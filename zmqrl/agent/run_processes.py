@@ -10,8 +10,7 @@ host, and the pids that they report of themselves are not used.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zmqrl.agent.host_lock import AGENTS, HostLock
@@ -25,21 +24,11 @@ ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
 AGENT, STRAY = "agent-0", "stray"
 
 
-@dataclass(frozen=True)
-class Found:
-    """The processes of a run that live now."""
+def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> dict[ProcessId, str]:
+    """Those that live now, by `role-index`, or `stray` for what a user's env started.
 
-    names: Mapping[ProcessId, str]
-    """`role-index`; `stray` for what a user's env started."""
-
-    @property
-    def agents(self) -> list[ProcessId]:
-        """Host agents: one, but where several hosts of a run are one machine."""
-        return [process for process, name in self.names.items() if name == AGENT]
-
-
-def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> Found:
-    """Look through `/proc`. With `host` without what belongs to the agents of the run's other hosts, as registered."""
+    With `host` without what belongs to the agents of the run's other hosts, as registered.
+    """
     entries = [e for e in HostLock(register).entries() if e.uid == os.getuid() and e.run_id == run_id]
     names = dict(_marked(run_id, host))
     for entry in entries:
@@ -47,9 +36,8 @@ def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) 
             names[entry.process] = AGENT
     for process in marked_by_host(run_id, host or LOCAL):
         names.setdefault(process, STRAY)
-    names.pop(ProcessId(os.getpid(), _start_time(os.getpid())), None)
     others = {entry.pid for entry in entries if host not in (None, entry.host)}
-    return Found({process: name for process, name in names.items() if _session(process.pid) not in others})
+    return {p: name for p, name in names.items() if p.pid != os.getpid() and _session(p.pid) not in others}
 
 
 def agents() -> Iterator[tuple[int, str]]:
@@ -117,11 +105,6 @@ def _words(pid: int, file: str) -> list[str]:
         return Path(f"/proc/{pid}/{file}").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return []
-
-
-def _start_time(pid: int) -> int:
-    process = identify(pid)
-    return 0 if process is None else process.start_time
 
 
 def _session(pid: int) -> int | None:

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 from zmqrl.config.plan import Boot
-from zmqrl.messages.agent import Evaluate
+from zmqrl.messages.agent import Evaluate, Finished
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.supervision.restarts import ProcessSlot
-from zmqrl.types import Notice
+from zmqrl.types import Ledger, Notice
 
 HURRIED_GRACE_S = 2.5
 """Limit after the end of stdin: the host agent ends within 3 s."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the processes of a host have ended."""
-
-    ended: int
-    """Processes that ended on their own."""
-    killed: list[str]
-    left: list[str]
-    final_stopped: bool
-    """The evaluator was ended before it had scored the final version."""
 
 
 class Shutdown:
@@ -82,12 +69,14 @@ class Shutdown:
         else:
             self._ended += 1
 
-    def report(self, killed_orphans: Iterable[ProcessId], left_orphans: Iterable[ProcessId]) -> Outcome:
-        """Once it is over. Orphans: what processes of the run have started and left behind."""
+    def report(
+        self, killed_orphans: Iterable[ProcessId], left_orphans: Iterable[ProcessId], ledger: Ledger | None
+    ) -> Finished:
+        """Once it is over, without peaks. Orphans: what processes of the run have started and left behind."""
         killed, left = [*self._killed, *self._named(killed_orphans)], self._named(left_orphans)
         left += [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
         stopped = self._policy is not None and self._policy.final_stopped
-        return Outcome(self._ended, killed, left, stopped)
+        return Finished(ledger, {}, self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
         return {place.role for place in self._children}

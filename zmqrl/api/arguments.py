@@ -8,13 +8,12 @@ from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
-from zmqrl.algorithms.make import kind_of
 from zmqrl.config.aliases import KEYS, NO_KEYS, alias
 from zmqrl.config.codec import names_of
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.launch.own_code import MAIN, path_of, with_paths
-from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+from zmqrl.launch.without_preset import WithoutPreset
 
 REQUIRED = (
     'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
@@ -82,14 +81,8 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     if env_id is None:
         other = "" if algo is None else f"algo={algo!r} requires an env: "
         raise ConfigError(f"{other}{REQUIRED}")
-    named = algo or _value(given, "algorithm", "kind") or DEFAULT_ALGORITHM
-    kind = named if ":" in named else named.lower()
-    try:
-        if ":" not in kind:  # else it is the user's code
-            kind_of(kind)
-    except ConfigError as error:
-        raise ConfigError(f"{'algo' if algo else 'algorithm.kind'}: {error}") from None
-    return WithoutPreset(env_id, kind, "env")
+    kind = algo or _value(given, "algorithm", "kind")
+    return WithoutPreset.of(env_id, kind, "algo" if algo else "algorithm.kind", "env")
 
 
 def for_python(message: str) -> str:

@@ -116,14 +116,8 @@ def loaded_for(asked: RunArguments) -> Loaded:
 
 
 def _resumed(asked: RunArguments, directory: Path, started_at: float) -> PreparedRun:
-    given = {
-        "algo": asked.algo,
-        "run_dir": asked.run_dir,
-        "mode": asked.mode,
-        "seed": asked.seed,
-        "init_from": asked.init_from,
-    }
-    wrong = [name for name, value in given.items() if value is not None]
+    kept = ("algo", "run_dir", "mode", "seed", "init_from")
+    wrong = [name for name in kept if getattr(asked, name) is not None]
     if wrong:
         raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
     if not directory.is_dir():

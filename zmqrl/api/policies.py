@@ -49,8 +49,6 @@ class LoadedPolicy:
         self._policy, self._env, self._sampler = policy, env, sampler
         self.section = section
         """The env of the scores of the run: what `evaluate` makes where no env is given."""
-        self.has_own_env = section is not None and section.id == env.id
-        """Whether `env` describes what `section` makes."""
         self._state: dict[str, Array] = {}
         self._rows = 0
 
@@ -167,7 +165,7 @@ def evaluate(
     _check_callable(policy)
     made = env if isinstance(env, gym.Env) else _made(policy, path_of(env) if inspect.isclass(env) else env)
     try:
-        if isinstance(policy, LoadedPolicy) and (env is not None or policy.has_own_env):
+        if isinstance(policy, LoadedPolicy):
             _check_spaces(policy._env, made, is_own=env is None)
         played = [_play(policy, made, seed + episode) for episode in range(episodes)]
     finally:

@@ -39,7 +39,7 @@ COMMANDS = {
     "watch": "play",
     "plot": "results",
     "export": "results",
-    "trust": "trust",
+    "trust": "results",
     "bench": "results",
     "drill": "drill",
     "version": "results",

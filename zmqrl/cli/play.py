@@ -7,7 +7,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,8 +75,7 @@ def eval_command(
         config = _opened(run_dir, "eval", most_steps)
         seed = config.run.seed if seed is None else seed
         played = _called("scored", run_dir, config, checkpoint, seed, episodes, target, on_stage=_Remark())
-    version, warnings, returns, mean, std, frames, return_ = played
-    _warn(warnings)
+    version, returns, mean, std, frames, return_ = played
     if as_data:
         data = {
             "run_dir": run if "://" in run else str(run_dir.absolute()),
@@ -116,7 +115,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
         if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, may show nothing
             os.environ.setdefault("SDL_VIDEODRIVER", "x11")
         seed = config.run.seed if seed is None else seed
-        _warn(_called("shown", run_dir, config, checkpoint, seed, episodes, on_stage=_print_return))
+        _called("shown", run_dir, config, checkpoint, seed, episodes, on_stage=_print_return)
 
 
 @contextmanager
@@ -158,11 +157,6 @@ def _print_return(stage: Stage) -> None:
         click.echo(f"version {version}, seed {seed}: return {return_:.2f}")
 
 
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings:
-        click.echo(warning, err=True)
-
-
 def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
     from zmqrl.launch.trust import opened
 
@@ -171,14 +165,17 @@ def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
 
 
 def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_stage: Callable[[Stage], None]) -> Any:
-    """A function of `zmqrl.launch.play_calls`, in a check process. None is left."""
+    """What a function of `zmqrl.launch.play_calls` returns after its warnings, which are printed."""
     from zmqrl.supervision import check_process
 
     with check_process.none_left():
-        return check_process.call(
+        warnings, *result = check_process.call(
             f"zmqrl.launch.play_calls:{function}",
             *(str(run_dir), to_json(config), *arguments),
             subject=f"env.id: {config.env.id!r}",
             limit_s=config.limits.start_s,
             on_stage=on_stage,
         )
+    for warning in warnings:
+        click.echo(warning, err=True)
+    return result

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -126,8 +127,11 @@ class _CommandOfARun(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
-        if not ctx.resilient_parsing and (message := self._with_blank(args)) is not None:
-            raise click.UsageError(message)
+        if "--set" in args and not ctx.resilient_parsing:
+            from zmqrl.cli.habits import blank_in_set
+
+            if (message := blank_in_set(args)) is not None:
+                raise click.UsageError(message)
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             from zmqrl.cli.habits import unexpected_arguments
@@ -136,24 +140,16 @@ class _CommandOfARun(click.Command):
             raise click.UsageError(unexpected_arguments(str(self.name), [str(first), *extra]))
         return extra
 
-    @staticmethod
-    def _with_blank(args: list[str]) -> str | None:
-        if "--set" not in args:
-            return None
-        from zmqrl.cli.habits import blank_in_set
 
-        return blank_in_set(args)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     """The options of `launch` and `train`."""
 
-    preset: str | None
-    hosts_file: Path | None
-    env: str | None
+    preset: str | None = None
+    hosts_file: Path | None = None
+    env: str | None = None
     """In place of a preset."""
-    algo: str | None
+    algo: str | None = None
     started_at: float
     overrides: tuple[str, ...]
     mode: ModeName | None
@@ -176,13 +172,8 @@ class TrainRequest:
     """Print the summary of each run as JSON."""
     in_place: bool
     """Started by `--on` of another machine, see `run_in_place`."""
-    is_auto: bool = False
-    """`resume` is the run that `--resume auto` found."""
-
-    @property
-    def must_start_again(self) -> bool:
-        """`--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
-        return self.from_scratch and not self.is_auto
+    may_continue: bool
+    """Not with `--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
 
 
 @click.command("launch", cls=_CommandOfARun)
@@ -196,7 +187,7 @@ class TrainRequest:
 @click.pass_obj
 def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
     """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
-    request = _request_of(None, hosts, None, None, started_at, options)
+    request = _request_of(started_at, options, hosts_file=hosts)
     if submit and request.as_data:
         raise click.UsageError(
             "--submit cannot be combined with --json: the summary exists only after the job has ended"
@@ -220,7 +211,7 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
     selects an env without a preset.
     """
     _check_env(preset, env, algo, options["resume"])
-    return _run(_request_of(preset, None, env, algo, started_at, options))
+    return _run(_request_of(started_at, options, preset=preset, env=env, algo=algo))
 
 
 def _check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
@@ -266,21 +257,15 @@ def _preset(name: str, config: Config) -> dict[str, Any]:
     return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
 
 
-def _request_of(
-    preset: str | None,
-    hosts: Path | None,
-    env: str | None,
-    algo: str | None,
-    started_at: float,
-    options: dict[str, Any],
-) -> TrainRequest:
+def _request_of(started_at: float, options: dict[str, Any], **named: Any) -> TrainRequest:
     resume, copy = options.pop("resume"), None
     if resume is not None and "://" in resume:
         resume, copy = None, resume
     resume = None if resume is None else Path(resume)
     if options["run_dir"] is not None and options["on"] is None:  # a shell expands no `~` after `--run-dir=`
         options["run_dir"] = expanded(options["run_dir"], "--run-dir")
-    return TrainRequest(preset, hosts, env, algo, started_at, resume=resume, copy=copy, **options)
+    options["may_continue"] = not options["from_scratch"] or resume == AUTO
+    return TrainRequest(started_at=started_at, resume=resume, copy=copy, **options, **named)
 
 
 def _run(request: TrainRequest) -> int:
@@ -288,24 +273,15 @@ def _run(request: TrainRequest) -> int:
         from zmqrl.cli.launch_on import launch_on
 
         return launch_on(request, request.on)
+    from zmqrl.logs.standard_output import output_as_errors
     from zmqrl.supervision import check_process
 
     if not request.detach:  # which forks: its template is started later
         check_process.start()
-    with check_process.none_left(), _summaries(request) as output:
+    # with --json all else that is printed, also by modules of the user, goes to stderr
+    summaries = output_as_errors(forks=request.detach) if request.as_data else contextlib.nullcontext()
+    with check_process.none_left(), summaries as output:
         return _run_here(request, output)
-
-
-@contextlib.contextmanager
-def _summaries(request: TrainRequest) -> Iterator[TextIO | None]:
-    """Where `--json` prints; all else that is printed inside, also by modules of the user, goes to stderr."""
-    if not request.as_data:
-        yield None
-        return
-    from zmqrl.logs.standard_output import output_as_errors
-
-    with output_as_errors(forks=request.detach) as output:
-        yield output
 
 
 def _run_here(request: TrainRequest, output: TextIO | None) -> int:
@@ -389,7 +365,7 @@ def _resumed_or_new(request: TrainRequest) -> TrainRequest:
     from zmqrl.launch.checks import holds_run
 
     if holds_run(request.run_dir):
-        return replace(request, resume=request.run_dir, run_dir=None, init_from=None, is_auto=True)
+        return replace(request, resume=request.run_dir, run_dir=None, init_from=None)
     if request.preset is None and request.env is None and request.hosts_file is None:
         raise click.UsageError(f"{request.run_dir} holds no run: a preset or --env ID is required for a new one")
     return replace(request, resume=None, from_scratch=False)
@@ -503,17 +479,9 @@ def without_preset(request: TrainRequest) -> WithoutPreset | None:
     """Env and algorithm of `--env` and `--algo`."""
     if request.env is None:
         return None
-    from zmqrl.algorithms.make import kind_of
-    from zmqrl.launch.without_preset import DEFAULT_ALGORITHM, WithoutPreset
+    from zmqrl.launch.without_preset import WithoutPreset
 
-    named = request.algo or DEFAULT_ALGORITHM
-    kind = named if ":" in named else named.lower()
-    try:
-        if ":" not in kind:  # else it is the user's code
-            kind_of(kind)
-    except ConfigError as error:
-        raise ConfigError(f"--algo: {error}") from error
-    return WithoutPreset(request.env, kind)
+    return WithoutPreset.of(request.env, request.algo, "--algo")
 
 
 def _source_of_weights(named: str) -> str:
@@ -552,17 +520,14 @@ def _run_and_show(request: TrainRequest, directory: Path, seed: int | None) -> i
     from zmqrl.launch.detach import run_detached, run_in_place
     from zmqrl.supervision import check_process
 
+    run = partial(_run_in, request, directory, seed)
     if request.detach and not request.dry_run:
         check_process.end()  # the launcher, a fork of this process, starts its own
-        return run_detached(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
-    if request.in_place:
-        return run_in_place(directory, lambda on_ready: _run_in(request, directory, seed, on_ready))
-    return _run_in(request, directory, seed)
+        return run_detached(directory, run)
+    return run_in_place(directory, run) if request.in_place else run(lambda: None)
 
 
-def _run_in(
-    request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None] = lambda: None
-) -> int:
+def _run_in(request: TrainRequest, directory: Path, seed: int | None, on_ready: Callable[[], None]) -> int:
     if request.copy is None:
         return _plan_and_launch(request, directory, seed, on_ready)
     from zmqrl.launch.url_mirror import fetch
@@ -601,7 +566,7 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
         if request.preset is not None:
             text = f"the run in {directory} keeps its configuration; the preset {request.preset} is not read again"
             click.echo(text, err=True)
-        condition = None if request.must_start_again else reached(directory, loaded.config)
+        condition = reached(directory, loaded.config) if request.may_continue else None
         if condition is not None:
             click.echo(nothing_to_train(directory, condition))
             if not request.dry_run:
@@ -623,5 +588,5 @@ def _plan_and_launch(request: TrainRequest, directory: Path, seed: int | None, o
     config = resolve_auto_workers(loaded.config)  # a fault of the configuration has been reported by now
     if config is not loaded.config:
         plan = checked_plan(config, *arguments, before=plan)
-    plan = replace(plan, may_continue=not request.must_start_again)
+    plan = replace(plan, may_continue=request.may_continue)
     return launch(plan, request.plain or request.detach or request.in_place, request.from_scratch, on_ready)

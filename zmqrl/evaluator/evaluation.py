@@ -54,14 +54,8 @@ class Evaluation:
         make_one = partial(make, replace(section, num_envs=episodes))
         self._env = make_seeded(spec, make_one, episodes * spec.slots_per_env, seed, EVALUATION)
         low, high = bounds(spec.action)
-        self._bounds = (
-            None
-            if low is None or high is None
-            else (
-                low.reshape(spec.action.shape),
-                high.reshape(spec.action.shape),
-            )
-        )
+        shape = spec.action.shape
+        self._bounds = None if low is None or high is None else (low.reshape(shape), high.reshape(shape))
 
     def play(self, policy: Policy, abandoned: Callable[[], bool] = lambda: False) -> Score | None:
         """Each env's first episode to its end; None as soon as `abandoned`. EnvFault as any env.

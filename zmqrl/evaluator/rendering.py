@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,6 @@ FRAMES_PER_S = 30.0
 INSTALL = 'run: pip install "zmqrl[video]"'
 
 
-@dataclass(frozen=True)
-class Video:
-    """What was written."""
-
-    path: Path
-    frames: int
-    return_: float | None
-    """Return of the episode; None: it was cut."""
-
-
 class RenderedEpisode:
     """The first greedy episode of a score, in an env that renders."""
 
@@ -60,11 +49,6 @@ class RenderedEpisode:
     def frames_per_s(self) -> float:
         """As the env declares it."""
         return float(self._env.metadata.get("render_fps") or FRAMES_PER_S)
-
-    def play(self, policy: Policy, abandoned: Callable[[], bool]) -> float | None:
-        """The return; None when `abandoned`, which is called after the reset and after each step."""
-        score = self._evaluation.play(policy, abandoned)
-        return None if score is None else score.mean
 
     def steps(self, policy: Policy) -> Iterator[Score | None]:
         """As of `Evaluation`."""
@@ -125,8 +109,11 @@ def record(
     seed: int,
     path: Path,
     abandoned: Callable[[], bool] = lambda: False,
-) -> Video:
+) -> tuple[int, float | None]:
     """Write the first greedy episode on `seed` to `path`, an .mp4 or .gif.
+
+    Returns:
+        The number of frames, and the return of the episode; None: it was cut, or `abandoned` after a step.
 
     Raises:
         ConfigError: The env does not render images, a package is missing, or the file cannot be written.
@@ -142,25 +129,24 @@ def record(
         episode.close()
 
 
-def _written(policy: Policy, episode: RenderedEpisode, path: Path, abandoned: Callable[[], bool]) -> Video:
+def _written(
+    policy: Policy, episode: RenderedEpisode, path: Path, abandoned: Callable[[], bool]
+) -> tuple[int, float | None]:
     writer: Any = None
-    frames = 0
-
-    def add() -> bool:
-        nonlocal writer, frames
-        image = episode.frame()
-        if writer is None:  # only now: an env that renders nothing leaves no file
-            writer = _writer(path, episode.frames_per_s)
-        writer.append_data(image)
-        frames += 1
-        return frames >= MOST_FRAMES or abandoned()
-
     try:
-        return_ = episode.play(policy, add)
+        for frames, score in enumerate(episode.steps(policy)):
+            if score is not None:
+                return frames, score.mean
+            image = episode.frame()
+            if writer is None:  # only now: an env that renders nothing leaves no file
+                writer = _writer(path, episode.frames_per_s)
+            writer.append_data(image)
+            if frames + 1 >= MOST_FRAMES or abandoned():
+                return frames + 1, None
     finally:
         if writer is not None:
             writer.close()
-    return Video(path, frames, return_)
+    raise AssertionError("no score")
 
 
 def _writer(path: Path, frames_per_s: float) -> Any:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
@@ -43,6 +42,7 @@ from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.views.base import QuietView, View, make_view
 from zmqrl.views.problem import Problem
+from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
 BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
 MONITOR_S = 0.1

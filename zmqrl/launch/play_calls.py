@@ -32,18 +32,17 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
     """Play `episodes` side by side; `video`: the first one is also recorded, to this absolute path.
 
     Returns:
-        Version, warnings, returns, mean and standard deviation; frames and return of the video.
+        Warnings, version, returns, mean and standard deviation; frames and return of the video.
     """
     own, frames, return_ = from_json(Config, config), 0, None
     spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
     if video is not None:
         yield Stage("video", is_limited=False)
-        recorded = record(policy, own.scored_env, spec, seed, Path(video))
-        frames, return_ = recorded.frames, recorded.return_
+        frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
     yield Stage("construction")
     evaluation = Evaluation(own.scored_env, spec, episodes, seed)
     score = yield from _played(evaluation.steps(policy), evaluation.close)
-    return version, warnings, score.returns, score.mean, score.std, frames, return_
+    return warnings, version, score.returns, score.mean, score.std, frames, return_
 
 
 def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) -> Stages:
@@ -58,7 +57,7 @@ def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) 
         yield Stage("construction")
         episode = RenderedEpisode(own.scored_env, spec, own_seed, WINDOW)
         yield from _played(episode.steps(policy), episode.close, version, own_seed)
-    return warnings
+    return (warnings,)
 
 
 def _loaded(

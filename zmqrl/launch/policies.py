@@ -43,9 +43,9 @@ MOST_LISTED = 12
 SAME_CONFIG = "restore the env, network and algorithm with which the run was trained"
 
 
-def stored_policy(run_dir: Path, config: Config, env: EnvSpec, checkpoint: str = BEST) -> tuple[Version, Policy]:
-    """A version of a run, ready to act; `checkpoint` as of `named_checkpoint`, and its errors."""
-    version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
+def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version, Policy]:
+    """The best version of a run, else the newest, ready to act. Errors as of `newest_or_best`."""
+    version, content = newest_or_best(*stored_checkpoints(run_dir, config))
     return version, policy_of(run_dir, config, env, version, content)
 
 
@@ -131,13 +131,8 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
             _log.warning("%s: %s cannot be loaded: %s", place, counted(len(damaged), "checkpoint"), causes)
         return found
     if damaged:
-        which = (
-            "the only checkpoint of the policy is"
-            if len(damaged) == 1
-            else f"all {len(damaged)} checkpoints of the policy are"
-        )
-        message = f"{place}: {which} damaged or unreadable ({causes})"
-        raise DamagedCheckpoints(message, tuple(damaged))
+        which = f"the policy has {counted(len(damaged), 'checkpoint')}, and none can be loaded"
+        raise DamagedCheckpoints(f"{place}: {which} ({causes})", tuple(damaged))
     raise StoreError(f"{place} has no version of the policy; train the run until its first checkpoint")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.wire.runtime_folder import make_private
+from zmqrl.wire.runtime_folder import make_private, read_own
 
 UNMAPPED = (65_534, 4_294_967_294)
 """Owners that NFS, containers and FUSE show for one that they do not name: it may be any user."""
@@ -64,11 +64,7 @@ def prefixes() -> list[str]:
     """The prefixes that are trusted. ConfigError: others can write to their file, or it cannot be read."""
     path = _file()
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as file:
-            found = os.fstat(file.fileno())
-            if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise ConfigError(f"{path}: others can write to it: remove it, or check it and run `chmod 600 {path}`")
-            return [line for line in file.read().split("\n") if line]
+        return [line for line in read_own(path).decode().split("\n") if line]
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
@@ -81,8 +77,8 @@ def trust(*places: str) -> None:
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         make_private(path.parent)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "a", encoding="utf-8") as file:
+        path.touch(mode=0o600)
+        with path.open("a", encoding="utf-8") as file:
             file.write("".join(f"{place}\n" for place in places if place not in known))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

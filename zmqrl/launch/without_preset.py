@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from zmqrl.algorithms.make import kind_of
+from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
 
 DEFAULT_ALGORITHM = "ppo"
@@ -23,6 +24,18 @@ class WithoutPreset:
     algorithm: str = DEFAULT_ALGORITHM
     named: str = "--env"
     """The option or argument that gave the env, for messages."""
+
+    @classmethod
+    def of(cls, env: str, algorithm: str | None, place: str, named: str = "--env") -> WithoutPreset:
+        """As a user names them. ConfigError: the algorithm, which `place` has, is unknown."""
+        kind = algorithm or DEFAULT_ALGORITHM
+        if ":" in kind:  # the user's code
+            return cls(env, kind, named)
+        try:
+            kind_of(kind.lower())
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
+        return cls(env, kind.lower(), named)
 
     @property
     def name(self) -> str:

@@ -27,34 +27,33 @@ class EnvSettings:
 
     def __init__(self, collect: Collect, events: EventPipe) -> None:
         self._collect, self._events = collect, events
-        self._of_env: dict[str, Any] = {THREADS: 1}
-        """Those that may differ from the learner's; one thread, as in the process of a worker."""
-        self._reported: set[str] = set()
+        self._changed: dict[str, Any] = {}
+        """By the env."""
 
     def collect(self, interrupted: Callable[[], bool]) -> None:
         """As `collect`."""
-        settings = _settings()
-        own = {name: get() for name, (get, _) in settings.items()}
-        begun = {name: self._of_env.get(name, value) for name, value in own.items()}
-        _change(settings, own, begun)
+        settings, of_env = _settings(), {THREADS: 1, **self._changed}  # one thread, as in the process of a worker
+        own = _exchanged(settings, of_env)
+        begun = {**own, **of_env}
         try:
             self._collect(interrupted)
         finally:
-            found = {name: get() for name, (get, _) in settings.items()}
-            _change(settings, found, own)
+            found = _exchanged(settings, own)
         changed = {name: value for name, value in found.items() if value != begun[name]}
-        new = [f"{name}, from {begun[name]} to {changed[name]}" for name in changed if name not in self._reported]
-        self._of_env |= changed
-        self._reported |= changed.keys()
+        new = [f"{name}, from {begun[name]} to {changed[name]}" for name in changed if name not in self._changed]
+        self._changed |= changed
         if new:
             cause = f"the env has changed settings of its process: {'; '.join(new)}"
             self._events.send(ProblemReport(cause, "the learner trains with the settings that it had"))
 
 
-def _change(settings: Settings, now: dict[str, Any], to: dict[str, Any]) -> None:
-    for name, (_, change) in settings.items():
-        if now[name] != to[name]:
-            change(to[name])
+def _exchanged(settings: Settings, to: dict[str, Any]) -> dict[str, Any]:
+    """All of them as they were before those in `to` were changed."""
+    before = {name: get() for name, (get, _) in settings.items()}
+    for name, value in to.items():
+        if name in before and before[name] != value:
+            settings[name][1](value)
+    return before
 
 
 def _settings() -> Settings:

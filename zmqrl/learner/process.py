@@ -58,7 +58,7 @@ def main(boot: Boot) -> int:
     weights = _publish_first(session, algorithm, start)
     context = _context(algorithm, session, weights, events)
     _note_device(context.device, session, events, start)
-    learner = _make_learner(algorithm, context, _threads(plan))
+    learner = _make_learner(algorithm, context, plan.config.learner.threads or 1)
     if start.full is not None:
         load_learner(learner, start.full)
     events.send(agent.Ready())
@@ -209,17 +209,9 @@ def _make_learner(algorithm: Algorithm, context: LearnerContext, threads: int) -
     """
     with loading():
         learner = algorithm.learner(context)
-    _set_torch_threads(threads)
-    return learner
-
-
-def _threads(plan: RunPlan) -> int:
-    return plan.config.learner.threads or 1
-
-
-def _set_torch_threads(threads: int) -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
+    return learner
 
 
 def _has_cuda() -> bool:

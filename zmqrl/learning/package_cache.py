@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import Report
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, is_own, make_private, temporary_folder
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, is_own, make_private, read_own, temporary_folder
 
 FIX = "start a new run with learner.executor: eager"
 """A resume keeps the executor."""
@@ -53,11 +52,7 @@ def cache_folder() -> Path:
 def read_package(path: Path, report: Report) -> bytes | None:
     """The package that is kept in `path`. None: there is none of this user, or it was reported as damaged."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:  # also a pipe is opened
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                return None
-            stored = file.read()
+        stored = read_own(path)
     except OSError:
         return None
     package = stored[DIGEST_BYTES:]
@@ -156,17 +151,16 @@ def _replace(path: Path, content: bytes) -> None:
 @contextmanager
 def _redirected(folder: str) -> Iterator[None]:
     """Libraries and the compiler make their files in `folder`."""
-    before, directory = {name: os.environ.get(name) for name in REDIRECTED}, tempfile.tempdir
+    before, directory = {name: os.environ[name] for name in REDIRECTED if name in os.environ}, tempfile.tempdir
     os.environ.update(dict.fromkeys(REDIRECTED, folder))
     tempfile.tempdir = folder
     try:
         yield
     finally:
         tempfile.tempdir = directory
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        for name in REDIRECTED:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _is_of_disk(error: Exception) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,22 +48,12 @@ def inner_namespace() -> str:
     return own if mark.namespace and mark.namespace != own else ""
 
 
-def is_marked() -> bool:
-    """Whether this process was started by the command line of a host."""
-    return HOST_VARIABLE in os.environ
-
-
 def has_own_proc() -> bool:
     """Whether /proc shows the pid namespace of this process: pid, start time and session are read there."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:
         return False
-
-
-def is_readable(fd: int) -> bool:
-    """Whether a read of `fd` returns at once: data, or the end."""
-    return bool(select.select([fd], [], [], 0.0)[0])
 
 
 def pid_outside(pid: int, start_time: int, uid: int) -> int | None:

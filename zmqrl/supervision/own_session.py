@@ -1,4 +1,4 @@
-"""A session of the host agent's own: signals and the reaper find every process of a host's part of a run by it.
+"""A session of the host agent's own: no terminal ends it, and of two hosts on one machine the reaper ends one alone.
 
 A process that leads a process group cannot make a session, and what has pid 1 must reap orphans: schedulers and
 container engines start commands in both ways. There the agent is a child, its parent waits, and each ends with the

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from zmqrl.agent.ipc_folder import private_folder, remove_left_folder
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.configure import load
 from zmqrl.launch.host_links import HostLinks, boots
@@ -28,6 +27,7 @@ from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.testing import fakes
 from zmqrl.testing.expect import assert_within, is_frozen_config, until
+from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
 E = TypeVar("E")
 START_S = 60.0

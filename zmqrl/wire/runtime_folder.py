@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zmqrl.config.plan import Endpoints
 from zmqrl.errors import ConfigError
 
 SOCKET_PATH_LIMIT = 107
@@ -45,8 +46,7 @@ def make_private(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        if not is_own(folder) or folder.lstat().st_mode & 0o077:
             raise ConfigError(f"{folder} is not private to this user: remove it, or run `chmod 700 {folder}`") from None
 
 
@@ -57,6 +57,35 @@ def is_own(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def read_own(path: Path) -> bytes:
+    """The content of a file of this user, which is not a link, and which no other user can write to. OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(f"it is not a file of this user, or others can write to it (chmod 600 {path})")
+        return file.read()
+
+
+class IpcFolder:
+    """Makes the folder and names the broker's endpoints in it."""
+
+    def __init__(self, root: Path, run_id: str) -> None:
+        """ConfigError when `root` is not private to this user."""
+        self.path = root / run_id
+        make_private(root)
+        make_private(self.path)
+
+    def endpoints(self) -> Endpoints:
+        """One ipc socket per channel. ConfigError when their paths are too long."""
+        check_length(self.path / "descriptors")
+        return Endpoints(*(f"ipc://{self.path}/{name}" for name in ("segments", "descriptors", "notices", "control")))
+
+    def close(self) -> None:
+        """Remove the folder and what is in it. Safe to call twice."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
@@ -89,6 +118,17 @@ def remove_left_folders() -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
     return removed
+
+
+def private_folder(run_id: str) -> Path:
+    """Where the folder of a run is on this machine."""
+    return run_folder_root() / run_id
+
+
+def remove_left_folder(run_id: str) -> None:
+    """What an agent that was killed could not remove. Every process of the run must have ended."""
+    shutil.rmtree(private_folder(run_id), ignore_errors=True)
+    remove_left_folders()
 
 
 def check_length(path: Path) -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.agent.ipc_folder import IpcFolder
 from zmqrl.errors import ConfigError
 from zmqrl.wire import runtime_folder
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, run_folder_root
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, IpcFolder, run_folder_root
 
 
 def test_private_and_gone_afterwards(tmp_path: Path) -> None:
