@@ -46,7 +46,7 @@ def _full(n: int) -> Full:
 
 
 @DAMAGES
-def test_the_full_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
+def test_the_full_before_a_damaged_one(tmp_path: Path, damage: Damage, caplog: pytest.LogCaptureFixture) -> None:
     store = _store(tmp_path)
     for n in (4, 5):
         store.save_full(_full(n), durable=False)
@@ -57,6 +57,7 @@ def test_the_full_before_a_damaged_one(tmp_path: Path, damage: Damage) -> None:
     (told,) = store.passed_over()
     assert "full-0-5" in told and str(tmp_path) in told
     assert store.passed_over() == []
+    assert "1 checkpoint cannot be loaded: full-0-5" in caplog.text
 
 
 @DAMAGES

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
 
 from tests.clock import Clock
+from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full
-from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.errors import StoreError
+from zmqrl.data_stores.directory import DirectoryConfig, DirectoryStore
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version
 
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mean": np.array([1.5]), "n": np.array(3)}
@@ -154,3 +158,269 @@ def test_an_unwritable_place_is_a_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"store\.path"):
         store.save(Version(0, 0), WEIGHTS, {})
     assert store.newest() is None
+
+
+class Waits(Clock):
+    """Notes each wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.waits.append(seconds)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    clock = Waits()
+    monkeypatch.setattr(directory, "time", clock)
+    return clock
+
+
+def raising(number: int) -> Callable[..., Any]:
+    def raised(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return raised
+
+
+@pytest.mark.parametrize(("first_s", "deadline_s"), [(0.002, 4.0), (0.01, directory.TRANSIENT_S)], ids=["read", "list"])
+def test_what_may_pass_is_tried_again_after_waits_that_double_up_to_half_a_second(
+    files: tuple[DirectoryStore, Path], waits: Waits, monkeypatch: pytest.MonkeyPatch, first_s: float, deadline_s: float
+) -> None:
+    store, _ = files
+    saved = store.save(Version(0, 0), WEIGHTS, {})
+    monkeypatch.setattr(store, "_content", raising(errno.EIO))
+    listed, listdir = list[str](), os.listdir
+    monkeypatch.setattr("os.listdir", lambda at: (listed.append(at), listdir(at))[1])
+    if first_s == 0.002:
+        with pytest.raises(StoreError, match=r"not read in .* within 4 s: .*Input/output error"):
+            store.read(saved.key, saved.nbytes, saved.sha256, deadline_s)
+        assert len(listed) == len(waits.waits), "a listing refreshes the cache of a client of NFS"
+    else:
+        assert store.newest() is None
+        assert "Input/output error" in store.damaged()[saved.key]
+    *doubled, last = waits.waits
+    assert doubled == pytest.approx([min(0.5, first_s * 2**number) for number in range(len(doubled))])
+    assert deadline_s <= waits.now <= deadline_s + 0.5 and last <= 0.5
+
+
+def test_an_error_that_does_not_pass_is_raised_at_once(
+    files: tuple[DirectoryStore, Path], waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = files
+    saved = store.save(Version(0, 0), WEIGHTS, {})
+    monkeypatch.setattr(store, "_content", raising(errno.EACCES))
+    with pytest.raises(StoreError, match=r"cannot be read in .*Permission denied"):
+        store.read(saved.key, saved.nbytes, saved.sha256, 5.0)
+    assert store.newest() is None
+    assert waits.waits == []
+
+
+@pytest.mark.parametrize(
+    ("number", "logged"),
+    [(errno.ENOENT, False), (errno.ESTALE, False), (errno.EIO, False), (errno.ENOTDIR, False), (errno.EACCES, True)],
+)
+def test_a_file_that_cannot_be_deleted_is_logged_unless_it_may_be_gone(
+    files: tuple[DirectoryStore, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    number: int, logged: bool,
+) -> None:  # fmt: skip
+    store, _ = files
+    for n in range(3):
+        store.save_best(Version(0, n), tensors.dump(WEIGHTS, {}), float(n))
+    monkeypatch.setattr(directory.files, "unlink", raising(number))
+    store.save_best(Version(0, 3), tensors.dump(WEIGHTS, {}), 3.0)
+    assert ("cannot be deleted" in caplog.text) == logged
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_write_that_fails_leaves_nothing_behind(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    store, path = files
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.files, "rename", raising(errno.ENOSPC))
+        with pytest.raises(StoreError, match=r"full-0-1\.safetensors cannot be written in .*No space left"):
+            store.save_full(Full(Version(0, 1), WEIGHTS, {}), durable)
+    assert list(path.iterdir()) == []
+    store.save_full(Full(Version(0, 1), WEIGHTS, {}), durable)
+    assert [item.name for item in path.iterdir()] == ["full-0-1.safetensors"]
+
+
+def test_what_is_put_aside_is_durable_in_both_directories(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = files
+    store.save(Version(0, 1), WEIGHTS, {})
+    synced: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(directory.files, "sync_directory", lambda at: synced.append((at, sorted(os.listdir(at)))))
+    assert store.put_aside("aside") == str(path / "aside")
+    assert synced[-2:] == [(str(path / "aside"), ["v0-1.safetensors"]), (str(path), ["aside"])]
+
+
+@pytest.mark.parametrize("move", ["put_aside", "put_back"])
+def test_checkpoints_that_cannot_be_moved_are_a_store_error(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch, move: str
+) -> None:
+    store, _ = files
+    store.save(Version(0, 1), WEIGHTS, {})
+    if move == "put_back":
+        store.put_aside("aside")
+    monkeypatch.setattr(directory.files, "rename", raising(errno.EACCES))
+    with pytest.raises(StoreError, match=r"cannot be moved (to aside|back): .*Permission denied"):
+        getattr(store, move)("aside")
+
+
+def test_a_full_that_cannot_be_synced_is_a_store_error(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = files
+    store.save_full(Full(Version(0, 1), WEIGHTS, {}), False)
+    monkeypatch.setattr(directory.files, "sync", raising(errno.EIO))
+    with pytest.raises(StoreError, match=r"full-0-1\.safetensors cannot be synced to disk: .*Input/output error"):
+        store.sync_full(Version(0, 1))
+
+
+def test_a_damaged_file_that_is_written_again_stays(files: tuple[DirectoryStore, Path]) -> None:
+    store, path = files
+
+    def write(n: int) -> None:
+        store.save(Version(0, n), WEIGHTS, {})
+        store.save_full(Full(Version(0, n), WEIGHTS, {}), True)
+
+    write(1)
+    write(2)
+    for name in ("v0-2.safetensors", "full-0-2.safetensors"):
+        (path / name).write_bytes(b"cut")
+    assert store.newest_full() is not None and store.newest() is not None
+    assert set(store.damaged()) == {"v0-2.safetensors", "full-0-2.safetensors"}
+    write(2)
+    assert store.damaged() == {}
+    store.finish()
+    full, newest = store.newest_full(), store.newest()
+    assert full is not None and newest is not None and full.version == newest[0] == (0, 2)
+
+
+def test_temporary_files_of_a_learner_that_died_are_deleted_and_those_of_the_living_stay(
+    files: tuple[DirectoryStore, Path],
+) -> None:
+    store, path = files
+    store.save(Version(0, 1), WEIGHTS, {})
+    own, dead, fresh, stale, hidden = (
+        f".full-0-1.safetensors.{os.getpid()}.tmp", ".full-0-2.safetensors.0.tmp", ".best-0-1.safetensors.0.tmp",
+        ".best-0-2.safetensors.0.tmp", ".nfs0001",
+    )  # fmt: skip
+    for name in (own, dead, fresh, stale, hidden):
+        (path / name).write_bytes(b"x")
+    then = time.time() - directory.STALE_TEMPORARY_S - 5.0
+    for name in (own, stale, hidden):
+        os.utime(path / name, (then, then))
+    store.retire()
+    left = {fresh, hidden, "v0-1.safetensors"}
+    assert {item.name for item in path.iterdir()} == {own, *left}
+    store.finish()
+    assert {item.name for item in path.iterdir()} == left, "its own are deleted at the end"
+
+
+def test_retention_that_was_applied_costs_nothing_again(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = files
+    monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
+    for n in range(9):
+        store.save(Version(0, n), WEIGHTS, {})
+        store.save_full(Full(Version(0, n), WEIGHTS, {}), True)
+    store.retire()
+    names = {item.name for item in path.iterdir()}
+    assert len([name for name in names if name.endswith(".spare.tmp")]) == directory.SPARES
+    for name in ("os.listdir", "os.unlink", "os.rename"):
+        monkeypatch.setattr(name, lambda *paths: pytest.fail(f"again: {paths}"))
+    store.retire()
+
+
+def test_a_version_is_deleted_so_long_after_the_next_one_was_written(
+    files: tuple[DirectoryStore, Path], waits: Waits
+) -> None:
+    store, path = files
+    for n, at in ((0, 0.0), (1, 10.0), (2, 10.0)):
+        waits.now = at
+        store.save(Version(0, n), WEIGHTS, {})
+    for at, is_there in ((10.0, True), (11.9, True), (12.0, False)):
+        waits.now = at
+        store.retire()
+        assert (path / "v0-0.safetensors").exists() == is_there, at
+
+
+def test_what_was_found_damaged_is_deleted_at_the_end(files: tuple[DirectoryStore, Path]) -> None:
+    store, path = files
+    for n in (1, 2):
+        store.save(Version(0, n), WEIGHTS, {})
+    store.retire()
+    (path / "v0-2.safetensors").write_bytes(b"cut")
+    assert store.newest() is not None
+    store.finish()
+    assert [item.name for item in path.iterdir()] == ["v0-1.safetensors"]
+
+
+def test_a_store_that_wrote_nothing_ends_without_a_directory(tmp_path: Path) -> None:
+    DirectoryStore(str(tmp_path / "none"), 2).finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_process_finds_the_owner(files: tuple[DirectoryStore, Path]) -> None:
+    store, path = files
+    for attempt in (1, 2):
+        owner = Lineage("run-1", attempt, "here", "/runs/a")
+        store.set_owner(owner)
+        assert DirectoryStore(str(path), 2).owner() == owner
+
+
+def test_what_nothing_else_can_replace_is_durable(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = files
+    synced, sync = list[str](), directory.files.sync
+    monkeypatch.setattr(
+        directory.files, "sync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), sync(fd))
+    )
+    store.save(Version(0, 1), WEIGHTS, {})
+    assert synced == []
+    store.save_best(Version(0, 1), tensors.dump(WEIGHTS, {}), 1.0)
+    store.keep(Version(0, 1), WEIGHTS, {})
+    assert [Path(name).name.split(".")[1] for name in synced] == ["best-0-1", "kept-0-1"]
+
+
+def test_a_store_is_visible_once_its_directory_is_there(files: tuple[DirectoryStore, Path]) -> None:
+    store, path = files
+    assert not store.is_visible()
+    path.mkdir()
+    assert store.is_visible()
+
+
+@pytest.mark.parametrize(
+    ("path", "lineage", "place"),
+    [(None, None, "/run/checkpoints"), (None, "l1", "/run/checkpoints"), ("/data", None, "/data"),
+     ("/data", "l1", "/data/l1")],
+)  # fmt: skip
+def test_lineages_are_kept_apart_in_a_store_outside_of_the_run(
+    path: str | None, lineage: str | None, place: str
+) -> None:
+    config = DirectoryConfig(path)
+    assert DirectoryStore.place(config, Path("/run"), lineage) == place
+    assert DirectoryStore.is_shared(config) == (path is not None)
+    DirectoryStore.check_mode(config, "async")
+
+
+def test_a_url_is_no_directory() -> None:
+    with pytest.raises(ConfigError, match=r"store: \{mirror: s3://bucket\}"):
+        DirectoryStore.check_mode(DirectoryConfig("s3://bucket"), "async")
+
+
+def test_a_place_that_is_not_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"store\.path"):
+        DirectoryStore.check(DirectoryConfig(str(tmp_path / "file" / "deeper")), tmp_path)
+    with pytest.raises(StoreError, match=r"cannot be written: .*; see store\.path"):
+        DirectoryStore(str(tmp_path / "file"), 2).leave_token("run")

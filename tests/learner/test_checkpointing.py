@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec, patch
 
 import numpy as np
 import pytest
 
+from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
@@ -20,9 +23,9 @@ from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.memory import MemoryStore
-from zmqrl.errors import StoreError
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.learner.checkpointing import RETRY_AFTER_S, FullCheckpoints
+from zmqrl.learner.checkpointing import KEPT, RETRY_AFTER_S, BackgroundWrite, FullCheckpoints
 from zmqrl.learner.counters import Counters, RunProgress
 from zmqrl.learner.episodes import EpisodeTracker
 from zmqrl.learner.full_content import held_segments
@@ -73,11 +76,43 @@ def _checkpoints(store: DataStore, told: Sequence[str] = ()) -> FullCheckpoints:
     return _checkpoints_with(store, RetryingWriter(events, 1.0))
 
 
-def _checkpoints_with(store: DataStore, writer: RetryingWriter) -> FullCheckpoints:
+def _checkpoints_with(store: DataStore, writer: RetryingWriter, source: SegmentSource | None = None) -> FullCheckpoints:
     """One is due every 10 s."""
     plan = _plan(Path("/nowhere"))
     progress = RunProgress(plan, Counters(n=1), EpisodeTracker(plan.streams, plan.config.env.num_envs))
-    return FullCheckpoints(plan, store, writer, progress, create_autospec(SegmentSource, instance=True))
+    source = source or create_autospec(SegmentSource, instance=True)
+    return FullCheckpoints(plan, store, writer, progress, source)
+
+
+class _WithReplay:
+    """Full checkpoints of a replay of one segment; notes what is reported, and while what is reported as writing."""
+
+    def __init__(self) -> None:
+        shape = (1, 2, 1)
+        columns = {
+            "obs": np.ones((1, 3, 1, 1), np.float32),
+            "action": np.zeros(shape, np.int64),
+            "reward": np.ones(shape, np.float32),
+            "valid": np.ones(shape, bool),
+            **{name: np.zeros(shape, bool) for name in ("terminated", "truncated")},
+        }
+        self.replay = SegmentReplay(columns, 1, 1, ReplaySpec())
+        self.replay.add(SlotRef(0, 1), SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 2))
+        self.store, events = _Store(), create_autospec(EventPipe, instance=True)
+        self.writer = RetryingWriter(events, 0.0)
+        self.events = events
+        source = create_autospec(SegmentSource, instance=True, columns=columns)
+        source.is_held.return_value = True
+        self.checkpoints = _checkpoints_with(self.store, self.writer, source)
+
+    def problems(self) -> list[tuple[str, str]]:
+        sent = [call.args[0] for call in self.events.send.call_args_list]
+        return [(event.cause, event.done) for event in sent if isinstance(event, ProblemReport)]
+
+
+@pytest.fixture
+def with_replay() -> _WithReplay:
+    return _WithReplay()
 
 
 def test_one_a_round_and_one_a_clock_is_durable() -> None:
@@ -85,7 +120,7 @@ def test_one_a_round_and_one_a_clock_is_durable() -> None:
     checkpoints = _checkpoints(store)
     for _ in range(43):  # rounds of one second
         clock[0] += 1.0
-        checkpoints.write(LEARNER, last=False)
+        checkpoints.write(LEARNER)
     assert [n for n, durable in enumerate(store.durable, 1) if durable] == [10, 20, 30, 40]
     checkpoints.write(LEARNER, last=True)
     assert store.durable[-1]
@@ -114,6 +149,131 @@ def test_a_durable_one_that_fails_is_tried_again_soon() -> None:
     assert checkpoints.is_due()
     checkpoints.write(LEARNER, last=False)
     assert store.durable == [True] and not checkpoints.is_due()
+
+
+def test_a_full_that_is_scheduled_now_is_due_at_once() -> None:
+    checkpoints = _checkpoints(_Store())
+    assert not checkpoints.is_due()
+    checkpoints.schedule_now()
+    assert checkpoints.is_due()
+
+
+def test_the_time_that_the_run_waited_is_the_sum_of_all_writes() -> None:
+    store = _Store()
+    checkpoints = _checkpoints(store)
+    assert checkpoints.spent_s == 0.0
+    store.takes_s = 1.5
+    for last in (False, False, True):
+        checkpoints.write(LEARNER, last=last)
+    assert checkpoints.spent_s == 4.5
+
+
+def test_a_first_full_has_the_weights_alone_and_is_durable() -> None:
+    store = _Store()
+    _checkpoints(store).make_start_durable(None, {"w": np.arange(3)})
+    full = store.newest_full()
+    assert full is not None and store.durable == [True]
+    assert full.arrays["weights/w"].tolist() == [0, 1, 2]
+    assert not [name for name in full.arrays if name.startswith("state/")]
+
+
+def test_a_full_names_the_device_that_is_known_by_then(with_replay: _WithReplay) -> None:
+    checkpoints, store = with_replay.checkpoints, with_replay.store
+    devices = []
+    for device in (None, "cpu"):
+        checkpoints.device = device
+        checkpoints.write(LEARNER)
+        full = store.newest_full()
+        assert full is not None
+        made: Any = full.meta["made_with"]
+        devices.append(made.get("device"))
+    checkpoints.device = "other"
+    checkpoints.write_in_background(LEARNER, with_replay.replay)
+    checkpoints.is_writing(wait=True)
+    full = store.newest_full()
+    assert full is not None
+    made = full.meta["made_with"]
+    assert [*devices, made.get("device")] == [None, "cpu", "other"]
+
+
+def test_who_does_not_own_the_run_writes_no_full(with_replay: _WithReplay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise ConfigError("taken over")
+
+    monkeypatch.setattr(with_replay.checkpoints._owner, "check", check)
+    for write in (
+        lambda: with_replay.checkpoints.write(LEARNER),
+        lambda: with_replay.checkpoints.write_in_background(LEARNER, with_replay.replay),
+    ):
+        with pytest.raises(ConfigError, match="taken over"):
+            write()
+    assert with_replay.store.durable == [] and not with_replay.checkpoints.is_writing()
+
+
+@pytest.mark.parametrize(("has_replay", "last", "reports"), [(False, False, 0), (True, False, 1), (False, True, 1)])
+def test_a_stop_waits_for_a_write_that_may_take_long(
+    with_replay: _WithReplay, has_replay: bool, last: bool, reports: int
+) -> None:
+    replay = with_replay.replay if has_replay else None
+    with patch.object(with_replay.writer, "reporting", wraps=with_replay.writer.reporting) as reporting:
+        assert with_replay.checkpoints.write(LEARNER, replay, last=last) is not None
+    assert reporting.call_count == reports
+
+
+def test_the_end_of_a_run_without_its_last_full_names_the_one_that_a_resume_continues_from(
+    with_replay: _WithReplay,
+) -> None:
+    with_replay.store.fails = True
+    assert with_replay.checkpoints.write(LEARNER, last=True) is None
+    assert with_replay.problems() == [("full", f"{KEPT}: a resume continues from it")]
+
+
+def test_one_full_at_a_time_is_written_in_the_background(with_replay: _WithReplay) -> None:
+    checkpoints, store, replay = with_replay.checkpoints, with_replay.store, with_replay.replay
+    begun, waited, save, wait = clock[0], threading.Event(), store.save_full, BackgroundWrite.wait
+
+    def save_when_waited_for(full: Full, durable: bool) -> int:
+        waited.wait(WAIT_S)
+        return save(full, durable)
+
+    def wait_for(background: BackgroundWrite) -> None:
+        waited.set()
+        wait(background)
+
+    reporting = patch.object(with_replay.writer, "reporting", wraps=with_replay.writer.reporting)
+    with patch.object(store, "save_full", save_when_waited_for), patch.object(BackgroundWrite, "wait", wait_for):
+        checkpoints.write_in_background(LEARNER, replay)
+        assert checkpoints.is_writing()
+        daemons = [thread.daemon for thread in threading.enumerate() if thread.name == "full"]
+        checkpoints.write_in_background(LEARNER, replay)
+        clock[0] += 3.0
+        try:
+            with reporting as calls:
+                assert not checkpoints.is_writing(wait=True)
+                assert not checkpoints.is_writing(wait=True)
+        finally:
+            waited.set()
+    assert daemons == [True], "a store that hangs does not keep the process"
+    assert (store.durable, calls.call_count, len(with_replay.problems())) == ([True], 1, 1)
+    full = store.newest_full()
+    assert full is not None and len(held_segments(full.arrays)[0]) == 1
+    assert (checkpoints.interval_s, checkpoints.spent_s) == (15.0, 0.0), "five times what it took, and nothing waited"
+    clock[0] = begun + 14.9
+    assert not checkpoints.is_due()
+    clock[0] = begun + 15.0
+    assert checkpoints.is_due()
+
+
+def test_a_full_that_fails_in_the_background_is_reported_and_due_again_soon(with_replay: _WithReplay) -> None:
+    checkpoints, store = with_replay.checkpoints, with_replay.store
+    clock[0] += 10.0
+    store.fails = True
+    checkpoints.write_in_background(LEARNER, with_replay.replay)
+    assert not checkpoints.is_writing(wait=True)
+    assert with_replay.problems() == [("full", f"{KEPT}, the run continues")]
+    assert not checkpoints.is_due()
+    clock[0] += RETRY_AFTER_S
+    assert checkpoints.is_due()
 
 
 def _volatile(store: DirectoryStore) -> Full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,18 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.contracts.test_algorithms import CNN
+from tests.contracts.test_algorithms import CNN, DICT
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
-from zmqrl.learning import Batch, BatchLearner, Group, LearnerContext, Progress
+from zmqrl.errors import TrainingFailed
+from zmqrl.learning import PRIORITY, Batch, BatchLearner, Group, LearnerContext, LearnResult, Progress
 from zmqrl.learning.learners import NetLearner
+from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.plugins import load
 from zmqrl.replay.base import SegmentBatch
+from zmqrl.spaces import SpaceSpec
 from zmqrl.testing.algorithm import DISCRETE, PIXELS, VECTOR
-from zmqrl.testing.experience import SEED, SEGMENTS, acted, context_of, is_same, learn
+from zmqrl.testing.experience import SEED, SEGMENTS, acted, context_of, is_same, learn, observed, progress_at
 from zmqrl.types import MODES, Array, EnvSpec, ModeName, Weights
 
 
@@ -59,6 +63,11 @@ class Rows(Algorithm):
 
     def learner(self, context: LearnerContext) -> Recording:
         return Recording(self, context, [Group("p")], {"obs": Sums(), "obs_more": Sums()})
+
+
+@dataclass(frozen=True)
+class RateAlone:
+    learning_rate: float = 1e-3
 
 
 class Recording(BatchLearner):
@@ -113,6 +122,106 @@ def test_a_learner_that_takes_over_has_the_network_the_optimiser_and_every_part(
         learn(OF_ROWS, learner, acted(OF_ROWS, 1), 2)
     is_same(before.weights(), resumed.weights(), "weights after a resume")
     is_same(before.state(), resumed.state(), "state after a resume")
+
+
+class Numbered(Recording):
+    """Its metric is the number of the minibatch; the training ends with number `last`."""
+
+    rows, last = ROWS, 99
+
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
+        return {"obs": torch.ones(self.rows, 3), "row": torch.arange(self.rows)}
+
+    def numbers(self, progress: Progress) -> Mapping[str, float]:
+        return {"third": 1 / 3}
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        assert batch["third"].dtype == torch.float32 and float(batch["third"]) == np.float32(1 / 3)
+        self.orders.append(batch["row"].tolist())
+        self.net.step("p", self.net("p", batch["obs"]).square().mean())
+        return {"number": torch.tensor(float(len(self.orders)))}
+
+    def is_done(self, results: Mapping[str, Tensor]) -> bool:
+        return float(results["number"]) == self.last
+
+
+class NumberedRows(Rows):
+    def learner(self, context: LearnerContext) -> Numbered:
+        return Numbered(self, context, [Group("p")])
+
+
+def numbered(config: object) -> Numbered:
+    return NumberedRows(config, NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), 16, 2).learner(context_of(OF_ROWS))
+
+
+def learned(learner: Numbered) -> LearnResult:
+    return learn(OF_ROWS, learner, acted(OF_ROWS, 1))
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "mean"),
+    [
+        (Settings(epochs=2, minibatch_size=50), [43, 43, 42] * 2, 5.0),
+        (Settings(epochs=2, minibatch_size=64), [64] * 4, 3.5),
+        (Settings(epochs=1, minibatch_size=1000), [128], 1.0),
+        (RateAlone(), [128], 1.0),
+    ],
+)
+def test_rows_are_spread_evenly_and_metrics_are_those_of_the_last_epoch(
+    config: object, sizes: list[int], mean: float
+) -> None:
+    learner = numbered(config)
+    result = learned(learner)
+    assert [len(order) for order in learner.orders] == sizes
+    assert (result.updates, result.metrics["number"]) == (len(sizes), mean)
+
+
+def test_an_update_may_end_the_training_on_a_batch() -> None:
+    learner = numbered(Settings(epochs=3, minibatch_size=50))
+    learner.last = 4
+    result = learned(learner)
+    assert (result.updates, result.metrics["number"]) == (4, 3.0), "of as many minibatches as an epoch has"
+
+
+def test_a_batch_without_rows_has_no_update() -> None:
+    learner = numbered(Settings())
+    learner.rows = 0
+    assert learned(learner) == LearnResult(0, {})
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training_and_priorities_are_no_metric() -> None:
+    learner = numbered(Settings())
+    results = {"loss": torch.tensor(math.inf), PRIORITY: torch.ones(3), "grad_norm/p": torch.tensor(0.5)}
+    assert learner.measured(results) == {"loss": math.inf, "grad_norm/p": 0.5}
+    for norm in (math.inf, math.nan):
+        with pytest.raises(TrainingFailed, match=f"grad_norm/p is {norm}"):
+            learner.measured({**results, "grad_norm/p": torch.tensor(norm)})
+
+
+def test_a_learner_of_an_algorithm_without_a_rate_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = numbered(Settings())
+    monkeypatch.setattr(learner.algorithm, "learning_rate", lambda progress: None)
+    with pytest.raises(NotImplementedError, match="learning_rates"):
+        learner.learning_rates(progress_at())
+
+
+def test_the_names_of_the_network_are_those_of_its_tensors() -> None:
+    assert numbered(Settings()).network_names() == tuple(initial_weights(OF_ROWS.network(), SEED))
+
+
+@pytest.mark.parametrize("space", [VECTOR, PIXELS, DICT], ids=["vector", "pixels", "dict"])
+def test_observations_keep_their_leading_axes_and_given_floats_replace_the_float_parts(space: SpaceSpec) -> None:
+    algorithm = Rows(Settings(), NetworkSection(), EnvSpec("toy", space, DISCRETE), 16, 2)
+    learner = Recording(algorithm, context_of(OF_ROWS), [Group("p")])
+    drawn = observed(algorithm, np.random.default_rng(1), (2, 5))
+    found = learner.observations(drawn)
+    assert found.shape == (2, 5, *algorithm.input.shape)
+    rows = learner.observations(drawn.reshape(10, *space.shape))
+    assert rows.shape == (10, *algorithm.input.shape) and torch.equal(found.flatten(0, 1), rows)
+    size = algorithm.input.statistics_size
+    floats = np.arange(10.0 * size).reshape(2, 5, size)
+    given = learner.observations(drawn, floats)
+    assert given[..., -size:].tolist() == floats.tolist() if size else torch.equal(given, found)
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn"])

@@ -15,10 +15,10 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
-from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, ReplayLearner
+from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, Progress, ReplayLearner
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.returns import sequence_priorities
-from zmqrl.replay.base import AnySample
+from zmqrl.replay.base import AnySample, Replay
 from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.testing.algorithm import DISCRETE, VECTOR
@@ -115,6 +115,33 @@ def test_noise_is_that_of_the_update_however_many_calls_there_were() -> None:
     ):
         assert np.array_equal(learner.drawn, whole[first : first + len(learner.drawn)])
     assert not np.array_equal(updated(TRANSITIONS, 5, seed=SEED + 1)[0].drawn, whole)
+
+
+class Varying(ReplayLearner):
+    """Without noise; keeps what differs between its updates."""
+
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.annealed: list[int] = []
+        self.variants: list[bool] = []
+
+    def anneal(self, replay: Replay, progress: Progress) -> None:
+        assert not self.variants, "before the updates"
+        self.annealed.append(progress.updates)
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        return {"even": number % 2 == 0}
+
+    def train(self, batch: Batch, even: bool = False) -> Mapping[str, Tensor]:
+        self.variants.append(even)
+        self.net.step("q", self.net("q", batch["obs"]).square().mean())
+        return {}
+
+
+def test_replay_is_annealed_once_and_each_update_has_the_variant_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recurrent, "learner", lambda self, context: Varying(self, context, [Group("q")]))
+    learner: Any = updated(TRANSITIONS, 3, begin=5)[0]
+    assert (learner.annealed, learner.variants) == ([5], [False, True, False])
 
 
 def is_seen(learner: Recording, expected: Mapping[str, Array]) -> None:

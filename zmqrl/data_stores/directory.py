@@ -231,7 +231,6 @@ class DirectoryStore(DataStore):
         with contextlib.suppress(OSError):
             for name in [name for name in os.listdir(self.path) if _LEARNERS.fullmatch(name)]:
                 self._delete(name)
-        self._spares.clear()
 
     def put_aside(self, folder: str) -> str | None:
         names = {name: kind for name, kind, _ in self._list()}
