@@ -22,6 +22,7 @@ from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, run_folder_root
 
 COMPILER = os.environ.get("CXX", "g++")
 pytestmark = [
+    pytest.mark.whole,
     pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"no C++ compiler: {COMPILER} is missing"),
 ]
