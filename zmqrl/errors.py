@@ -5,15 +5,24 @@ The exit code of the command line is the `exit_code` of the error that ended it.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from zmqrl.launch.summary import Summary
+
+Key: TypeAlias = tuple[str, ...]
+
+DEFAULT = "(default)"
+"""In place of a source: no layer has the key."""
+_KEY = re.compile(r"([a-z_]+(?:\.[\w-]+)*): ")
 
 ENDED_BY_USER_CODE = 70
 """Exit code of a process of a run out of which user code raised SystemExit, or what else is not an `Exception`."""
@@ -26,9 +35,77 @@ class ZmqrlError(Exception):
 
 
 class ConfigError(ZmqrlError):
-    """The configuration or a flag is invalid: correct it. Nothing was started."""
+    """The configuration, a flag or an argument is invalid: correct it. Nothing was started.
+
+    The fields are data that no code changes; `replaced` makes another error of them. The sentence is rendered from
+    them: `SOURCE: KEY: VALUE: WHAT; FIX (PLACES)`, each part where it is known.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self,
+        what: str = "",
+        *,
+        key: Key | None = None,
+        value: str = "",
+        is_subject: bool = False,
+        fix: str = "",
+        python_fix: str = "",
+        others: tuple[Key, ...] = (),
+        source: str = "",
+    ) -> None:
+        """Where `key` is left out, `what` may be a whole sentence that begins with it, `store.folder: ...`.
+
+        Args:
+            what: What is wrong.
+            key: Names from the section to the key, `("hosts", "n1.lab", "ssh")`, or one flag or argument, `("--on",)`.
+            value: Of the key, as it is shown.
+            is_subject: `what` is the rest of a sentence about the value: no colon separates them.
+            fix: What to write in place of it.
+            python_fix: The same as `zmqrl.train` takes it, where that differs.
+            others: Further keys that `what` or `fix` names.
+            source: Where the key was written: file and line, or a flag. `DEFAULT`: it has its default.
+        """
+        super().__init__(what)
+        if key is None:
+            key, what = _split(what)
+        self.key: Final = key
+        self.value: Final = value
+        self.is_subject: Final = is_subject
+        self.what: Final = what
+        self.fix: Final = fix
+        self.python_fix: Final = python_fix
+        self.others: Final = others
+        self.source: Final = source
+        self.places: Final[tuple[tuple[str, str], ...]] = ()
+        """Those of `others` that the user wrote, each with its source."""
+
+    def __str__(self) -> str:
+        key, rest = ".".join(self.key), "; ".join(filter(None, (self.what, self.fix)))
+        separator = " " if self.is_subject else ": "
+        if key.startswith("--"):
+            text = f"{key} {self.value}".rstrip() + separator + rest
+        else:
+            key = f"{key} (default)" if self.source == DEFAULT else key
+            text = ": ".join(filter(None, (key, f"{self.value}{separator}{rest}" if self.value else rest)))
+        if self.source not in ("", DEFAULT):
+            text = f"{self.source}: {text}"
+        return f"{text} ({', '.join(map(': '.join, self.places))})" if self.places else text
+
+    def replaced(self, **fields: object) -> Self:
+        """The same error with other fields: raise it `from error.__cause__`."""
+        other = type(self).__new__(type(self), *self.args)
+        vars(other).update({**vars(self), **fields})
+        other.__cause__ = self.__cause__
+        return other.with_traceback(self.__traceback__)
+
+    def of(self, key: Key, value: str = "", source: str = "", fix: str = "") -> ConfigError:
+        """The error as one of `key`, whose value led to it; an error of another key is named behind it."""
+        if self.source or self.key not in ((), key):
+            return ConfigError(str(self), key=key, value=value, source=source, fix=fix)
+        more = "; ".join(filter(None, (self.fix, fix)))
+        return self.replaced(key=key, value=value or self.value, source=source, fix=more)
 
 
 class HostUnreachable(ConfigError):
@@ -141,6 +218,11 @@ class DeadlineExceeded(ZmqrlError):
     """A bounded wait ended without what it waited for."""
 
 
+def key_of(dotted: str) -> Key:
+    """The names of a dotted key, such as `run.seed`, which is not one of a host: a host may have dots in its name."""
+    return tuple(dotted.split("."))
+
+
 def unusable(host: str, error: Exception) -> HostFailed:
     """The failure of a host by any error, also one that no message explains: of a library, or of this machine."""
     if isinstance(error, HostFailed):
@@ -177,3 +259,9 @@ def name_of(error: BaseException) -> str:
     """The name of its class; with its module where the class is not named as an exception (`pygame.error`)."""
     kind = type(error)
     return kind.__name__ if kind.__name__[0].isupper() else f"{kind.__module__}.{kind.__name__}"
+
+
+def _split(sentence: str) -> tuple[Key, str]:
+    """The key that a sentence begins with, and the rest, for kinds of users that raise `ConfigError(SENTENCE)`."""
+    match = _KEY.match(sentence)
+    return (tuple(match[1].split(".")), sentence[match.end() :]) if match else ((), sentence)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.waiting import WAIT_S
 from zmqrl.agent.run_processes import processes_of
+from zmqrl.errors import ZmqrlError
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
@@ -31,6 +32,8 @@ class Ended:
     code: int
     out: str
     err: str
+    error: ZmqrlError | None = None
+    """What ended the command, whose sentence is `err`."""
 
 
 Command = Callable[..., Ended]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import RUN, Command, Ended
 from zmqrl.cli.main import main
+from zmqrl.errors import ZmqrlError
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,8 @@ def zmqrl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = capfd.readouterr()
-        return Ended(int(ended.value.code or 0), out, err)
+        error = ended.value.__context__
+        return Ended(int(ended.value.code or 0), out, err, error if isinstance(error, ZmqrlError) else None)
 
     yield run
     signal.signal(signal.SIGTERM, before)

@@ -60,7 +60,7 @@ def test_every_command_takes_a_run_id(
         (("plot", "~nouser/x"), "'~nouser/x': no user 'nouser' on this machine"),
         (("train", "--resume", "~nouser/x"), "'~nouser/x': no user 'nouser' on this machine"),
         (("train", "cartpole-ppo", "--run-dir", "~nouser/x", "--dry-run"), "no user 'nouser'"),
-        (("train", "cartpole-ppo", "--init-from", "~nouser/x", "--dry-run"), "--init-from: '~nouser/x': no user"),
+        (("train", "cartpole-ppo", "--init-from", "~nouser/x", "--dry-run"), "--init-from '~nouser/x': no user"),
         (("train", "cartpole-ppo", "--init-from", "nothere", "--dry-run"), "--init-from: no run 'nothere'"),
         (("train", "--resume", "runs/pole/config.json"), "--resume runs/pole/config.json: is a file"),
         (("train", "--resume", "nothere"), "not the id of a run"),

@@ -312,7 +312,7 @@ def test_a_run_directory_in_the_home(
     (tmp_path / "a" / "mine").touch()
     ended = zmqrl("train", "cartpole-ppo", f"--run-dir={written}", "--dry-run")
     assert ended.code == 2
-    assert (f"{tmp_path}/a exists" if written == "~/a" else "--run-dir: '~nouser/a': no user 'nouser'") in ended.err
+    assert (f"{tmp_path}/a exists" if written == "~/a" else "--run-dir '~nouser/a': no user 'nouser'") in ended.err
 
 
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

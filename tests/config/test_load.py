@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.raising import compare, raises
 from tests.waiting import WAIT_S
 from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
 from zmqrl.data_stores.make import place_of
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.configure import load, load_config
 from zmqrl.types import MODES
 
@@ -35,8 +36,8 @@ def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> N
     run = loaded.config.run
     assert (run.seed, run.total_env_steps, run.max_wall_s, run.name) == (2, 10, 6.0, "mine")
     assert loaded.config.limits.grace_s == 2.0
-    found = {key: str(loaded.sources.by_key[key]) for key in ("run.seed", "run.max_wall_s", "limits.grace_s")}
-    assert found == {"run.seed": f"{preset}:2", "run.max_wall_s": f"{file}:3", "limits.grace_s": "--set"}
+    expected = {("run", "seed"): f"{preset}:2", ("run", "max_wall_s"): f"{file}:3", ("limits", "grace_s"): "--set"}
+    assert {key: str(loaded.sources.by_key[key]) for key in expected} == expected
     assert load(hosts_file=file, mode="sync", seed=7).config.run.seed == 7
     assert load(hosts_file=file, mode="sync").config.run.seed == 1
 
@@ -55,36 +56,51 @@ def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> N
         ("env", "mine.yaml:1"),
     ],
 )
-def test_a_message_names_the_place_of_its_key(tmp_path: Path, key: str, source: str) -> None:
+def test_an_error_has_the_place_of_its_key(tmp_path: Path, key: str, source: str) -> None:
     written(tmp_path, "env:\n  num_envs: 3", "mine.yaml")
     file = written(tmp_path, "run: {preset: mine.yaml}\nenv:\n  segment_steps: 4\nhosts:\n  a: {user: x}")
     sets = ["env.id=Acrobot-v1", "hosts.a.workers=0"]
     sources = load(hosts_file=file, overrides=sets, mode="sync", workers=1, init_from="/x", limit=["local"]).sources
-    place, _, message = sources.locate(f"{key}: 7: is bad").partition(": ")
-    assert place.removeprefix(f"{tmp_path}/") == source
-    assert message == f"{key}: 7: is bad"
+    found = sources.place(ConfigError("is bad", key=key_of(key), value="7"))
+    assert found.source.removeprefix(f"{tmp_path}/") == source
+    assert str(found) == f"{found.source}: {key}: 7: is bad"
+
+
+@pytest.mark.parametrize("name", ["n1", "n1.lab", "n1.lab.example.org"])
+def test_a_key_of_a_host_has_the_place_of_the_host(tmp_path: Path, name: str) -> None:
+    hosts = f"hosts:\n  b: {{workers: 1, ssh: {name}}}\n  {name}: {{workers: 1}}"
+    file = written(tmp_path, f"run: {{preset: cartpole-ppo}}\n{hosts}")
+    with raises(ConfigError, key=("hosts", name, "ssh"), value=repr(name), source=f"{file}:4"):
+        load(hosts_file=file)
 
 
 @pytest.mark.parametrize(
-    ("message", "located"),
+    ("key", "others", "places", "sentence"),
     [
-        ("run.debug: 7: is bad", "run.debug (default): 7: is bad"),
-        ("replay.capacity: 7: is bad", "preset cartpole-dqn: replay.capacity: 7: is bad"),
+        ("run.debug", (), (), "run.debug (default): 7: is bad"),
+        ("replay.capacity", (), (), "preset cartpole-dqn: replay.capacity: 7: is bad"),
         (
-            "replay.ratio: 7 exceeds replay.slack, replay.capacity.",
-            "preset cartpole-dqn: replay.ratio: 7 exceeds replay.slack, replay.capacity. (replay.slack: --set)",
+            "replay.ratio",
+            ("replay.slack", "replay.capacity"),
+            (("replay.slack", "--set"),),
+            "preset cartpole-dqn: replay.ratio: 7: is bad (replay.slack: --set)",
         ),
-        ("replay.slack: 7 exceeds replay.capacity 8", "--set: replay.slack: 7 exceeds replay.capacity 8"),
+        ("replay.slack", ("replay.capacity",), (), "--set: replay.slack: 7: is bad"),
     ],
 )
-def test_a_message_names_no_file_of_the_package(message: str, located: str) -> None:
-    assert load("cartpole-dqn", overrides=["replay.slack=9000"]).sources.locate(message) == located
+def test_an_error_names_no_file_of_the_package(
+    key: str, others: tuple[str, ...], places: tuple[tuple[str, str], ...], sentence: str
+) -> None:
+    sources = load("cartpole-dqn", overrides=["replay.slack=9000"]).sources
+    found = sources.place(ConfigError("is bad", key=key_of(key), value="7", others=tuple(map(key_of, others))))
+    compare(found, places=places)
+    assert str(found) == sentence
 
 
-def test_a_message_without_a_key_has_no_place(tmp_path: Path) -> None:
+def test_an_error_without_a_key_has_no_place() -> None:
     sources = load("cartpole-ppo", overrides=["env.id=Acrobot-v1"]).sources
-    for message in ("the arena needs 7 MB", "cannot be read: 3", "no_such.key: 3"):
-        assert sources.locate(message) == message
+    for error in (ConfigError("the arena needs 7 MB"), ConfigError("3", key=("no_such", "key"))):
+        assert sources.place(error) is error
 
 
 def test_a_preset_is_found_beside_the_hosts_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from inspect import Parameter, signature
@@ -19,6 +18,8 @@ REQUIRED = (
     'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
     'example zmqrl.train("cartpole-ppo") or zmqrl.train(env="CartPole-v1", algo="ppo")'
 )
+OF_THE_CALL = ("override", "env", "--mode", "--workers", "--seed", "--init-from")
+"""Sources of what arguments have set."""
 
 
 def check_names(function: Callable[..., Any], overrides: Mapping[str, Any]) -> None:
@@ -85,12 +86,14 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     return WithoutPreset.of(env_id, kind, "algo" if algo else "algorithm.kind", "env")
 
 
-def for_python(message: str) -> str:
-    """A message of the configuration, as the caller of `zmqrl.train` writes arguments."""
-    message = re.sub(r"^(override|env|--mode|--workers|--seed|--init-from): (?=[\w.]+: )", "", message)
-    message = re.sub(r" \((?:[\w.]+: (?:override|env)(?:, )?)+\)$", "", message)
-    message = re.sub(r"env\.id=(\w+):(\w+)(?!\w|, env)", r'env={"id": \1.\2} (import \1)', message)
-    return re.sub(r"^--resume ", "resume: ", message)
+def for_python(error: ConfigError) -> ConfigError:
+    """`error` as the caller of `zmqrl.train` writes arguments: a flag is an argument, and a call has no places."""
+    key = error.key
+    if key and key[0].startswith("--"):
+        key = (key[0].removeprefix("--").replace("-", "_"),)
+    source = "" if error.source in OF_THE_CALL else error.source
+    places = tuple(place for place in error.places if place[1] not in OF_THE_CALL)
+    return error.replaced(key=key, source=source, places=places, fix=error.python_fix or error.fix)
 
 
 def _value(given: Mapping[str, Any], section: str, key: str) -> str | None:

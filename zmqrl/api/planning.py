@@ -76,10 +76,7 @@ def prepared(asked: RunArguments) -> PreparedRun:
             check_process.start()
             return _prepared(asked)
     except ConfigError as error:
-        text, error.args = str(error), (for_python(str(error)), *error.args[1:])
-        if error.__cause__ is not None and str(error.__cause__).split("; ")[0] not in text.replace(" (default)", "", 1):
-            raise
-        raise error from None  # the cause has the same text
+        raise for_python(error) from None  # its sentence has the cause
 
 
 def _prepared(asked: RunArguments) -> PreparedRun:

@@ -88,7 +88,7 @@ def _login(target: Target) -> str:
 
 
 def _written(name: str, key: str, sources: Sources) -> str:
-    for place in (f"hosts.{name}.{key}", f"defaults.{key}"):
+    for place in (("hosts", name, key), ("defaults", key)):
         if place in sources.by_key:
             return f" ({sources.by_key[place]})"
     return ""

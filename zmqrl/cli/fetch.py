@@ -33,12 +33,12 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
     """
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.load import resolve_logins
-    from zmqrl.config.on_host import ON_LOCAL
+    from zmqrl.config.on_host import on_local
     from zmqrl.launch.launcher_host import connected
     from zmqrl.launch.run_copy import CopyFailed
 
     if on == LOCAL:
-        raise ConfigError(ON_LOCAL)
+        raise on_local()
     if on is None:
         raise click.UsageError("--on HOST is required, where HOST is the host that has the run")
     with connected(resolve_logins(login_file(hosts_file)), on) as there:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.errors import HostFailed
 
 HOSTS_FILE = Path("hosts.yaml")
 """Read for the login where it is in the current directory, and --hosts names no other."""
@@ -54,9 +54,9 @@ class OnCommand(LoginCommand):
                 raise click.UsageError("--hosts requires --on HOST")
             return super().invoke(ctx)
         if host == "local":
-            from zmqrl.config.on_host import ON_LOCAL
+            from zmqrl.config.on_host import on_local
 
-            raise ConfigError(ON_LOCAL)
+            raise on_local()
         return run_on(host, hosts_file, [str(ctx.info_name), *ctx.meta[__name__]])
 
 

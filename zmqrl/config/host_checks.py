@@ -51,8 +51,9 @@ def _check_names(config: Config) -> None:
     for name in config.hosts:
         if not _HOST.fullmatch(name):
             raise ConfigError(
-                f"hosts.{name}: host names consist of letters, digits, '.', '_' and '-'; "
-                "for an address with other characters, write NAME: {ssh: ADDRESS}"
+                "host names consist of letters, digits, '.', '_' and '-'",
+                key=("hosts", name),
+                fix="for an address with other characters, write NAME: {ssh: ADDRESS}",
             )
 
 
@@ -64,11 +65,11 @@ def _check_keys(config: Config) -> None:
         for variable, value in host.env.items():
             if not _VARIABLE.fullmatch(variable):
                 raise ConfigError(
-                    f"hosts.{name}.env.{variable}: names of environment variables consist of letters, digits and '_', "
-                    "and begin with no digit"
+                    "names of environment variables consist of letters, digits and '_', and begin with no digit",
+                    key=("hosts", name, "env", variable),
                 )
             if "\0" in value:
-                raise ConfigError(f"hosts.{name}.env.{variable}: {shown(value)}: contains a NUL character")
+                raise ConfigError("contains a NUL character", key=("hosts", name, "env", variable), value=shown(value))
     _check_shapes("defaults", config.defaults)
 
 
@@ -79,21 +80,28 @@ def _check_local(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: the name local means this machine, which uses the interpreter "
-                "of the launcher and is not reached by SSH; remove the key, or give the host another name"
+                "the name local means this machine, which uses the interpreter of the launcher and is not "
+                "reached by SSH",
+                key=("hosts", "local", key),
+                value=shown(value),
+                fix="remove the key, or give the host another name",
             )
     for key in AROUND_PYTHON:
         if (value := getattr(host, key)) is not None:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: it does not apply to this machine, whose processes run in the "
-                f"environment of the launcher; start `zmqrl launch` itself {AROUND_PYTHON[key]}"
+                "it does not apply to this machine, whose processes run in the environment of the launcher",
+                key=("hosts", "local", key),
+                value=shown(value),
+                fix=f"start `zmqrl launch` itself {AROUND_PYTHON[key]}",
             )
     for key in ("env", "nice"):
         value = getattr(host, key)
         if value is not None and value != {}:
             raise ConfigError(
-                f"hosts.local.{key}: {shown(value)}: processes on this machine inherit environment and niceness of "
-                "the launcher; set them there: env NAME=VALUE nice -n 10 zmqrl launch ..."
+                "processes on this machine inherit environment and niceness of the launcher",
+                key=("hosts", "local", key),
+                value=shown(value),
+                fix="set them there: env NAME=VALUE nice -n 10 zmqrl launch ...",
             )
 
 
@@ -102,8 +110,10 @@ def _check_manual(name: str, host: HostSection) -> None:
         value = getattr(host, key)
         if value is not None and value is not False:
             raise ConfigError(
-                f"hosts.{name}.{key}: {shown(value)}: a manual host is not reached by SSH: it joins with "
-                "`zmqrl worker --connect FILE`; remove the key, or remove manual: true"
+                "a manual host is not reached by SSH: it joins with `zmqrl worker --connect FILE`",
+                key=("hosts", name, key),
+                value=shown(value),
+                fix="remove the key, or remove manual: true",
             )
 
 
@@ -134,17 +144,21 @@ def _check_sharing(config: Config) -> None:
         for key, value in (("only", host.only), ("yield_when", host.yield_when)):
             if value is not None and host.manual:
                 raise ConfigError(
-                    f"hosts.{name}.{key}: the launcher cannot control the agent of a manual host; remove the key"
+                    "the launcher cannot control the agent of a manual host",
+                    key=("hosts", name, key),
+                    fix="remove the key",
                 )
             if value is not None and config.mode.in_process:
-                raise ConfigError(f"hosts.{name}.{key}: mode single has no rollout workers; remove the key")
+                raise ConfigError("mode single has no rollout workers", key=("hosts", name, key), fix="remove the key")
         if host.only is not None:
             try:
                 Windows.of(host.only)
             except ValueError as error:
-                raise ConfigError(f"hosts.{name}.only: {shown(host.only)}: {error}") from error
+                raise ConfigError(str(error), key=("hosts", name, "only"), value=shown(host.only)) from error
         if host.yield_when is not None and host.yield_when.load is None and not host.yield_when.user_active:
-            raise ConfigError(f"hosts.{name}.yield_when: the host would never yield; set load, or user_active: true")
+            raise ConfigError(
+                "the host would never yield", key=("hosts", name, "yield_when"), fix="set load, or user_active: true"
+            )
 
 
 def _check_learner(config: Config) -> None:
@@ -152,12 +166,20 @@ def _check_learner(config: Config) -> None:
     host = config.hosts.get(name)
     if host is None and name != LOCAL:
         known = list(dict.fromkeys([LOCAL, *config.hosts]))
-        raise ConfigError(f"learner.host: {name!r}: unknown host; {near(name, known)}hosts: {shortened(known)}")
+        raise ConfigError(
+            "unknown host",
+            key=("learner", "host"),
+            value=repr(name),
+            fix=f"{near(name, known)}hosts: {shortened(known)}",
+        )
     if host is not None and (host.manual or host.tunnel):
         key, why = ("manual", "is started manually") if host.manual else ("tunnel", "cannot be reached by other hosts")
         raise ConfigError(
-            f"hosts.{name}.{key}: true: the learner runs on this host (learner.host), which {why}; "
-            f"set another learner.host or remove {key}"
+            f"the learner runs on this host (learner.host), which {why}",
+            key=("hosts", name, key),
+            value="true",
+            fix=f"set another learner.host or remove {key}",
+            others=(("learner", "host"),),
         )
 
 
@@ -172,8 +194,10 @@ def _check_logins(config: Config) -> None:
         other = known.setdefault((address.lower(), login.user, login.port, login.jump), name)
         if other != name:
             raise ConfigError(
-                f"hosts.{name}.ssh: {shown(address)}: {name} and {other} are the same host; list it once, with the "
-                f"total number of workers{_of_a_range(host, config.hosts[other])}"
+                f"{name} and {other} are the same host",
+                key=("hosts", name, "ssh"),
+                value=shown(address),
+                fix=f"list it once, with the total number of workers{_of_a_range(host, config.hosts[other])}",
             )
 
 
@@ -186,8 +210,11 @@ def _check_mode(config: Config) -> None:
     for name, host in config.hosts.items() if config.mode.in_process else ():
         if name not in (LOCAL, config.learner.host) and host.workers != 0:
             raise ConfigError(
-                f"hosts.{name}.workers: {shown(host.workers)}: mode single has no rollout workers; set 0, use "
-                f"--limit {config.learner.host}, or set run.mode: sync or async"
+                "mode single has no rollout workers",
+                key=("hosts", name, "workers"),
+                value=shown(host.workers),
+                fix=f"set 0, use --limit {config.learner.host}, or set run.mode: sync or async",
+                others=(("run", "mode"),),
             )
 
 
@@ -197,8 +224,11 @@ def _check_curve(config: Config) -> None:
     for name, host in others.items() if config.security.curve == "off" else ():
         if learner != LOCAL or not host.tunnel:
             raise ConfigError(
-                f"security.curve: 'off': host {name} would connect to the learner's host {learner} over the network in "
-                f"plain text; set auto, or a tunnel through SSH (hosts.{name}.tunnel: true, with learner.host: local)"
+                f"host {name} would connect to the learner's host {learner} over the network in plain text",
+                key=("security", "curve"),
+                value="'off'",
+                fix=f"set auto, or a tunnel through SSH (hosts.{name}.tunnel: true, with learner.host: local)",
+                others=(("learner", "host"),),
             )
 
 

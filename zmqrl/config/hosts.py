@@ -33,17 +33,16 @@ def expand(hosts: Node | None) -> Node | None:
     children: dict[str, Node] = {}
     for key, node in hosts.children.items():
         if key in names_of(HostSection) and isinstance(node, Leaf) and node.value not in (None, RESET):
-            raise ConfigError(
-                f"{node.source}: hosts.{key}: {shown(node.value)}: {key!r} is read as the name of a host; indent the "
-                f"key below its host (hosts.NAME.{key})"
-            )
+            what, fix = f"{key!r} is read as the name of a host", f"indent the key below its host (hosts.NAME.{key})"
+            source = str(node.source)
+            raise ConfigError(what, key=("hosts", key), value=shown(node.value), fix=fix, source=source)
         try:
             names = names_of_range(key)
         except ConfigError as error:
-            raise ConfigError(f"{node.source}: hosts.{error}") from error
+            raise error.replaced(key=("hosts", key), source=str(node.source)) from error.__cause__
         for name in names:
             if name in children:
-                raise ConfigError(f"{node.source}: hosts.{key}: host {name!r} is listed twice")
+                raise ConfigError(f"host {name!r} is listed twice", key=("hosts", key), source=str(node.source))
             children[name] = node
     return Branch(hosts.source, children)
 
@@ -58,7 +57,7 @@ def names_of_range(key: str) -> list[str]:
         raise _no_range(key)
     count = math.prod(map(len, ranges))
     if not 1 <= count <= MOST_HOSTS:
-        raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
+        raise ConfigError(f"the range has {count} hosts; 1 to {MOST_HOSTS} are allowed", key=(key,))
     return [
         "".join(itertools.chain.from_iterable(itertools.zip_longest(fixed, numbers, fillvalue="")))
         for numbers in itertools.product(*ranges)
@@ -75,15 +74,15 @@ def _numbers(key: str, part: str) -> Sequence[str]:
         first, last = match[1], match[2] or match[1]
         count = int(last) - int(first) + 1
         if count < 1:
-            raise ConfigError(f"{key}: {first} is greater than {last}; write the smaller number first")
+            raise ConfigError(f"{first} is greater than {last}", key=(key,), fix="write the smaller number first")
         if count > MOST_HOSTS:
-            raise ConfigError(f"{key}: the range has {count} hosts; 1 to {MOST_HOSTS} are allowed")
+            raise ConfigError(f"the range has {count} hosts; 1 to {MOST_HOSTS} are allowed", key=(key,))
         found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return found
 
 
 def _no_range(key: str) -> ConfigError:
-    return ConfigError(f"{key}: write a range as node[01:16], or as Slurm does: node[01-16,20]")
+    return ConfigError("write a range as node[01:16], or as Slurm does: node[01-16,20]", key=(key,))
 
 
 def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
@@ -143,7 +142,8 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
     for term in (part.strip() for given in terms for part in _BETWEEN.split(given)):
         named = _named(hosts, term)
         if not named:
-            raise ConfigError(f"--limit {term or repr(term)}: unknown host or group; {_there_are(hosts, term)}")
+            fix = _there_are(hosts, term)
+            raise ConfigError("unknown host or group", key=("--limit",), value=term or repr(term), fix=fix)
         chosen |= named
     return chosen
 

@@ -18,6 +18,7 @@ from zmqrl.errors import ConfigError
 
 PROGRAM = "ansible-inventory"
 LIMIT_S = 60.0
+INVENTORY = ("inventory",)
 LOCAL = "local"
 OWN = "zmqrl_"
 """A variable `zmqrl_KEY` of a host or group is the key KEY of that host."""
@@ -45,7 +46,7 @@ def hosts_of_inventory(path: Path, source: Source) -> Branch:
         ConfigError: Ansible is not installed, cannot read it, or a host of it cannot be used.
     """
     if not path.exists():
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: no such file or folder")
+        raise _refused("no such file or folder", path, source)
     listed, stderr = _listed(path, source)
     members = {name: tuple(_members(listed, name)) for name in listed}
     variables: Mapping[str, Mapping[str, Any]] = listed.get("_meta", {}).get("hostvars", {})
@@ -60,7 +61,7 @@ def hosts_of_inventory(path: Path, source: Source) -> Branch:
     if not hosts:
         first = " ".join(stderr.split()).split(" [WARNING]:")[0]  # Ansible breaks lines
         printed = f"; {PROGRAM} printed: {first}" if first else ""
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: the inventory lists no hosts{printed}")
+        raise _refused(f"the inventory lists no hosts{printed}", path, source)
     return Branch(source, hosts)
 
 
@@ -69,8 +70,7 @@ def _listed(path: Path, source: Source) -> tuple[Mapping[str, Any], str]:
     folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]
     program = shutil.which(PROGRAM, path=os.pathsep.join(folders))
     if program is None:
-        cause = f"{PROGRAM} is not installed here: pip install ansible-core"
-        raise ConfigError(f"{source}: inventory: {str(path)!r}: {cause}")
+        raise _refused(f"{PROGRAM} is not installed here: pip install ansible-core", path, source)
     command = [program, "--inventory", str(path), "--list"]
     try:
         done = subprocess.run(
@@ -86,13 +86,16 @@ def _listed(path: Path, source: Source) -> tuple[Mapping[str, Any], str]:
             listed: Mapping[str, Any] = json.loads(done.stdout)
             return listed, done.stderr
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"{source}: inventory: {PROGRAM} did not end within {LIMIT_S:g} s") from error
+        what = f"{PROGRAM} did not end within {LIMIT_S:g} s"
+        raise ConfigError(what, key=INVENTORY, source=str(source)) from error
     except ValueError as error:
-        raise ConfigError(
-            f"{source}: inventory: {str(path)!r}: the output of {PROGRAM} is not JSON: {error}"
-        ) from error
+        raise _refused(f"the output of {PROGRAM} is not JSON: {error}", path, source) from error
     lines = done.stderr.strip().splitlines() or ["no output"]
-    raise ConfigError(f"{source}: inventory: {str(path)!r}: {PROGRAM} exited with code {done.returncode}: {lines[-1]}")
+    raise _refused(f"{PROGRAM} exited with code {done.returncode}: {lines[-1]}", path, source)
+
+
+def _refused(what: str, path: Path, source: Source) -> ConfigError:
+    return ConfigError(what, key=INVENTORY, value=repr(str(path)), source=str(source))
 
 
 def _members(listed: Mapping[str, Any], group: str) -> Iterator[str]:
@@ -106,8 +109,11 @@ def _keys(variables: Mapping[str, Any], place: Source) -> dict[str, Any]:
     connection = variables.get("ansible_connection", "ssh")
     if connection not in ("ssh", "paramiko", "paramiko_ssh", "smart", "local"):
         raise ConfigError(
-            f"{place}: ansible_connection: {shown(connection)}: only SSH and local are supported; "
-            "remove the host from the inventory"
+            "only SSH and local are supported",
+            key=("ansible_connection",),
+            value=shown(connection),
+            fix="remove the host from the inventory",
+            source=str(place),
         )
     keys, known = {}, names_of(HostSection)
     for name, value in variables.items():
@@ -115,8 +121,10 @@ def _keys(variables: Mapping[str, Any], place: Source) -> dict[str, Any]:
         if key is None:
             continue
         if key not in known:
-            raise ConfigError(f"{place}: {name}: unknown key {key!r} of a host; known: {', '.join(known)}")
+            fix = f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown key {key!r} of a host", key=(name,), fix=fix, source=str(place))
         if isinstance(value, str) and "{{" in value:
-            raise ConfigError(f"{place}: {name}: {shown(value)}: templates are not evaluated; set hosts.NAME.{key}")
+            what, fix = "templates are not evaluated", f"set hosts.NAME.{key}"
+            raise ConfigError(what, key=(name,), value=shown(value), fix=fix, source=str(place))
         keys[key] = value
     return keys

@@ -48,7 +48,7 @@ def options_of(cls: type[Any], section: str, options: Mapping[str, Any]) -> Any:
     try:
         return from_json(cls, dict(options))
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{section}: {error}") from error
+        raise ConfigError(str(error), key=(section,)) from error
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from zmqrl.config.sections import CodeSection, Config
 from zmqrl.config.validate import UnknownKey, validated
 from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
-from zmqrl.errors import ConfigError
+from zmqrl.errors import DEFAULT, ConfigError, Key
 from zmqrl.types import MODES, ModeName
 
 
@@ -43,7 +43,7 @@ def with_absolute_paths(tree: Branch) -> Branch:
 def _absolute(path: str, source: Source, key: str) -> str:
     base_folder = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
     # Links are not followed: a link's own name is the name of the module.
-    return os.path.normpath(Path(base_folder, expanded(path, f"{source}: {key}")))
+    return os.path.normpath(Path(base_folder, expanded(path, key, str(source))))
 
 
 def check_code(code: CodeSection) -> None:
@@ -52,13 +52,12 @@ def check_code(code: CodeSection) -> None:
     for path in code.sync:
         name = Path(path).name
         if not Path(path).exists():
-            raise ConfigError(f"code.sync: {path!r}: no such file or folder")
+            raise ConfigError("no such file or folder", key=SYNC, value=repr(path))
         if not name:
-            raise ConfigError(f"code.sync: {path!r}: set a folder or a file inside it")
+            raise ConfigError("set a folder or a file inside it", key=SYNC, value=repr(path))
         if named.setdefault(name, path) != path:
-            raise ConfigError(
-                f"code.sync: {path!r} and {named[name]!r}: both would be imported as {name!r}; rename one"
-            )
+            both = f"{path!r} and {named[name]!r}"
+            raise ConfigError(f"both would be imported as {name!r}", key=SYNC, value=both, fix="rename one")
 
 
 PRESETS = Path(__file__).parents[1] / "presets"
@@ -66,40 +65,39 @@ OF_PACKAGE = "preset "
 """Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
 OF_LOGINS = ("hosts", "defaults", "ssh")
 """The sections that define how hosts are logged into."""
+SECTIONS_OF_CONFIG = frozenset((name,) for name in names_of(Config))
+PRESET, SYNC = ("run", "preset"), ("code", "sync")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where each dotted key was written."""
+    """Where each key was written."""
 
-    by_key: Mapping[str, Source]
+    written: Sequence[tuple[Key, Source]]
+    """A list, which crosses a process boundary as JSON; keys of a mapping would be texts there."""
 
-    def locate(self, message: str) -> str:
-        """`key: what` with the place of the key before it; `key (default): what` where the key was not written.
+    @property
+    def by_key(self) -> Mapping[Key, Source]:
+        return dict(self.written)
+
+    def place(self, error: ConfigError) -> ConfigError:
+        """`error` with the source of its key, unless it has one.
 
         A section does not locate its keys: another layer may have written something else in it. A key of a host without
-        its own place has that of the host. Where the user wrote another key of the message, its place is at the end.
+        its own source has that of the host. Where the user did not write the key, the error names the sources of the
+        other keys that it mentions.
         """
-        match = re.match(r"[a-z_]+(\.[\w-]+)*(?=: )", message)
-        written = [key for key in self.by_key if message.startswith(f"{key}: ")]
-        key = max(written, key=len, default=match.group() if match else "")
-        section, *rest = key.split(".")
-        if section not in names_of(Config):
-            return message
-        host = ".".join((section, *rest[:1])) if section == "hosts" else key
-        source = self.by_key.get(key) or self.by_key.get(host)
+        key = error.key
+        if error.source or key[:1] not in SECTIONS_OF_CONFIG:
+            return error
+        by_key = self.by_key
+        source = by_key.get(key) or (by_key.get(key[:2]) if key[0] == "hosts" else None)
         if source is not None and not _is_of_package(source):
-            return f"{source}: {message}"
-        place = f"{key} (default)" if source is None else f"{source}: {key}"
-        return f"{place}{message.removeprefix(key)}{self._others(key, message)}"
-
-    def _others(self, key: str, message: str) -> str:
-        """The places of the other keys in a message that neither a preset of the package nor a default has set."""
-        named = {name.rstrip(".") for name in re.findall(r"[a-z_]+\.[\w.]+", message)} - {key}
-        found = {name: self.by_key[name] for name in sorted(named) if name in self.by_key}
-        places = [f"{name}: {source}" for name, source in found.items() if not _is_of_package(source)]
-        return f" ({', '.join(places)})" if places else ""
+            return error.replaced(source=str(source))
+        found = {".".join(other): by_key[other] for other in sorted(error.others) if other in by_key}
+        places = tuple((name, str(other)) for name, other in found.items() if not _is_of_package(other))
+        return error.replaced(source=DEFAULT if source is None else str(source), places=places)
 
 
 def _is_of_package(source: Source) -> bool:
@@ -149,14 +147,14 @@ def presets() -> list[str]:
 def preset_path(preset: str, base_folder: Path | None = None) -> Path:
     """The file of a preset: a name, or a path (relative to `base_folder`, the hosts file that names it)."""
     if preset not in presets() and Path(preset, "run.json").exists():
-        command = f"zmqrl train --resume {shlex.quote(preset)}"
-        raise ConfigError(f"run.preset: {preset!r} is a run directory; to continue its run: {command}")
+        fix = f"to continue its run: zmqrl train --resume {shlex.quote(preset)}"
+        raise ConfigError("is a run directory", key=PRESET, value=repr(preset), is_subject=True, fix=fix)
     if preset.endswith((".yaml", ".yml")) or ("/" in preset and not ENV_ID.fullmatch(preset)):
         path = expanded(preset, "run.preset")
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
         return PRESETS / f"{preset}.yaml"
-    raise ConfigError(f"run.preset: {not_a_preset(preset, _envs())}")
+    raise ConfigError(not_a_preset(preset, _envs()), key=PRESET)
 
 
 def _envs() -> dict[str, str | None]:
@@ -173,12 +171,12 @@ def preset_name(preset: str, base_folder: Path | None = None) -> str:
 def resolve(request: Request, config_of: KindConfig) -> Loaded:
     """Merge, validate and fill in. ConfigError is one message with file, line, key and value."""
     tree, preset = _merged(request)
-    sources = Sources({key: node.source for key, node in tree.nodes()})
+    sources = Sources([(key, node.source) for key, node in tree.nodes()])
     config = _validate(tree, config_of)
     try:
         return Loaded(_resolved(config, preset, request), sources, hosts_of.is_auto_here(config, request.limit))
     except ConfigError as error:
-        raise ConfigError(sources.locate(str(error))) from error
+        raise sources.place(error) from error.__cause__
 
 
 def start_limit_s(request: Request) -> float:
@@ -222,7 +220,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
 
 def _hosts_file(path: Path, text: str | None) -> Branch:
     if str(path) in presets() and not path.exists():
-        raise ConfigError(f"{path} is a preset, not a hosts file; to train on this machine: zmqrl train {path}")
+        raise ConfigError(f"{path} is a preset, not a hosts file", fix=f"to train on this machine: zmqrl train {path}")
     return read_file(path, text=text)
 
 
@@ -265,7 +263,8 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
     preset = named if request.preset is None else request.preset
     if request.sections is not None:
         if preset is not None:
-            raise ConfigError(f"run.preset: {preset!r}: cannot be combined with {request.sections_name}")
+            what = f"cannot be combined with {request.sections_name}"
+            raise ConfigError(what, key=PRESET, value=repr(preset))
         return [from_stored(request.sections, Source(request.sections_name))], None
     if preset is None:
         return [Branch(Source("defaults"))], None
@@ -275,13 +274,11 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
     try:
         return _preset_layers(preset_path(preset, request.hosts_file)), preset_name(preset, request.hosts_file)
     except ConfigError as error:
-        raise _in_preset(node, error) from error
+        raise error.of(PRESET, source=_written_at(node)) from error.__cause__
 
 
-def _in_preset(node: Node | None, error: ConfigError) -> ConfigError:
-    """An error about the preset that `node` names."""
-    place = f"{node.source}: " if node is not None else ""
-    return ConfigError(f"{place}run.preset: {str(error).removeprefix('run.preset: ')}")
+def _written_at(node: Node | None) -> str:
+    return "" if node is None else str(node.source)
 
 
 def _preset_layers(path: Path, named: Node | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
@@ -293,26 +290,23 @@ def _preset_layers(path: Path, named: Node | None = None, above: Sequence[Path] 
         above: Files that build on this one.
     """
     if path in above:
-        raise ConfigError(
-            f"run.preset: {path} refers to itself, directly or through other presets; change its run.preset"
-        )
+        what = f"{path} refers to itself, directly or through other presets"
+        raise ConfigError(what, key=PRESET, fix="change its run.preset")
     if isinstance(named, Leaf) and isinstance(named.value, str) and path.parent == PRESETS:
-        raise ConfigError(
-            f"{named.source}: run.preset: {named.value!r} cannot be combined with the preset {path.stem}; name only "
-            "one of the two"
-        )
+        what, fix = f"cannot be combined with the preset {path.stem}", "name only one of the two"
+        raise ConfigError(what, key=PRESET, value=repr(named.value), is_subject=True, fix=fix, source=str(named.source))
     name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
     place = f"{OF_PACKAGE}{path.stem}" if path.parent == PRESETS else None
     content = read_file(path, place)
     if not content.children:
-        raise ConfigError(f"{path}: the file sets no key")
+        raise ConfigError("the file sets no key", source=str(path))
     node = named or content.at(("run", "preset"))
     lower: Sequence[Branch] = ()
     if isinstance(node, Leaf) and isinstance(node.value, str):
         try:
             lower = _preset_layers(preset_path(node.value, None if named else path), None, [*above, path])
         except ConfigError as error:
-            raise _in_preset(node, error) from error
+            raise error.of(PRESET, source=_written_at(node)) from error.__cause__
     return [*lower, merge_all([from_stored(name, Source(place or str(path))), content])]
 
 
@@ -330,11 +324,10 @@ def _stored_preset(request: Request, above: Branch) -> str | None:
     try:
         same = preset_name(requested, request.hosts_file) == stored
     except ConfigError as error:
-        raise ConfigError(f"{node.source}: {error}") from error
+        raise error.of(PRESET, source=str(node.source)) from error.__cause__
     if not same:
-        raise ConfigError(
-            f"{node.source}: run.preset: {requested!r}: the run {was_started_with(stored)}; omit the preset"
-        )
+        what = f"the run {was_started_with(stored)}"
+        raise ConfigError(what, key=PRESET, value=repr(requested), fix="omit the preset", source=str(node.source))
     return stored
 
 
@@ -345,9 +338,8 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
     if modes is None or (isinstance(modes, Leaf) and modes.value is None):
         return [plain]
     if isinstance(modes, Leaf):
-        raise ConfigError(
-            f"{modes.source}: modes: {shown(modes.value)}: must be a mapping with the keys {', '.join(MODES)}"
-        )
+        what = f"must be a mapping with the keys {', '.join(MODES)}"
+        raise ConfigError(what, key=("modes",), value=shown(modes.value), source=str(modes.source))
     found = [plain]
     for key, node in modes.children.items():
         if key not in MODES:
@@ -355,13 +347,17 @@ def _for_mode(layer: Branch, mode: str) -> list[Branch]:
         if isinstance(node, Branch):
             if isinstance(own := node.at(("run", "mode")), Leaf):
                 raise ConfigError(
-                    f"{own.source}: modes.{key}.run.mode: {shown(own.value)}: a section of `modes` cannot set the "
-                    "mode; set run.mode"
+                    "a section of `modes` cannot set the mode",
+                    key=("modes", key, "run", "mode"),
+                    value=shown(own.value),
+                    fix="set run.mode",
+                    source=str(own.source),
                 )
             if key == mode:
                 found.append(_of_mode(node, mode))
         elif node.value not in (None, RESET):
-            raise ConfigError(f"{node.source}: modes.{key}: {shown(node.value)}: must be a mapping of sections")
+            what = "must be a mapping of sections"
+            raise ConfigError(what, key=("modes", key), value=shown(node.value), source=str(node.source))
     return found
 
 
@@ -386,7 +382,7 @@ def _validate(tree: Branch, config_of: KindConfig) -> Config:
     try:
         return _valid(tree, config_of)
     except UnknownKey as error:
-        raise ConfigError(error.message(_known_keys(tree, config_of))) from error
+        raise error.among(_known_keys(tree, config_of)) from None
 
 
 def _known_keys(tree: Branch, config_of: KindConfig) -> KnownKeys:
@@ -412,9 +408,8 @@ def _valid(tree: Branch, config_of: KindConfig) -> Config:
     algorithm = children.pop("algorithm", Branch(tree.source))
     config = validated(Config, Branch(tree.source, children))
     if isinstance(algorithm, Leaf):
-        raise ConfigError(
-            f"{algorithm.source}: algorithm: {shown(algorithm.value)}: must be a mapping; did you mean algorithm.kind?"
-        )
+        fix, source = "did you mean algorithm.kind?", str(algorithm.source)
+        raise ConfigError("must be a mapping", key=("algorithm",), value=shown(algorithm.value), fix=fix, source=source)
     kind, options = _kind_options(algorithm, "algorithm", config.algorithm["kind"], config_of)
     sections = {section: replace(getattr(config, section), options=found) for section, found in own.items()}
     return replace(config, algorithm={"kind": kind, **options}, **sections)
@@ -426,11 +421,12 @@ def _kind_options(node: Branch, section: str, default: str, config_of: KindConfi
     if isinstance(kind, Leaf) and kind.value is RESET:
         kind = Leaf(default, kind.source)
     if not isinstance(kind, Leaf) or not isinstance(kind.value, str):
-        raise ConfigError(f"{kind.source}: {section}.kind: must be a name such as {default}, or module:Name")
+        what = f"must be a name such as {default}, or module:Name"
+        raise ConfigError(what, key=(section, "kind"), source=str(kind.source))
     try:
         cls = config_of(section, kind.value)
     except ConfigError as error:
-        raise ConfigError(f"{kind.source}: {section}.kind: {error}") from error
+        raise error.of((section, "kind"), source=str(kind.source)) from error.__cause__
     common = common_keys(section)
     fields = {key: child for key, child in node.children.items() if key not in common}
     return kind.value, to_json(validated(cls, Branch(kind.source, fields), (section,), common))
@@ -439,14 +435,13 @@ def _kind_options(node: Branch, section: str, default: str, config_of: KindConfi
 def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     """With numbers where `auto` and null stood."""
     if not _NAME.fullmatch(config.run.name):
-        raise ConfigError(f"run.name: {shown(config.run.name)}: may contain only letters, digits, '.', '_' and '-'")
+        what = "may contain only letters, digits, '.', '_' and '-'"
+        raise ConfigError(what, key=("run", "name"), value=shown(config.run.name))
     config = hosts_of.with_numbers(hosts_of.limited(config, request.limit))
     others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
     if request.workers is not None and others:
-        raise ConfigError(
-            f"--workers applies to this machine only, and other hosts are listed: {hosts_of.shortened(others)}; "
-            "set hosts.NAME.workers, or use --limit local"
-        )
+        what = f"--workers applies to this machine only, and other hosts are listed: {hosts_of.shortened(others)}"
+        raise ConfigError(what, fix="set hosts.NAME.workers, or use --limit local")
     check_hosts(config)
     check_code(config.code)
     check_webhook(config)

@@ -22,7 +22,11 @@ OF_CONNECTIONS = ("run.mode", "hosts", "defaults", "learner", "ssh", "security",
 """What decides whether hosts can be reached."""
 _LAST_HOP = re.compile(r"(?:[^@,]+@)?(\[[^\]]+\]|[^:@,]+)(?::\d+)?$")
 
-ON_LOCAL = f"--on {LOCAL}: {LOCAL} is this machine; omit --on, or name another host"
+
+def on_local() -> ConfigError:
+    """`--on local`."""
+    fix = "omit --on, or name another host"
+    return ConfigError(f"{LOCAL} is this machine", key=("--on",), value=LOCAL, fix=fix)
 
 
 def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
@@ -38,13 +42,17 @@ def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
     """
     listed, local = config.hosts.get(host), config.hosts.get(LOCAL)
     if host == LOCAL:
-        raise ConfigError(ON_LOCAL)
+        raise on_local()
     if listed is not None and listed.manual:
-        raise ConfigError(f"--on {host}: hosts.{host}.manual: true: SSH does not reach it; name another host")
+        what = f"hosts.{host}.manual: true: SSH does not reach it"
+        raise ConfigError(what, key=("--on",), value=host, fix="name another host")
     if listed is not None and local is not None and local.workers != 0:
         raise ConfigError(
-            f"hosts.{LOCAL}.workers: {shown(local.workers)}: with --on {host} the launcher runs on {host}, and this "
-            f"machine is not part of the run; set hosts.{LOCAL}.workers: 0 and hosts.{host}.workers"
+            f"with --on {host} the launcher runs on {host}, and this machine is not part of the run",
+            key=("hosts", LOCAL, "workers"),
+            value=shown(local.workers),
+            fix=f"set hosts.{LOCAL}.workers: 0 and hosts.{host}.workers",
+            others=(("hosts", host, "workers"),),
         )
     if listed is not None:
         here: HostSection | None = replace(

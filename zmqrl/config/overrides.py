@@ -96,7 +96,7 @@ def _differs(before: Node | None, after: Leaf) -> bool:
 def _from_flag(pair: str) -> Branch:
     key, equals, text = pair.partition("=")
     if not equals:
-        raise ConfigError(f"--set {pair}: write --set key=value, such as --set run.seed=2")
+        raise ConfigError("write --set key=value, such as --set run.seed=2", key=("--set",), value=pair)
     source = Source(f"--set {key.strip()}")
     return _nest(_parts(key, source), _resets(parse(text, f"--set {pair}"), source), SET)
 
@@ -104,7 +104,7 @@ def _from_flag(pair: str) -> Branch:
 def _parts(key: str, source: Source) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in key.split("."))
     if not all(parts):
-        raise ConfigError(f"{source}: {key!r} is not a dotted key such as run.seed")
+        raise ConfigError(f"{key!r} is not a dotted key such as run.seed", key=(), source=str(source))
     return parts
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 
 
-def expanded(path: str | os.PathLike[str], place: str = "") -> Path:
+def expanded(path: str | os.PathLike[str], key: str = "", source: str = "") -> Path:
     """`path` with the home directory in the place of `~` or `~user`.
 
     Args:
         path: As it was written.
-        place: The key or option for the message.
+        key: The key, option or argument that has it.
+        source: Where it was written.
 
     Raises:
         ConfigError: This machine has no such user.
@@ -23,4 +24,4 @@ def expanded(path: str | os.PathLike[str], place: str = "") -> Path:
     except RuntimeError as error:
         user = str(path)[1:].partition("/")[0]
         what = f"no user {user!r} on this machine" if user else "the home directory is unknown; set HOME"
-        raise ConfigError(f"{place}{': ' if place else ''}{str(path)!r}: {what}") from error
+        raise ConfigError(what, key=key_of(key) if key else (), value=repr(str(path)), source=source) from error

@@ -22,7 +22,7 @@ from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
 from zmqrl.config.webhook import without_paths
 from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, Key
 
 T = TypeVar("T")
 SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
@@ -36,10 +36,12 @@ MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d"
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 MOST_WRITTEN = 60
 """Characters of a value that is suggested."""
+WHOLE = ("configuration",)
+"""In place of a key."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 
-def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: Sequence[str] = ()) -> T:
+def validated(cls: type[T], tree: Branch, prefix: Key = (), others: Sequence[str] = ()) -> T:
     """The section `tree`, checked.
 
     Args:
@@ -59,7 +61,7 @@ def validated(cls: type[T], tree: Branch, prefix: tuple[str, ...] = (), others: 
     except ValidationError as error:
         _refuse(cls, tree, prefix, error.errors(include_url=False))
     except ValueError as error:  # what json cannot write
-        raise ConfigError(f"{tree.source}: {'.'.join(prefix) or 'configuration'}: {error}") from error
+        raise ConfigError(str(error), key=prefix or WHOLE, source=str(tree.source)) from error
 
 
 @cache
@@ -71,32 +73,35 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 class UnknownKey(ConfigError):
     """A key that does not exist."""
 
-    def __init__(self, node: Node, path: tuple[str, ...], known: list[str]) -> None:
+    def __init__(self, node: Node, path: Key, known: list[str]) -> None:
         self._node, self._path, self._known = node, path, known
-        super().__init__(self.message(KnownKeys(())))
+        what = f"unknown key (value {_shown(path, node.value)})" if isinstance(node, Leaf) else "unknown key"
+        if self._is_password():  # whatever its value is, it is not repeated
+            what = "passwords are not supported"
+        super().__init__(what, key=path, fix=self._hint(KnownKeys(())), source=str(node.source))
 
-    def message(self, keys: KnownKeys) -> str:
-        """The message with the key of the whole configuration that was meant."""
-        node, path = self._node, self._path
-        if path[-1].lower() in PASSWORDS:  # whatever its value is, it is not repeated
-            return (
-                f"{node.source}: {'.'.join(path)}: passwords are not supported; use SSH keys: "
-                "`ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
-            )
-        value = f" (value {_shown(path, node.value)})" if isinstance(node, Leaf) else ""
-        inner = node.children if isinstance(node, Branch) else ()
-        hint = keys.hint(path, inner, self._known)
-        if ":" in path[-1] and isinstance(node, Leaf) and node.value in (None, RESET):
-            hint = f"write a space after the colon: {path[-1].replace(':', ': ', 1)}"
-        return f"{node.source}: {'.'.join(path)}: unknown key{value}; {hint}"
+    def among(self, keys: KnownKeys) -> ConfigError:
+        """The error with the key of the whole configuration that was meant."""
+        return self.replaced(fix=self._hint(keys))
+
+    def _is_password(self) -> bool:
+        return self._path[-1].lower() in PASSWORDS
+
+    def _hint(self, keys: KnownKeys) -> str:
+        node, name = self._node, self._path[-1]
+        if self._is_password():
+            return "use SSH keys: `ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
+        if ":" in name and isinstance(node, Leaf) and node.value in (None, RESET):
+            return f"write a space after the colon: {name.replace(':', ': ', 1)}"
+        return keys.hint(self._path, node.children if isinstance(node, Branch) else (), self._known)
 
 
-def _shown(path: tuple[str, ...], value: Any) -> str:
+def _shown(path: Key, value: Any) -> str:
     """A URL at the top level is that of `webhook`, a secret, perhaps under a misspelt name."""
     return without_paths(shown(value)) if len(path) == 1 else shown(value)
 
 
-def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] = ()) -> Any:
+def _plain(hint: Any, node: Node, path: Key, others: Sequence[str] = ()) -> Any:
     """JSON data of a node. A key that is reset is left out; a section left empty is an empty section."""
     if isinstance(node, Branch):
         data, section = {}, _section(hint)
@@ -112,7 +117,7 @@ def _plain(hint: Any, node: Node, path: tuple[str, ...], others: Sequence[str] =
     if value is None and _section(hint) is not None and not _takes_none(hint):
         return {}
     if not _finite(value):
-        raise ConfigError(f"{node.source}: {'.'.join(path)}: {shown(value)}: a number must be finite")
+        raise ConfigError("a number must be finite", key=path, value=shown(value), source=str(node.source))
     return value
 
 
@@ -162,17 +167,17 @@ def _field_type(hint: Any, key: str) -> Any:
     return typing.get_args(section)[1] if section is not None else Any
 
 
-def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorDetails]) -> NoReturn:
+def _refuse(cls: Any, tree: Branch, prefix: Key, errors: list[ErrorDetails]) -> NoReturn:
     errors = _of_the_section(cls, tree, errors)
     path, node, unused = _place(tree, errors[0]["loc"])
     full = (*prefix, *path)
     if errors[0]["type"] == "missing":
         missing = (*full, *(str(part) for part in unused[-1:]))
-        raise ConfigError(f"{node.source}: {'.'.join(missing)}: required key is missing")
+        raise ConfigError("required key is missing", key=missing, source=str(node.source))
     same = [error for error in errors if _place(tree, error["loc"])[0] == path]
     if isinstance(node, Branch):
         what = _message(errors[:1]) if errors[0]["type"] == "value_error" else f"{_message(same)}, not a section"
-        raise ConfigError(f"{node.source}: {'.'.join(full) or 'configuration'}: {what}")
+        raise ConfigError(what, key=full or WHOLE, source=str(node.source))
     item = ""
     if isinstance(node.value, list) and unused and isinstance(unused[0], int):
         same = [error for error in same if error["loc"][: len(path) + 1] == errors[0]["loc"][: len(path) + 1]]
@@ -183,11 +188,12 @@ def _refuse(cls: Any, tree: Branch, prefix: tuple[str, ...], errors: list[ErrorD
     if len(constant) < len(same):
         keys = _keys_at(cls, path)
         what += f"{', or' if constant else ''} a mapping with the keys {', '.join(keys)}"
-        fix = next((f"; did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), fix)
-    raise ConfigError(f"{node.source}: {'.'.join(full)}: {_shown(full, node.value)}: {item}{what}{fix}")
+        fix = next((f"did you mean {'.'.join(full)}.{key}?" for key in ("id", "kind") if key in keys), fix)
+    value = _shown(full, node.value)
+    raise ConfigError(f"{item}{what}", key=full, value=value, fix=fix, source=str(node.source))
 
 
-def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[tuple[str, ...], Node, tuple[int | str, ...]]:
+def _place(tree: Branch, loc: tuple[int | str, ...]) -> tuple[Key, Node, tuple[int | str, ...]]:
     """The deepest node that `loc` names; pydantic has names of union members in it, and list indexes behind it."""
     node: Node = tree
     path: list[str] = []
@@ -230,7 +236,7 @@ def _fix(hint: Any, key: str, value: Any) -> str:
             continue
         with contextlib.suppress(ValidationError):
             adapter.validate_json(written, strict=True)
-            return f"; write {written}{' with quotes' if isinstance(candidate, str) else ''}"
+            return f"write {written}{' with quotes' if isinstance(candidate, str) else ''}"
     return ""
 
 
@@ -265,7 +271,7 @@ def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
     expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
     names = re.findall(r"'([^']*)'", " ".join(expected))
     near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -278,14 +284,14 @@ def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[
     return [error for error in errors if error["loc"][: len(below)] == below] or errors
 
 
-def _hint_at(cls: Any, path: tuple[str, ...]) -> Any:
+def _hint_at(cls: Any, path: Key) -> Any:
     hint: Any = cls
     for key in path:
         hint = _field_type(hint, key)
     return hint
 
 
-def _keys_at(cls: Any, path: tuple[str, ...]) -> list[str]:
+def _keys_at(cls: Any, path: Key) -> list[str]:
     section = _section(_hint_at(cls, path))
     keys = names_of(section) if is_plain(section) else ()
     return [key for key in keys if section not in SECTIONS.values() or key != OPTIONS]

@@ -11,6 +11,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 
+WEBHOOK = ("webhook",)
 UNSTORED = "/..."
 """Takes the place of what follows the host."""
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -27,7 +28,8 @@ def expanded(webhook: str, environment: Mapping[str, str] = os.environ) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in environment:
-            raise ConfigError(f"webhook: environment variable {name} is not set; set it where zmqrl is started")
+            what = f"environment variable {name} is not set"
+            raise ConfigError(what, key=WEBHOOK, fix="set it where zmqrl is started")
         return environment[name]
 
     url = _VARIABLE.sub(value, webhook)
@@ -37,9 +39,11 @@ def expanded(webhook: str, environment: Mapping[str, str] = os.environ) -> str:
     except ValueError:
         is_url = False
     if not is_url or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError("webhook: must be a URL that begins with http:// or https:// (the value is not shown)")
+        raise ConfigError("must be a URL that begins with http:// or https:// (the value is not shown)", key=WEBHOOK)
     if "@" in parts.netloc:
-        raise ConfigError("webhook: a user and a password before the host are not supported (the value is not shown)")
+        raise ConfigError(
+            "a user and a password before the host are not supported (the value is not shown)", key=WEBHOOK
+        )
     return url
 
 
@@ -78,6 +82,8 @@ def check_repeated(overrides: Iterable[str]) -> None:
     for key, _, value in (pair.partition("=") for pair in overrides):
         if key.strip() == "webhook" and _URL.search(value) and not _VARIABLE.search(value):
             raise ConfigError(
-                f"--set webhook={without_paths(value)}: refused, since this command would write the URL, which is a "
-                "secret, into a file; write its secret part as $NAME (in quotes), and set NAME where the run starts"
+                "refused, since this command would write the URL, which is a secret, into a file",
+                key=("--set",),
+                value=f"webhook={without_paths(value)}",
+                fix="write its secret part as $NAME (in quotes), and set NAME where the run starts",
             )

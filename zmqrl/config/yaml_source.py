@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, Union
 import yaml
 
 from zmqrl.config.codec import replace
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, Key
 
 MOST_NODES = 20_000
 MOST_DIGITS = 300
@@ -58,12 +58,12 @@ class Branch:
             node = node.children.get(key) if isinstance(node, Branch) else None
         return node
 
-    def nodes(self, prefix: str = "") -> Iterator[tuple[str, Node]]:
-        """Every node below this one by its dotted key."""
-        for key, child in self.children.items():
-            yield prefix + key, child
+    def nodes(self, prefix: Key = ()) -> Iterator[tuple[Key, Node]]:
+        """Every node below this one by its key."""
+        for name, child in self.children.items():
+            yield (*prefix, name), child
             if isinstance(child, Branch):
-                yield from child.nodes(f"{prefix}{key}.")
+                yield from child.nodes((*prefix, name))
 
 
 Node: TypeAlias = Union[Leaf, Branch]  # noqa: UP007  # evaluated when the module is imported
@@ -116,11 +116,11 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: file not found") from error
+        raise ConfigError("file not found", source=str(path)) from error
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: the file is not UTF-8 text") from error
+        raise ConfigError("the file is not UTF-8 text", source=str(path)) from error
 
 
 def read_file(path: Path, name: str | None = None, text: str | None = None) -> Branch:
@@ -133,7 +133,7 @@ def read_file(path: Path, name: str | None = None, text: str | None = None) -> B
         return node
     if node.value is None:
         return Branch(node.source)
-    raise ConfigError(f"{node.source}: expected a mapping `section: ...`, found {shown(node.value)}")
+    raise ConfigError(f"expected a mapping `section: ...`, found {shown(node.value)}", key=(), source=str(node.source))
 
 
 def parse(text: str, name: str, *, lines: bool = False) -> Node:
@@ -145,11 +145,11 @@ def parse(text: str, name: str, *, lines: bool = False) -> Node:
         is_open = _is_open(error) or error.problem in AT_THEIR_BEGIN
         mark = error.context_mark if is_open else error.problem_mark or error.context_mark
         where = Source(name, mark.line + 1 if lines and mark is not None else None)
-        raise ConfigError(f"{where}: invalid YAML: {_problem(error, text)}") from error
+        raise ConfigError(f"invalid YAML: {_problem(error, text)}", key=(), source=str(where)) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: invalid YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"invalid YAML: {' '.join(str(error).split())}", key=(), source=name) from error
     except RecursionError as error:
-        raise ConfigError(f"{name}: nested too deeply") from error
+        raise ConfigError("nested too deeply", source=name) from error
 
 
 def shown(value: Any) -> str:
@@ -207,7 +207,7 @@ class _Reader:
         for key_node, value_node in node.value:
             key, where = self._key(key_node), self._source(key_node)
             if key in children:
-                raise ConfigError(f"{where}: duplicate key {key!r} (first at {children[key].source})")
+                raise ConfigError(f"duplicate key {key!r} (first at {children[key].source})", source=str(where))
             child = self.read(value_node)
             # A key's line is the one to look at, not its value's.
             children[key] = Leaf(child.value, where) if isinstance(child, Leaf) else replace(child, source=where)
@@ -228,22 +228,22 @@ class _Reader:
     def _enter(self, node: yaml.Node) -> None:
         self._check(node)
         if id(node) in self._open:
-            raise ConfigError(f"{self._source(node)}: the value contains itself")
+            raise self._refused(node, "the value contains itself")
         self._open.append(id(node))
 
     def _check(self, node: yaml.Node) -> None:
         self._count += 1
         if self._count > MOST_NODES:
-            raise ConfigError(f"{self._source(node)}: more than {MOST_NODES} values")
+            raise self._refused(node, f"more than {MOST_NODES} values")
         if node.tag not in _TAGS:
-            raise ConfigError(f"{self._source(node)}: the tag {node.tag!r} is not supported")
+            raise self._refused(node, f"the tag {node.tag!r} is not supported")
 
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
-            raise ConfigError(f"{self._source(node)}: a key must be a string, not a list or a mapping")
+            raise self._refused(node, "a key must be a string, not a list or a mapping")
         before, brace, _ = str(node.value).partition("{")
         if brace and before and node.style is None:
-            raise ConfigError(f"{self._source(node)}: a colon is missing: write `{before.rstrip()}: {{`")
+            raise self._refused(node, f"a colon is missing: write `{before.rstrip()}: {{`")
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
@@ -257,7 +257,10 @@ class _Reader:
         try:
             return _number(kind, text.replace("_", "").lower())
         except ValueError as error:
-            raise ConfigError(f"{self._source(node)}: {shown(text)} is not a number: {error}") from error
+            raise self._refused(node, f"{shown(text)} is not a number: {error}") from error
+
+    def _refused(self, node: yaml.Node, what: str) -> ConfigError:
+        return ConfigError(what, key=(), source=str(self._source(node)))
 
     def _source(self, node: yaml.Node) -> Source:
         return Source(self._name, node.start_mark.line + 1 if self._lines else None)

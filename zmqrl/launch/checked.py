@@ -115,4 +115,4 @@ def located(sources: Sources | None) -> Iterator[None]:
     except ConfigError as error:
         if sources is None:
             raise
-        raise ConfigError(sources.locate(str(error))) from error
+        raise sources.place(error) from error.__cause__

@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
 from zmqrl.launch.checked import call
@@ -264,10 +264,9 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         pairs = (*pairs, ("learner.executor", *executors))
     for key, requested, before in pairs:
         if requested != before:
-            message = (
-                f"{key}: {shown(requested)}: the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
-            )
-            raise ConfigError(message if sources is None else sources.locate(message))
+            what = f"the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
+            error = ConfigError(what, key=key_of(key), value=shown(requested))
+            raise error if sources is None else sources.place(error)
 
 
 def _completed(config: Config, stored: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

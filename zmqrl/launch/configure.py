@@ -13,7 +13,6 @@ from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
 from zmqrl.config.yaml_source import read_text
 from zmqrl.data_stores.base import DataStore
-from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call, checked_env, located
 from zmqrl.launch.own_code import of_main
 from zmqrl.launch.trust import opened
@@ -134,13 +133,13 @@ def resolved(request: Request, base: WithoutPreset | None, env: EnvSpec | None, 
         return resolve(named, config_of)
     config_of("algorithm", base.algorithm)  # whose defaults are asked for
     first = resolve(named, config_of)
-    own = {key: value for key, value in first.config.algorithm.items() if f"algorithm.{key}" in first.sources.by_key}
+    own = {key: value for key, value in first.config.algorithm.items() if ("algorithm", key) in first.sources.by_key}
     return resolve(replace(named, sections=base.sections(env, own)), config_of)
 
 
 def _config_of_package(section: str, kind: str) -> type[Any]:
     if (refusal := of_main(f"{section}.kind", kind)) is not None:
-        raise ConfigError(refusal)
+        raise refusal
     if ":" in kind:
         raise _OfUser(f"{section}.kind: {kind!r}")
     return config_of(section, kind)

@@ -13,7 +13,7 @@ import numpy as np
 
 from zmqrl.config.sections import Config, EnvSection
 from zmqrl.envs.lookup import NAMESPACES, registered
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.checked import call
 from zmqrl.launch.trust import modules_of
 
@@ -25,21 +25,26 @@ def check_own_code(config: Config) -> None:
     for key, named in modules_of(config):
         refusal = of_main(key, named)
         if refusal is not None:
-            raise ConfigError(f"{key}: {refusal}")
+            raise refusal
     _check_registered(config.env, config.limits.start_s)
 
 
-def of_main(key: str, named: str) -> str | None:
+def of_main(key: str, named: str) -> ConfigError | None:
     """What is wrong where `named`, the value of a key, is a class of the calling script; else None."""
     module, _, name = named.partition(":")
     if module != MAIN:
         return None
     file = "my_envs" if key.startswith("env.") else f"my_{key.partition('.')[0]}"
     written = f"[{file}:{name}]" if key == WRAPPERS else f"{file}:{name}"
-    return (
-        f"{named!r} is defined in the calling script or notebook, which the processes of the run do not execute; "
-        f"move the class to {file}.py and use {key}={written}"
-    )
+    what = f"{named!r} is defined in the calling script or notebook, which the processes of the run do not execute"
+    fix = f"move the class to {file}.py and use "
+    python_fix = f"{fix}{_as_class(file, name)}" if key == "env.id" else ""
+    return ConfigError(what, key=key_of(key), fix=f"{fix}{key}={written}", python_fix=python_fix)
+
+
+def _as_class(module: str, name: str) -> str:
+    """An env as `zmqrl.train` takes it, without a text."""
+    return f'env={{"id": {module}.{name}}} (import {module})'
 
 
 def path_of(value: Any) -> str:
@@ -67,17 +72,24 @@ def _check_registered(env: EnvSection, limit_s: float) -> None:
     found: str | None = call("registering_package", spec.id, package, subject=subject, limit_s=limit_s)
     if found == "":
         return
+    python_fix = ""
     if found is not None:
         fix = f"use env.id={package}:{env.id}"
     elif module == MAIN or not name.isidentifier():
-        fix = f"move the class to my_envs.py and use env.id=my_envs:{name if name.isidentifier() else 'Name'}"
+        name = name if name.isidentifier() else "Name"
+        fix = f"move the class to my_envs.py and use env.id=my_envs:{name}"
+        python_fix = f"move the class to my_envs.py and use {_as_class('my_envs', name)}"
     else:
         kwargs = f", env.kwargs={dict(spec.kwargs)}" if spec.kwargs else ""
         limit = "" if spec.max_episode_steps is None else f", env.max_episode_steps={spec.max_episode_steps}"
         fix = f"use env.id={module}:{name}{kwargs}{limit}"
+        python_fix = "" if kwargs or limit else f"use {_as_class(module, name)}"
     raise ConfigError(
-        f"env.id: {env.id!r} is registered only by the calling script or notebook, which the processes of the run do "
-        f"not execute; {fix}"
+        f"{env.id!r} is registered only by the calling script or notebook, which the processes of the run do not "
+        "execute",
+        key=("env", "id"),
+        fix=fix,
+        python_fix=python_fix,
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from zmqrl.config.codec import replace
 from zmqrl.config.load import Sources
 from zmqrl.config.sections import Config, ScoredEnvSection
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.checked import checked_env
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
@@ -46,7 +46,7 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
         return config, spec, tuple(notes)
     if spec.has_state_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
         return planned_env(_recovered_by(config, "state"), run_dir, resume, sources, is_here)
-    if spec.max_episode_steps is None and sources is not None and RECOVERY not in sources.by_key:
+    if spec.max_episode_steps is None and sources is not None and key_of(RECOVERY) not in sources.by_key:
         config = _recovered_by(config, "restart_episode")
         notes.append(
             f"env.id: {spec.id!r} has no step limit, so its running episodes end when a process is restarted "

@@ -257,10 +257,14 @@ def _error_of(answer: Answer, subject: str, output: str) -> Exception:
     kind = template.ERRORS.get(answer.error or "")
     if kind is None:
         return RuntimeError(f"{subject}: {answer.text}")
-    error = kind.__new__(kind)
-    error.args = (answer.text,)
-    vars(error).update(json.loads(answer.fields))
+    error = kind.__new__(kind, answer.text)
+    vars(error).update({name: _frozen(value) for name, value in json.loads(answer.fields).items()})
     return error
+
+
+def _frozen(value: Any) -> Any:
+    """JSON data with tuples, which the fields of errors have, in the place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _place_in(log: str) -> str:
