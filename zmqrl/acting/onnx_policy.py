@@ -106,5 +106,7 @@ def _onnxruntime() -> Any:
         with loading():
             import onnxruntime
     except ImportError as error:
-        raise ConfigError(f"network.runtime: onnx: the package onnxruntime is missing; run: {INSTALL}") from error
+        raise ConfigError(
+            "the package onnxruntime is missing", key=("network", "runtime"), value="onnx", fix=f"run: {INSTALL}"
+        ) from error
     return onnxruntime

@@ -68,8 +68,12 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
             raise ConfigError(f"acting: option {name!r} of head {spec.head!r} is {value}: must be a finite number")
     if spec.state_every < 0 or (spec.state_every and steps % spec.state_every):
         raise ConfigError(
-            f"env.segment_steps: {steps} is not a multiple of {spec.state_every}, the rows between two stored "
-            "states (state_every of the algorithm's acting); 0 stores the first only"
+            f"is not a multiple of {spec.state_every}, the rows between two stored states (state_every "
+            "of the algorithm's acting)",
+            key=("env", "segment_steps"),
+            value=str(steps),
+            is_subject=True,
+            fix="0 stores the first only",
         )
     _check_cores(spec)
     declared = {noise.name: noise for noise in spec.noise}

@@ -80,7 +80,7 @@ class Algorithm(ABC):
     def _check_spaces(self) -> None:
         misfit = self.misfit(self.env)
         if misfit is not None:
-            raise ConfigError(f"algorithm.kind: {misfit}")
+            raise ConfigError(misfit, key=("algorithm", "kind"))
 
     @classmethod
     def misfit(cls, env: EnvSpec) -> str | None:

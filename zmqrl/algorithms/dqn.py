@@ -149,8 +149,12 @@ class DQN(Algorithm):
         del mode, vector_envs
         if self.config.batch_size > replay.capacity:
             raise ConfigError(
-                f"algorithm.batch_size: {self.config.batch_size} is larger than replay.capacity {replay.capacity}; "
-                "raise replay.capacity or lower algorithm.batch_size"
+                f"is larger than replay.capacity {replay.capacity}",
+                key=("algorithm", "batch_size"),
+                value=str(self.config.batch_size),
+                is_subject=True,
+                fix="raise replay.capacity or lower algorithm.batch_size",
+                others=(("replay", "capacity"),),
             )
 
     @property

@@ -22,8 +22,8 @@ def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
     misfit, section = kind.misfit(env), config.env
     if misfit is not None:
         others = fitting(env)
-        fix = f"; algorithms for this env: {', '.join(others)}" if others else ""
-        raise ConfigError(f"algorithm.kind: {misfit}{fix}")
+        fix = f"algorithms for this env: {', '.join(others)}" if others else ""
+        raise ConfigError(misfit, key=("algorithm", "kind"), fix=fix)
     algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
     return algorithm
 
@@ -53,16 +53,16 @@ def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
     name = section.get("kind")
     if not isinstance(name, str):
         value = "missing" if name is None else repr(name)
-        raise ConfigError(f"algorithm.kind: {value}: must be a name such as ppo, or module:Name")
+        raise ConfigError("must be a name such as ppo, or module:Name", key=("algorithm", "kind"), value=value)
     try:
         kind = kind_of(name)
     except ConfigError as error:
-        raise ConfigError(f"algorithm.kind: {error}") from error
+        raise error.of(("algorithm", "kind")) from error.__cause__
     options = {key: value for key, value in section.items() if key != "kind"}
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"algorithm: the fields of {name} are not those of its Config: {error}") from error
+        raise ConfigError(f"the fields of {name} are not those of its Config: {error}", key=("algorithm",)) from error
     return kind, own
 
 

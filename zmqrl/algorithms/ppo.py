@@ -127,16 +127,23 @@ class PPO(Algorithm):
         del replay
         if self.config.normalise_obs and not self.input.statistics_size:
             wrapper = '{"gymnasium.wrappers:DtypeObservation": {dtype: float32}}'
+            more = f", or add {wrapper} to env.wrappers" if self.env.observation.kind == "box" else ""
             raise ConfigError(
-                f"algorithm.normalise_obs: true: {self.env.id} has no float observations; set false"
-                + (f", or add {wrapper} to env.wrappers" if self.env.observation.kind == "box" else "")
+                f"{self.env.id} has no float observations",
+                key=("algorithm", "normalise_obs"),
+                value="true",
+                fix=f"set false{more}",
+                others=(("env", "wrappers"),),
             )
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
             raise ConfigError(
-                f"algorithm.minibatch_size: {self.config.minibatch_size} is larger than the batch of {rows} rows "
-                f"({segments} segments of {self.segment_steps} steps of {self.num_envs} envs)"
+                f"is larger than the batch of {rows} rows ({segments} segments of {self.segment_steps} "
+                f"steps of {self.num_envs} envs)",
+                key=("algorithm", "minibatch_size"),
+                value=str(self.config.minibatch_size),
+                is_subject=True,
             )
 
     @property

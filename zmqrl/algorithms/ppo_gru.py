@@ -59,14 +59,23 @@ class PPOGRU(PPO, Algorithm):
         sequence = self.config.sequence
         if self.segment_steps % sequence:
             raise ConfigError(
-                f"algorithm.sequence: {sequence} must be a divisor of env.segment_steps {self.segment_steps}"
+                f"must be a divisor of env.segment_steps {self.segment_steps}",
+                key=("algorithm", "sequence"),
+                value=str(sequence),
+                is_subject=True,
+                others=(("env", "segment_steps"),),
             )
         if self.config.minibatch_size < sequence:
             raise ConfigError(
-                f"algorithm.minibatch_size: {self.config.minibatch_size} is less than a sequence of {sequence} rows"
+                f"is less than a sequence of {sequence} rows",
+                key=("algorithm", "minibatch_size"),
+                value=str(self.config.minibatch_size),
+                is_subject=True,
             )
         if not self.config.shared:
-            raise ConfigError("algorithm.shared: false: actor and critic of ppo_gru share the recurrent unit")
+            raise ConfigError(
+                "actor and critic of ppo_gru share the recurrent unit", key=("algorithm", "shared"), value="false"
+            )
 
     @property
     def executors(self) -> tuple[str, ...]:

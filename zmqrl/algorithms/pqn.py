@@ -91,8 +91,11 @@ class PQN(Algorithm):
         rows = segments * self.segment_steps * self.num_envs
         if self.config.minibatch_size > rows:
             raise ConfigError(
-                f"algorithm.minibatch_size: {self.config.minibatch_size} is larger than the batch of {rows} rows "
-                f"({segments} segments of {self.segment_steps} steps of {self.num_envs} envs)"
+                f"is larger than the batch of {rows} rows ({segments} segments of {self.segment_steps} "
+                f"steps of {self.num_envs} envs)",
+                key=("algorithm", "minibatch_size"),
+                value=str(self.config.minibatch_size),
+                is_subject=True,
             )
 
     def network(self) -> NetworkSpec:

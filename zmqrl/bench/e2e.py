@@ -56,12 +56,14 @@ def _check(python: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False)
     except OSError as error:
-        raise ConfigError(f"--sb3-python {python}: cannot be executed: {error.strerror}") from error
+        raise ConfigError(f"cannot be executed: {error.strerror}", key=("--sb3-python",), value=str(python)) from error
     if done.returncode != 0:
         cause = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise ConfigError(
-            f"--sb3-python {python}: importing stable_baselines3 failed: {cause}; write the path of a Python "
-            "interpreter that has Stable-Baselines3"
+            f"importing stable_baselines3 failed: {cause}",
+            key=("--sb3-python",),
+            value=str(python),
+            fix="write the path of a Python interpreter that has Stable-Baselines3",
         )
 
 

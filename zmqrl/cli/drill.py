@@ -178,9 +178,10 @@ def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
 
     folder = expanded(run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}", "--run-dir").absolute()
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--run-dir {folder}: is a file, not a directory")
+        raise ConfigError("is a file, not a directory", key=("--run-dir",), value=str(folder))
     if folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"--run-dir {folder} exists and is not empty; choose another directory")
+        fix = "choose another directory"
+        raise ConfigError("exists and is not empty", key=("--run-dir",), value=str(folder), is_subject=True, fix=fix)
     check_writable("--run-dir", folder)
     if json_file is not None:
         check_file("--json", json_file)

@@ -49,7 +49,7 @@ def launch_on(request: TrainRequest, host: str) -> int:
         there.check_wrap()
         session = there.login_session()
         if session.refusal is not None:
-            raise ConfigError(f"--on {host}: {session.refusal}")
+            raise ConfigError(session.refusal, key=("--on",), value=host)
         directory, stored = _found(request, there)
         if directory is not None and stored is not None:
             there.check_own(directory, stored)
@@ -166,8 +166,9 @@ def _faults(there: LauncherHost, stdout: bytes, stderr: bytes) -> Sequence[dict[
         found: list[dict[str, Any]] = json.loads(text[text.index("{\n") :])["faults"]
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"--on {there.name}: zmqrl doctor failed on {there.name}: "
-            f"{(stderr or stdout).decode(errors='replace').strip()}"
+            f"zmqrl doctor failed on {there.name}: {(stderr or stdout).decode(errors='replace').strip()}",
+            key=("--on",),
+            value=there.name,
         ) from error
     return found
 
@@ -193,7 +194,7 @@ class _Start:
     def run(self) -> int:
         """The exit code of the command."""
         from zmqrl.config.on_host import text_of
-        from zmqrl.launch.launcher_host import stored_code
+        from zmqrl.launch.launcher_host import refused_on, stored_code
 
         code = self._there.deliver(self._config.code)
         if code is None and self._stored is not None:
@@ -206,7 +207,7 @@ class _Start:
             )
         except HostFailed as error:
             if self._request.dry_run:
-                raise ConfigError(f"--on {error}") from error
+                raise refused_on(error) from error
             raise HostFailed(error.host, error.cause, f"{error.fix}\n   {self._unknown()}") from error
         except KeyboardInterrupt:
             click.echo(self._unknown(), err=True)

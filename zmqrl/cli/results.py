@@ -52,7 +52,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
     from zmqrl.metrics.plot import draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--out {out}: the suffix must be .png, .svg or .pdf")
+        raise ConfigError("the suffix must be .png, .svg or .pdf", key=("--out",), value=str(out))
     for key, path in (("--out", out), ("--csv", csv_file)):
         if path is not None:
             check_file(key, path)
@@ -65,7 +65,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
         try:
             write(plot, path)
         except OSError as error:
-            raise ConfigError(f"{key} {path}: cannot be written: {error.strerror}") from error
+            raise ConfigError(f"cannot be written: {error.strerror}", key=(key,), value=str(path)) from error
         click.echo(str(path))
 
 

@@ -79,4 +79,4 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"--constraints {path}: cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot be read: {error.strerror}", key=("--constraints",), value=str(path)) from error

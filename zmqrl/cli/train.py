@@ -391,7 +391,9 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
         raise ConfigError(
-            f"hosts.{LOCAL}.workers: 'auto': --submit requires a number, because the job does not run on this machine"
+            "--submit requires a number, because the job does not run on this machine",
+            key=("hosts", LOCAL, "workers"),
+            value="'auto'",
         )
     with _new_directory(request, loaded.config.run.name) as directory:
         if request.resume is None:
@@ -494,7 +496,7 @@ def _source_of_weights(named: str) -> str:
     try:
         return str(find_run(named)[0].absolute())
     except ConfigError as error:
-        raise ConfigError(f"--init-from: {error}") from error
+        raise error.of(("--init-from",)) from error.__cause__
 
 
 def _run_one(request: TrainRequest, directory: Path, seed: int | None, output: TextIO | None) -> int:

@@ -103,8 +103,10 @@ class DirectoryStore(DataStore):
         path = config.path if isinstance(config, DirectoryConfig) else None  # a subclass may have other keys
         if path is not None and "://" in path:
             raise ConfigError(
-                f"store.path: {path!r}: expected a directory; to copy the run to a URL while it trains, write "
-                f"store: {{mirror: {path}}}"
+                "expected a directory",
+                key=("store", "path"),
+                value=repr(path),
+                fix=f"to copy the run to a URL while it trains, write store: {{mirror: {path}}}",
             )
 
     @classmethod

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 
 Buffer = bytes | bytearray | memoryview
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP})
@@ -125,18 +125,22 @@ def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, dur
 
 def check_file(key: str, path: Path) -> None:
     """Raise `ConfigError` naming `key`, if any, when no file can be written at `path`. Nothing is left there."""
-    place = f"{key} {path}".lstrip()
     folder = path.absolute().parent
     if not folder.is_dir():
         why = "is not a directory" if folder.exists() else "does not exist"
-        raise ConfigError(f"{place}: cannot be written: {folder} {why}")
+        raise _unwritable(key, path, f"{folder} {why}")
     try:
         if path.exists():
             path.open("ab").close()
         else:
             os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=folder))
     except OSError as error:
-        raise ConfigError(f"{place}: cannot be written: {error.strerror}") from error
+        raise _unwritable(key, path, str(error.strerror)) from error
+
+
+def _unwritable(key: str, path: Path, why: str) -> ConfigError:
+    what = f"cannot be written: {why}"
+    return ConfigError(what, key=(key,), value=str(path)) if key else ConfigError(what, source=str(path))
 
 
 def check_writable(key: str, path: Path) -> None:
@@ -145,10 +149,14 @@ def check_writable(key: str, path: Path) -> None:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise ConfigError(f"{key}: {str(path)!r} cannot be created: {there} is not a directory")
+        raise ConfigError(
+            f"cannot be created: {there} is not a directory", key=key_of(key), value=repr(str(path)), is_subject=True
+        )
     try:
         # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
         os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
     except OSError as error:
         why = f"creating a file in {there} failed: {error.strerror}"
-        raise ConfigError(f"{key}: {str(path)!r} cannot be written: {why}") from error
+        raise ConfigError(
+            f"cannot be written: {why}", key=key_of(key), value=repr(str(path)), is_subject=True
+        ) from error

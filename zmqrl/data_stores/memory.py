@@ -32,7 +32,7 @@ class MemoryStore(DataStore):
 
     @classmethod
     def check_mode(cls, config: NoKeys, mode: ModeName) -> None:
-        raise ConfigError("store.kind: 'memory' keeps checkpoints in one process; write directory")
+        raise ConfigError("'memory' keeps checkpoints in one process", key=("store", "kind"), fix="write directory")
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)

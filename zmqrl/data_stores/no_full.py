@@ -48,10 +48,11 @@ def check_nothing_loads(plan: RunPlan, full: Full | None) -> None:
         return
     counters: Any = full.meta["counters"]
     raise ConfigError(
-        f"--from-scratch: the run can be continued: full-{full.version} in {plan.store_path} can be loaded "
-        f"(env step {int(counters.get('env_steps', 0)):,})\n"
-        f"   to continue the run: remove --from-scratch\n"
-        f"   to start again and keep this run: use a new --run-dir, and remove --resume and --from-scratch"
+        f"the run can be continued: full-{full.version} in {plan.store_path} can be loaded (env "
+        f"step {int(counters.get('env_steps', 0)):,})\n   to continue the run: remove "
+        "--from-scratch\n   to start again and keep this run: use a new --run-dir, and remove "
+        "--resume and --from-scratch",
+        key=("--from-scratch",),
     )
 
 

@@ -69,15 +69,19 @@ class ObjectStore(DataStore):
         try:
             check_writable("store.url", config.url, f".check-{secrets.token_hex(4)}")
         except StoreError as error:
-            raise ConfigError(f"store.url: {error}; the object store must be reachable when a run starts") from error
+            raise ConfigError(
+                str(error), key=("store", "url"), fix="the object store must be reachable when a run starts"
+            ) from error
 
     @classmethod
     def check_mode(cls, config: ObjectConfig, mode: ModeName) -> None:
         check_url("store.url", config.url)  # also where the learner is on another host, which has the other checks
         if MODES[mode].deterministic:
             raise ConfigError(
-                f"store.kind: 'object': mode {mode} writes a checkpoint in every round and would wait for "
-                f"{config.url} each time; write store: {{kind: directory, mirror: {config.url}}}"
+                f"mode {mode} writes a checkpoint in every round and would wait for {config.url} each time",
+                key=("store", "kind"),
+                value="'object'",
+                fix=f"write store: {{kind: directory, mirror: {config.url}}}",
             )
 
     def is_visible(self) -> bool:

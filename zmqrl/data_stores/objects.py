@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zmqrl.errors import ConfigError, StoreError, StoreRefused
+from zmqrl.errors import ConfigError, StoreError, StoreRefused, key_of
 
 T = TypeVar("T")
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "azure", "http", "https", "file")
@@ -42,12 +42,17 @@ def check_url(key: str, url: str) -> None:
     if has_user or parts.password is not None or parts.query or parts.fragment:
         place = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         raise ConfigError(
-            f"{key}: {place!r} has credentials or a query; a URL is stored with the run and shown in messages: "
-            "set credentials in the environment or in ~/.aws of the host"
+            "has credentials or a query",
+            key=key_of(key),
+            value=repr(place),
+            is_subject=True,
+            fix="a URL is stored with the run and shown in messages: set credentials in the environment or in ~/.aws "
+            "of the host",
         )
     is_file = parts.scheme == "file"
     if parts.scheme not in SCHEMES or is_file == bool(parts.netloc) or (is_file and parts.path in ("", "/")):
-        raise ConfigError(f"{key}: {url!r}: write a URL such as s3://bucket/runs ({', '.join(SCHEMES)})")
+        what = f"write a URL such as s3://bucket/runs ({', '.join(SCHEMES)})"
+        raise ConfigError(what, key=key_of(key), value=repr(url))
 
 
 class Objects:
@@ -132,7 +137,7 @@ def check_writable(key: str, url: str, name: str) -> None:
         objects.put(name, b"zmqrl")
         objects.delete([name])
     except StoreRefused as error:
-        raise ConfigError(f"{key}: {error}") from error
+        raise ConfigError(str(error), key=key_of(key)) from error
 
 
 def _put(store: Any, name: str, content: bytes | Path) -> None:

@@ -11,7 +11,7 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, StoreError, key_of
 
 OWNER = "owner.json"
 
@@ -22,7 +22,7 @@ def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
         check_owner(store.place_key, path, store.owner(), lineage)
         store.set_owner(lineage)
     except StoreError as error:
-        raise ConfigError(f"{store.place_key}: {error}") from error
+        raise ConfigError(str(error), key=key_of(store.place_key)) from error
 
 
 def check_owner(key: str, path: str, owner: Lineage | None, lineage: Lineage) -> None:
@@ -39,12 +39,15 @@ def check_owner(key: str, path: str, owner: Lineage | None, lineage: Lineage) ->
     named = f"attempt {owner.attempt} of {owner.id}, run directory {owner.run_dir} of {owner.host}"
     mine = f"attempt {lineage.attempt} of {lineage.id}, run directory {lineage.run_dir} of {lineage.host}"
     if owner.id != lineage.id:
-        raise ConfigError(f"{key}: {path} belongs to {named}; this is {mine}: set another {key}")
+        what, fix = f"belongs to {named}", f"this is {mine}: set another {key}"
+        raise ConfigError(what, key=key_of(key), value=path, is_subject=True, fix=fix)
     is_here = (owner.host, owner.run_dir) == (lineage.host, lineage.run_dir)
     if owner.attempt >= lineage.attempt and not is_here:
         raise ConfigError(
-            f"{key}: the run in {path} was continued elsewhere: {named}; this is {mine}, an earlier copy: "
-            f"resume {owner.run_dir}, or start a new run from its weights with --init-from"
+            f"the run in {path} was continued elsewhere: {named}",
+            key=key_of(key),
+            fix=f"this is {mine}, an earlier copy: resume {owner.run_dir}, or start a new run from its weights with "
+            "--init-from",
         )
 
 

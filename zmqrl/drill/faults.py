@@ -166,7 +166,7 @@ def _kinds(value: str, option: str) -> list[Kind]:
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
         role_alone = ", or a role for all faults of it" if option == "--only" else ""
-        raise ConfigError(f"{option} {value}: unknown fault; known: {known}{role_alone}")
+        raise ConfigError("unknown fault", key=(option,), value=value, fix=f"known: {known}{role_alone}")
     return meant
 
 
@@ -188,7 +188,7 @@ def minimums_named(values: Sequence[str]) -> tuple[Minimum, ...]:
     for value in values:
         name, _, count = value.partition("=")
         if not count.isdecimal() or int(count) < 1 or ":" not in name:
-            raise ConfigError(f"--at-least {value}: write ROLE:FAULT=N, for example worker:kill=6")
+            raise ConfigError("write ROLE:FAULT=N, for example worker:kill=6", key=("--at-least",), value=value)
         found.append(Minimum(_kinds(name, "--at-least")[0], int(count)))
     return tuple(found)
 
@@ -248,11 +248,13 @@ def _drawn(
 ) -> list[tuple[Target, Kind]]:
     """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
     if not targets:
-        raise ConfigError(f"--only: {NOT_APPLICABLE}")
+        raise ConfigError(NOT_APPLICABLE, key=("--only",))
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
         raise ConfigError(
-            f"--at-least: {len(drawn)} faults in all, and the drill has {count}; set --faults {len(drawn)}"
+            f"{len(drawn)} faults in all, and the drill has {count}",
+            key=("--at-least",),
+            fix=f"set --faults {len(drawn)}",
         )
     decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
     while len(drawn) < count:
@@ -266,7 +268,7 @@ def _drawn(
 def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
     able = [target for target in targets if target.can_have(kind)]
     if not able:
-        raise ConfigError(f"--at-least {kind.role}:{kind.action.value}: {NOT_APPLICABLE}")
+        raise ConfigError(NOT_APPLICABLE, key=("--at-least",), value=f"{kind.role}:{kind.action.value}")
     return able[dice.randrange(len(able))]
 
 

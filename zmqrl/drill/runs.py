@@ -66,7 +66,9 @@ def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
     preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
     run = load(preset, None, scenario.overrides, mode, workers, None).config.run
     if request.plant is not None and MODES[run.mode].in_process:
-        raise ConfigError("--plant: mode single has no memory backend to choose; write --mode sync or async")
+        raise ConfigError(
+            "mode single has no memory backend to choose", key=("--plant",), fix="write --mode sync or async"
+        )
     settings = {
         "run.name": LEARNING,
         "run.stop_at_return": None,

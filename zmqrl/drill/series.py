@@ -66,8 +66,9 @@ def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
     least = sum(minimum.count for minimum in request.at_least)
     if request.faults // share < least:
         raise ConfigError(
-            f"--faults {request.faults}: --long needs at least {share * least} faults: {least} (--at-least) in each of "
-            f"{share} scenarios"
+            f"--long needs at least {share * least} faults: {least} (--at-least) in each of {share} scenarios",
+            key=("--faults",),
+            value=str(request.faults),
         )
     reports = {}
     for scenario in SCENARIOS.values():

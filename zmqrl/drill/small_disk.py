@@ -74,7 +74,9 @@ def _leave_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS):
         raise ConfigError(
-            f"--small-disk: cannot create a mount namespace: {os.strerror(ctypes.get_errno())}; run as root"
+            f"cannot create a mount namespace: {os.strerror(ctypes.get_errno())}",
+            key=("--small-disk",),
+            fix="run as root",
         )
     _command("mount", "--make-rprivate", "/")
 
@@ -82,4 +84,4 @@ def _leave_namespace() -> None:
 def _command(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
-        raise ConfigError(f"--small-disk: {' '.join(words)}: {done.stderr.strip()}; run as root")
+        raise ConfigError(f"{' '.join(words)}: {done.stderr.strip()}", key=("--small-disk",), fix="run as root")

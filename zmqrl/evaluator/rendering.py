@@ -81,14 +81,18 @@ class RenderedEpisode:
         cause = _first_line(error)
         what = cause if type(error) is ValueError else f"{type(error).__name__}: {cause}".removesuffix(": ")
         return ConfigError(
-            f"env.id: {self._section.id!r} cannot be rendered with render_mode {self._mode!r}: {what}{_fix(cause)}"
+            f"cannot be rendered with render_mode {self._mode!r}: {what}{_fix(cause)}",
+            key=("env", "id"),
+            value=repr(self._section.id),
+            is_subject=True,
         )
 
 
 def check_video(path: Path) -> None:
     """Raise `ConfigError` when a video cannot be written to `path`: its suffix, its folder, a missing package."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path}: the file name of a video must end in {' or '.join(SUFFIXES)}")
+        what = f"the file name of a video must end in {' or '.join(SUFFIXES)}"
+        raise ConfigError(what, source=str(path))
     check_file("", path)
     check_packages(path)
 
@@ -99,7 +103,8 @@ def check_packages(path: Path) -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise ConfigError(f"{path}: a video needs the package {package}, which is missing; {INSTALL}") from error
+            what = f"a video needs the package {package}, which is missing"
+            raise ConfigError(what, fix=INSTALL, source=str(path)) from error
 
 
 def record(
@@ -124,7 +129,7 @@ def record(
     try:
         return _written(policy, episode, path, abandoned)
     except (OSError, RuntimeError) as error:  # imageio raises both when ffmpeg or the disk fails
-        raise ConfigError(f"{path}: the video cannot be written: {_first_line(error)}") from error
+        raise ConfigError(f"the video cannot be written: {_first_line(error)}", key=(), source=str(path)) from error
     finally:
         episode.close()
 

@@ -45,7 +45,12 @@ def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Sour
     for layer in spec.layers:
         if f"_{layer.kind}(" not in code and f"_{layer.kind} =" not in code:
             what = f"network.kind {layer.module.path!r}" if layer.module is not None else f"layer kind {layer.kind!r}"
-            raise ConfigError(f"--to numpy: {what} is code of torch, which the numpy file does not have; use --to onnx")
+            raise ConfigError(
+                f"{what} is code of torch, which the numpy file does not have",
+                key=("--to",),
+                value="numpy",
+                fix="use --to onnx",
+            )
     return {
         "policy.py": code.encode(),
         "policy.json": json.dumps(to_json(policy), indent=1).encode(),

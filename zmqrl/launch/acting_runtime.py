@@ -12,7 +12,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, Key
 from zmqrl.export.packages import check_packages, is_traced
 from zmqrl.loading import lazy
 from zmqrl.networks.initial import initial_weights
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     acting_graph = lazy("zmqrl.export.acting_graph")
 
-KEY, FIX = "network.runtime: 'onnx'", "write network.runtime: auto"
+KEY, VALUE, FIX = ("network", "runtime"), "'onnx'", "write network.runtime: auto"
 SEED, ROWS = 1, 5
 TOLERANCE = 1e-4
 """Of outputs of ONNX Runtime and torch, relative to the largest."""
@@ -43,24 +43,31 @@ def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
         return spec
     if config.mode.deterministic:
         raise ConfigError(
-            f"{KEY}: mode {config.run.mode} guarantees bit-identical weights, and onnx rounds differently from the "
-            f"default runtime; {FIX}, or run.mode: async"
+            f"mode {config.run.mode} guarantees bit-identical weights, and onnx rounds differently from the default "
+            "runtime",
+            key=KEY,
+            value=VALUE,
+            fix=f"{FIX}, or run.mode: async",
+            others=(("run", "mode"),),
         )
-    devices = {"defaults": config.defaults.worker_device}
-    devices |= {f"hosts.{name}": host.worker_device or "" for name, host in config.hosts.items()}
+    devices: dict[Key, str] = {("defaults",): config.defaults.worker_device}
+    devices |= {("hosts", name): host.worker_device or "" for name, host in config.hosts.items()}
     for where, device in devices.items():
         if device.startswith("cuda"):
             raise ConfigError(
-                f"{where}.worker_device: {device!r}: with network.runtime onnx workers act on the processor; write "
-                "cpu, or network.runtime: auto"
+                "with network.runtime onnx workers act on the processor",
+                key=(*where, "worker_device"),
+                value=repr(device),
+                fix="write cpu, or network.runtime: auto",
+                others=(("network", "runtime"),),
             )
-    check_packages(spec.layers, KEY, "onnxruntime")
+    check_packages(spec.layers, f"{'.'.join(KEY)}: {VALUE}", "onnxruntime")
     try:
         found = acting_graph.with_graph(spec)
         if any(map(is_traced, spec.layers)):  # this process has torch by now
             _compare(found)
     except ConfigError as error:
-        raise ConfigError(f"{KEY}: {error}; {FIX}, which acts with torch") from error
+        raise error.of(KEY, VALUE, fix=f"{FIX}, which acts with torch") from error.__cause__
     return found
 
 

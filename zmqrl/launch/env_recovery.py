@@ -28,9 +28,13 @@ def check_recovery(plan: RunPlan) -> None:
     if env.max_episode_steps is None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"
         raise ConfigError(
-            f"env.recovery: 'exact' needs a limit of steps per episode, and env.id {env.id!r} has none. "
-            f"After a restart or a resume, mode {config.run.mode} repeats all actions of the running episodes. "
-            f"{ways_out}. See docs/resume.md, 'Running episodes'."
+            f"needs a limit of steps per episode, and env.id {env.id!r} has none. After a restart or a "
+            f"resume, mode {config.run.mode} repeats all actions of the running episodes. {ways_out}. "
+            "See docs/resume.md, 'Running episodes'.",
+            key=("env", "recovery"),
+            value="'exact'",
+            is_subject=True,
+            others=(("env", "id"),),
         )
     step = action_nbytes(env.action) * config.env.num_envs
     if env.max_episode_steps * step > MOST_RECORD_BYTES:
@@ -61,7 +65,14 @@ def _too_much(plan: RunPlan, steps: int, step: int, there: int, limit: str) -> C
     fits = " or ".join(f"{key}: {value}" for key, value in settings.items() if value) or "fewer envs"
     ways_out = FOR_A_RESUME if plan.resume else f"{fits} would fit. Or {OTHERWISE}"
     return ConfigError(
-        f"env.recovery: 'exact': the actions of running episodes take up to {need / 1e6:,.0f} MB "
-        f"(env.max_episode_steps {steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), "
-        f"and {limit}. {ways_out}."
+        f"the actions of running episodes take up to {need / 1e6:,.0f} MB (env.max_episode_steps "
+        f"{steps:,}, env.vector_envs {env.vector_envs}, env.num_envs {env.num_envs}), and {limit}. "
+        f"{ways_out}.",
+        key=("env", "recovery"),
+        value="'exact'",
+        others=(
+            ("env", "max_episode_steps"),
+            ("env", "vector_envs"),
+            ("env", "num_envs"),
+        ),
     )

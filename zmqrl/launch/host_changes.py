@@ -13,7 +13,7 @@ from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.config.webhook import without_secrets
 from zmqrl.config.yaml_source import shown
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.messages.agent import Handshake
 from zmqrl.orchestrators.agent_pool import INSTALL, INSTALL_RUNTIME
 from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
@@ -110,7 +110,8 @@ def _refuse_others(wanted: Config, running: Config) -> None:
 
 
 def _refusal(key: str, value: object, before: object, fix: str) -> ConfigError:
-    return ConfigError(f"{key}: {shown(value)}: the live run has {shown(before)}, and cannot change it: {fix}")
+    what = f"the live run has {shown(before)}, and cannot change it: {fix}"
+    return ConfigError(what, key=key_of(key), value=shown(value))
 
 
 def _leaves(config: Config) -> Iterator[tuple[str, object]]:

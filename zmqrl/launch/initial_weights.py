@@ -14,7 +14,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
-from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
+from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError, key_of
 from zmqrl.launch.checked import call
 from zmqrl.launch.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
@@ -70,7 +70,7 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
         run, fix = Path(source).parent, "set a run directory or a checkpoint of zmqrl"
         if Path(source).is_file() and is_run(run):
             fix = f"its run: --init-from {run}"
-        raise ConfigError(f"{KEY}: {where}: {error}; {fix}") from error
+        raise ConfigError(str(error), key=key_of(KEY), value=where, fix=fix) from error
     start = start_weights(found, metadata, algorithm)
     check_tensors(start.weights, algorithm, f"{KEY}: {where}", SAME_NETWORK)
     chosen = {name: start.weights[name] for name in start_shapes(algorithm) if name in start.weights}
@@ -95,11 +95,14 @@ def _content(source: Path) -> tuple[bytes, str]:
         version, content = newest_or_best(store, place)
         return content, f"version {version} of {source}"
     except DamagedCheckpoints as error:
-        raise ConfigError(f"{KEY}: {error}; {_instead(place)}") from error
+        raise ConfigError(str(error), key=key_of(KEY), fix=_instead(place)) from error
     except OSError as error:
-        raise ConfigError(f"{KEY}: {source} cannot be read: {error.strerror}; {EXPECTED}") from error
-    except (StoreError, ConfigError) as error:
-        raise ConfigError(f"{KEY}: {error}; {EXPECTED}") from error
+        what = f"cannot be read: {error.strerror}"
+        raise ConfigError(what, key=key_of(KEY), value=str(source), is_subject=True, fix=EXPECTED) from error
+    except StoreError as error:
+        raise ConfigError(str(error), key=key_of(KEY), fix=EXPECTED) from error
+    except ConfigError as error:
+        raise error.of(key_of(KEY), fix=EXPECTED) from error.__cause__
 
 
 def _instead(place: str) -> str:

@@ -198,7 +198,7 @@ class LauncherHost:
         try:
             return None if archive is None else deliver(self._connection, archive, self.section.workdir or "~")
         except HostFailed as error:
-            raise ConfigError(f"--on {error}") from error
+            raise refused_on(error) from error
 
     def _in_workdir(self, script: str, data: bytes = b"") -> Finished:
         workdir = quoted(self.section.workdir)
@@ -208,10 +208,15 @@ class LauncherHost:
         try:
             return self._connection.run(command, max(timeout_s, self._answer_s), data)
         except HostFailed as error:
-            raise ConfigError(f"--on {error}") from error
+            raise refused_on(error) from error
 
     def _refused(self, cause: str, fix: str) -> ConfigError:
-        return ConfigError(f"--on {self.name}: {cause}\n   {fix}")
+        return refused_on(HostFailed(self.name, cause, fix))
+
+
+def refused_on(failed: HostFailed) -> ConfigError:
+    """The failure of the host that `--on` names."""
+    return ConfigError(f"{failed.cause}\n   {failed.fix}", key=("--on",), value=failed.host)
 
 
 @contextlib.contextmanager
@@ -224,7 +229,7 @@ def connected(config: Config, name: str) -> Iterator[LauncherHost]:
     try:
         connection = connect(config, name)
     except HostFailed as error:
-        raise ConfigError(f"--on {error}") from error
+        raise refused_on(error) from error
     try:
         yield LauncherHost(name, login_of(config, name), connection, config.limits.start_s)
     finally:

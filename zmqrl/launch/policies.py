@@ -166,7 +166,9 @@ def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, 
         if fitting:
             raise _damaged(store, place, name, versions)
     names = "" if stated is not None else f"write {BEST}, {LAST} or a version such as 0-120; "
-    raise ConfigError(f"--checkpoint {name}: not found in {place}; {names}{_listed(store, versions)}")
+    raise ConfigError(
+        f"not found in {place}", key=("--checkpoint",), value=name, fix=f"{names}{_listed(store, versions)}"
+    )
 
 
 def _damaged(store: DataStore, place: str, name: str, versions: Sequence[Version]) -> ConfigError:
@@ -175,7 +177,9 @@ def _damaged(store: DataStore, place: str, name: str, versions: Sequence[Version
     with unlogged():
         loadable = [version for version in versions[-MOST_LISTED:] if store.weights_of(version) is not None]
         listed = _listed(store, loadable)
-    return ConfigError(f"--checkpoint {name}: damaged in {place}{f' ({cause})' if cause else ''}; {listed}")
+    return ConfigError(
+        f"damaged in {place}{f' ({cause})' if cause else ''}", key=("--checkpoint",), value=name, fix=listed
+    )
 
 
 def _listed(store: DataStore, versions: Sequence[Version]) -> str:

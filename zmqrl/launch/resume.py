@@ -50,9 +50,9 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
         moved = " ".join(shlex.quote(str(root / name)) for name in names if name not in foreign) or f"{root}/FILE..."
         target = shlex.quote(str(place))
         raise ConfigError(
-            f"store.path: {root} holds checkpoints of zmqrl 0.1, and some may belong to other runs "
-            f"({', '.join(foreign)}); move those of this run, and resume again:\n"
-            f"   mkdir -p {target} && mv {moved} {target}"
+            f"{root} holds checkpoints of zmqrl 0.1, and some may belong to other runs ({', '.join(foreign)})",
+            key=("store", "path"),
+            fix=f"move those of this run, and resume again:\n   mkdir -p {target} && mv {moved} {target}",
         )
     try:
         files.make_directory(str(place))
@@ -61,7 +61,9 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
         for folder in (place, root):
             files.sync_directory(str(folder))
     except OSError as error:
-        raise ConfigError(f"store.path: {root}: its checkpoints cannot be moved to {place}: {error}") from error
+        raise ConfigError(
+            f"its checkpoints cannot be moved to {place}: {error}", key=("store", "path"), value=str(root)
+        ) from error
 
 
 def foreign_files(root: Path, names: Sequence[str], info: RunInfo) -> list[str]:
@@ -117,10 +119,14 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         check_nothing_loads(plan, full)
     if waits and required:
         raise HostUnreachable(
-            f"--resume {run_dir}: {unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a "
-            "new folder; newer checkpoints in the old folder would never be used. Resume when the host is reachable, "
-            f"set another learner.host to continue from the copies in {run_dir / 'checkpoints'}, which may be older, "
-            "or start at env step 0 with --from-scratch"
+            f"{unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a new folder",
+            key=("--resume",),
+            value=str(run_dir),
+            fix=(
+                "newer checkpoints in the old folder would never be used. Resume when the host is "
+                "reachable, set another learner.host to continue from the copies in "
+                f"{run_dir / 'checkpoints'}, which may be older, or start at env step 0 with --from-scratch"
+            ),
         )
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
@@ -150,7 +156,7 @@ def _put_results_aside(plan: RunPlan, directory: RunDirectory) -> None:
         kept += [str(directory.path / name)] if found else []
         aside = directory.put_store_aside(make_store(plan), name)
     except (OSError, StoreError) as error:
-        raise ConfigError(f"--from-scratch: earlier results cannot be kept in {name}: {error}") from error
+        raise ConfigError(f"earlier results cannot be kept in {name}: {error}", key=("--from-scratch",)) from error
     if aside is not None:
         kept.append(aside)
     if kept:

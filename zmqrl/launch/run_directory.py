@@ -369,7 +369,7 @@ def stored_in(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{run_dir / 'config.json'}: {error}") from error
+        raise error.replaced(source=str(run_dir / "config.json")) from error.__cause__
 
 
 def parse_config(content: bytes, where: str) -> Config:

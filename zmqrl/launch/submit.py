@@ -49,7 +49,9 @@ def job_script(plan: RunPlan, hosts_file: Path, arguments: Sequence[str]) -> str
     """
     section = plan.config.orchestrator
     if section.kind != "slurm":
-        raise ConfigError(f"orchestrator.kind: {section.kind!r}: --submit requires `orchestrator: {{kind: slurm}}`")
+        raise ConfigError(
+            "--submit requires `orchestrator: {kind: slurm}`", key=("orchestrator", "kind"), value=repr(section.kind)
+        )
     config = options_of(SlurmConfig, "orchestrator", section.options)
     check_keys(plan.config, nodes_needed(plan.config))
     return "\n".join(_lines(plan, config, hosts_file.absolute(), arguments)) + "\n"
@@ -75,7 +77,7 @@ def submit(run_dir: Path, script: str) -> str:
             path.unlink()
             if is_new:
                 run_dir.rmdir()
-        raise ConfigError(f"orchestrator: Slurm rejects the job: {error.cause}\n   {error.fix}") from error
+        raise ConfigError(f"Slurm rejects the job: {error.cause}\n   {error.fix}", key=("orchestrator",)) from error
 
 
 def _lines(plan: RunPlan, config: SlurmConfig, hosts_file: Path, arguments: Sequence[str]) -> Iterator[str]:

@@ -91,7 +91,7 @@ class RunUnit:
 def check_name(name: str) -> None:
     """ConfigError unless `name` can be part of the name of a unit."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"--name {name!r}: may contain only letters, digits, '.', '_' and '-'")
+        raise ConfigError("may contain only letters, digits, '.', '_' and '-'", key=("--name",), value=repr(name))
 
 
 def stop_s_of(config: Config) -> int:

@@ -188,7 +188,7 @@ class UrlMirror:
         self._failing_since = self._failing_since or time.monotonic()
         if type(error) not in self._reported:
             self._reported.add(type(error))
-            self._report(f"the run is not copied: {str(error).removeprefix(f'{self._target.key}: ')}", action)
+            self._report(f"the run is not copied: {error.what if isinstance(error, ConfigError) else error}", action)
 
     def _report(self, cause: str, action: str) -> None:
         self._note(Problem(self._target.key, cause, action))

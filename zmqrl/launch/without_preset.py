@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from zmqrl.algorithms.make import kind_of
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.types import EnvSpec
 
 DEFAULT_ALGORITHM = "ppo"
@@ -34,7 +34,7 @@ class WithoutPreset:
         try:
             kind_of(kind.lower())
         except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from None
+            raise error.of(key_of(place)) from error.__cause__
         return cls(env, kind.lower(), named)
 
     @property

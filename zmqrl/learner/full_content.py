@@ -50,8 +50,10 @@ def check_executor(full: Full, executor: str) -> None:
     before = _stored(full).get("executor", executor)
     if before != executor:
         raise ConfigError(
-            f"learner.executor: {executor!r}: full checkpoint {full.version} was made with {before!r}, and a resumed "
-            f"run must keep it: set learner.executor: {before}"
+            f"full checkpoint {full.version} was made with {before!r}, and a resumed run must keep it: "
+            f"set learner.executor: {before}",
+            key=("learner", "executor"),
+            value=repr(executor),
         )
 
 

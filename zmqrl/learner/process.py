@@ -166,7 +166,9 @@ def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
         content = path.read_bytes()
         tensors.verify(content)
     except (OSError, StoreError) as error:
-        raise ConfigError(f"run.init_from: {path} cannot be loaded: {error}; start a new run") from error
+        raise ConfigError(
+            f"{path} cannot be loaded: {error}", key=("run", "init_from"), fix="start a new run"
+        ) from error
     return {**drawn, **tensors.parse(content)[0]}
 
 
@@ -179,8 +181,10 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
             print(f"learner: device {device}", file=sys.stderr, flush=True)
     if device.startswith("cuda") and not _has_cuda():
         raise ConfigError(
-            f"learner.device: {device}: torch finds no GPU; check it with nvidia-smi, install the build of torch for "
-            "its driver, or write cpu"
+            "torch finds no GPU",
+            key=("learner", "device"),
+            value=device,
+            fix="check it with nvidia-smi, install the build of torch for its driver, or write cpu",
         )
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),

@@ -67,12 +67,17 @@ def check_section(section: NetworkSection) -> None:
         if section.kind not in BUILT_IN:
             known = " and ".join(BUILT_IN)
             raise ConfigError(
-                f"network.kind: {section.kind!r}: {known} are known, or `module:Name` of a torch.nn.Module"
+                f"{known} are known, or `module:Name` of a torch.nn.Module",
+                key=("network", "kind"),
+                value=repr(section.kind),
             )
         if section.kwargs:
             raise ConfigError(
-                f"network.kwargs: {dict(section.kwargs)}: network.kind {section.kind!r} has no arguments; "
-                "a torch.nn.Module of your own does"
+                f"network.kind {section.kind!r} has no arguments",
+                key=("network", "kwargs"),
+                value=str(dict(section.kwargs)),
+                fix="a torch.nn.Module of your own does",
+                others=(("network", "kind"),),
             )
     _check_activation(section.activation)
 
@@ -81,14 +86,12 @@ def _check_activation(name: str) -> None:
     try:
         if (":" in name or name in known_kinds()) and layer_kind(name).is_activation:
             return
-        problem = f"layer kind {name!r} is not an activation"
+        refused = ConfigError(f"layer kind {name!r} is not an activation")
     except ConfigError as error:
-        problem = str(error)
+        refused = error
     known = [kind for kind in known_kinds() if layer_kind(kind).is_activation]
-    raise ConfigError(
-        f"network.activation: {problem}; known: {', '.join(known)}; or `module:Name` of a LayerKind of your own "
-        f"(docs/extending.md){did_you_mean(name, known)}"
-    )
+    fix = f"known: {', '.join(known)}; or `module:Name` of a LayerKind of your own (docs/extending.md)"
+    raise refused.of(("network", "activation"), fix=f"{fix}{did_you_mean(name, known)}") from refused.__cause__
 
 
 def is_module(section: NetworkSection) -> bool:
@@ -158,19 +161,28 @@ def _scale(section: NetworkSection, observation: SpaceSpec) -> list[LayerSpec]:
 def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
     if not len(section.channels) == len(section.kernels) == len(section.strides):
         raise ConfigError(
-            f"network.kernels: {list(section.kernels)} and strides {list(section.strides)} must have the length of "
-            f"network.channels {list(section.channels)}"
+            f"{list(section.kernels)} and strides {list(section.strides)} must have the length of "
+            f"network.channels {list(section.channels)}",
+            key=("network", "kernels"),
+            others=(("network", "channels"),),
         )
     if observation.kind != "box" or len(observation.shape) != 3:
         raise ConfigError(
-            "network.kind: cnn needs observations that are one image, [channels, height, width] or [height, width, "
-            f"channels], got {_space(observation)}; write mlp"
+            "cnn needs observations that are one image, [channels, height, width] or [height, width, "
+            f"channels], got {_space(observation)}",
+            key=("network", "kind"),
+            fix="write mlp",
         )
     channels, height, width = network_input(observation, section).shape
     layers = _scale(section, observation)
     for outputs, kernel, stride in zip(section.channels, section.kernels, section.strides, strict=True):
         if kernel > min(height, width):
-            raise ConfigError(f"network.kernels: {kernel} is larger than the remaining image, {height}x{width}")
+            raise ConfigError(
+                f"is larger than the remaining image, {height}x{width}",
+                key=("network", "kernels"),
+                value=str(kernel),
+                is_subject=True,
+            )
         layers.append(LayerSpec("conv", f"{name}.{_count(layers)}", channels, outputs, kernel, stride, HIDDEN_GAIN))
         channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         layers += _activation(name, section, layers, "relu", channels * height * width)

@@ -105,7 +105,9 @@ def network_input(observation: SpaceSpec, section: NetworkSection | None = None)
         begin += size
         statistics += size if is_float else 0
     if not begin:
-        raise ConfigError(f"env.id: its observations have no part besides {ACTION_MASK!r}: the network has no input")
+        raise ConfigError(
+            f"its observations have no part besides {ACTION_MASK!r}: the network has no input", key=("env", "id")
+        )
     if observation.kind != "box":
         return InputSpec(tuple(parts), (begin,))
     last = section is not None and section.kind == "cnn" and _channels_last(section, observation.shape)

@@ -34,7 +34,7 @@ def is_by_ssh(run: Config) -> bool:
 def check_by_ssh(run: Config, otherwise: str) -> None:
     """ConfigError with `otherwise` when remote hosts are not reached by SSH."""
     if not is_by_ssh(run):
-        raise ConfigError(f"orchestrator.kind: {run.orchestrator.kind!r}: {otherwise}")
+        raise ConfigError(otherwise, key=("orchestrator", "kind"), value=repr(run.orchestrator.kind))
 
 
 def make_orchestrator(plan: RunPlan) -> Orchestrator:
@@ -47,10 +47,18 @@ def make_orchestrator(plan: RunPlan) -> Orchestrator:
     kind, options = kind_of(plan.config, [learner, *(host for host, workers in plan.workers.items() if workers)])
     if learner != LOCAL and not kind.returns_checkpoints and not is_shared(plan.config.store):
         raise ConfigError(
-            f"learner.host: {learner!r}: orchestrator.kind {plan.config.orchestrator.kind!r} does not copy its "
-            "checkpoints to this machine: set store.path to a directory that both can access, or learner.host: local"
+            f"orchestrator.kind {plan.config.orchestrator.kind!r} does not copy its checkpoints to this "
+            "machine: set store.path to a directory that both can access, or learner.host: local",
+            key=("learner", "host"),
+            value=repr(learner),
+            others=(
+                ("orchestrator", "kind"),
+                ("store", "path"),
+            ),
         )
     try:
         return kind(options, plan)
     except HostFailed as error:
-        raise ConfigError(f"orchestrator.kind: {plan.config.orchestrator.kind!r}: {error}") from error
+        raise ConfigError(
+            str(error), key=("orchestrator", "kind"), value=repr(plan.config.orchestrator.kind)
+        ) from error

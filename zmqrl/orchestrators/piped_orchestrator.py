@@ -29,8 +29,10 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
         self.config, self.plan = config, plan
         if plan.config.code.sync:
             raise ConfigError(
-                f"code.sync: orchestrator.kind {plan.config.orchestrator.kind!r} does not send modules to hosts: "
-                "install them there, or set PYTHONPATH in hosts.NAME.env"
+                f"orchestrator.kind {plan.config.orchestrator.kind!r} does not send modules to hosts: "
+                "install them there, or set PYTHONPATH in hosts.NAME.env",
+                key=("code", "sync"),
+                others=(("orchestrator", "kind"),),
             )
 
     @classmethod

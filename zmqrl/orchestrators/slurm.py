@@ -131,7 +131,9 @@ class SlurmOrchestrator(PipedOrchestrator):
     def __init__(self, config: SlurmConfig, plan: RunPlan) -> None:
         """ConfigError, with Slurm's own message, when Slurm would not accept a host's job."""
         if plan.config.code.sync:
-            raise ConfigError("code.sync: the nodes of a Slurm run share the files of this machine; remove the key")
+            raise ConfigError(
+                "the nodes of a Slurm run share the files of this machine", key=("code", "sync"), fix="remove the key"
+            )
         super().__init__(config, plan)
         self._listing = Listing()
         self._closed = threading.Event()
@@ -146,7 +148,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 _check_gres(config.gres, plan)
                 self._check_accepted()
         except HostFailed as error:
-            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.fix}") from error
+            raise ConfigError(f"{error.cause}\n   {error.fix}", key=("orchestrator", "kind"), value="slurm") from error
 
     @property
     def job(self) -> str | None:
@@ -170,8 +172,8 @@ class SlurmOrchestrator(PipedOrchestrator):
             except HostFailed as error:
                 argv = " ".join(self._step(host)[1:])
                 raise ConfigError(
-                    f"orchestrator: Slurm rejects the job of {host}: {error.cause}\n"
-                    f"   its options: {argv}\n   {error.fix}"
+                    f"Slurm rejects the job of {host}: {error.cause}\n   its options: {argv}\n   {error.fix}",
+                    key=("orchestrator",),
                 ) from error
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
@@ -299,14 +301,17 @@ class SlurmOrchestrator(PipedOrchestrator):
                 return {host: allocation.nodes[found[host] or ""] for host in hosts if host in found}
             known = slurm_commands.physical_cores()
         except HostFailed as error:
-            raise ConfigError(f"orchestrator.kind: slurm: {error.cause}\n   {error.fix}") from error
+            raise ConfigError(f"{error.cause}\n   {error.fix}", key=("orchestrator", "kind"), value="slurm") from error
         if config.cpus_per_task is not None:
             known = dict.fromkeys(hosts, config.cpus_per_task)
         unknown = next((host for host in hosts if host not in known), None)
         if unknown is not None:
             raise ConfigError(
-                f"hosts.{unknown}.workers: 'auto': Slurm has no node of this name, so its CPUs are unknown; set a "
-                "number, or orchestrator.cpus_per_task"
+                "Slurm has no node of this name, so its CPUs are unknown",
+                key=("hosts", unknown, "workers"),
+                value="'auto'",
+                fix="set a number, or orchestrator.cpus_per_task",
+                others=(("orchestrator", "cpus_per_task"),),
             )
         return {host: known[host] for host in hosts}
 
@@ -373,15 +378,18 @@ def check_keys(config: RunConfig, hosts: Sequence[str]) -> None:
         key = next((key for key in NOT_USED if getattr(section_of(config, host), key) not in (None, False)), None)
         if key is not None:
             why = "a node of Slurm is not reached by SSH, and shares the files of this machine"
-            raise ConfigError(f"hosts.{host}.{key}: {why}; remove the key")
+            raise ConfigError(why, key=("hosts", host, key), fix="remove the key")
 
 
 def _check_gres(gres: str | None, plan: RunPlan) -> None:
     """Outside of an allocation."""
     if gres is not None and plan.config.learner.host == LOCAL:
         raise ConfigError(
-            f"orchestrator.gres: {gres!r}: the learner is on this machine, outside of Slurm; set learner.host to a "
-            "host of the run, or use --submit"
+            "the learner is on this machine, outside of Slurm",
+            key=("orchestrator", "gres"),
+            value=repr(gres),
+            fix="set learner.host to a host of the run, or use --submit",
+            others=(("learner", "host"),),
         )
 
 

@@ -117,8 +117,10 @@ def nodes_of(hosts: Sequence[str], allocation: Allocation | None) -> dict[str, s
     if len(unnamed) > len(free):
         has = f"{len(allocation.nodes)} node{'s' if len(allocation.nodes) > 1 else ''}"
         raise ConfigError(
-            f"hosts: the run has {len(hosts)} hosts ({', '.join(hosts)}), and the Slurm allocation {allocation.job} "
-            f"has {has} ({', '.join(allocation.nodes)}); allocate {len(hosts)} (salloc -N{len(hosts)}), or use --limit"
+            f"the run has {len(hosts)} hosts ({', '.join(hosts)}), and the Slurm allocation "
+            f"{allocation.job} has {has} ({', '.join(allocation.nodes)})",
+            key=("hosts",),
+            fix=f"allocate {len(hosts)} (salloc -N{len(hosts)}), or use --limit",
         )
     given = dict(zip(unnamed, free, strict=False))
     return {host: given.get(host, host) for host in hosts}

@@ -106,12 +106,17 @@ class Installed:
 def wheel_files(folder: Path) -> tuple[Path, ...]:
     """The wheels of a folder for hosts without an index. ConfigError when there are none."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--wheels {folder}: is a file, not a directory")
+        raise ConfigError("is a file, not a directory", key=("--wheels",), value=str(folder))
     files = tuple(sorted(folder.glob("*.whl")))
     if not files:
         raise ConfigError(
-            f"--wheels {folder}: no wheels found; download them where a package index is reachable: "
-            f"{sys.executable} -m pip download -d {folder} -c {CONSTRAINTS} {' '.join(_needed())}"
+            "no wheels found",
+            key=("--wheels",),
+            value=str(folder),
+            fix=(
+                f"download them where a package index is reachable: {sys.executable} -m pip download -d "
+                f"{folder} -c {CONSTRAINTS} {' '.join(_needed())}"
+            ),
         )
     return files
 

@@ -61,21 +61,31 @@ def _check_first_priority(spec: ReplaySpec, shapes: Shapes) -> None:
     fitting = [extra for extra in extra_columns(shapes) if shapes[extra] == shapes["reward"]]
     if name is not None and name not in fitting:
         known = ", ".join(fitting) or "none"
-        raise ConfigError(f"ReplaySpec.first_priority: {name!r}: must be an extra column [T, N] of acting(): {known}")
+        raise ConfigError(
+            f"must be an extra column [T, N] of acting(): {known}",
+            key=("ReplaySpec", "first_priority"),
+            value=repr(name),
+        )
 
 
 def _check_length(spec: ReplaySpec, steps: int) -> None:
     rows = spec.burn_in + spec.length
     if steps < rows:
         raise ConfigError(
-            f"env.segment_steps: {steps} is too short for sequences of {rows} rows (burn_in {spec.burn_in} + length "
-            f"{spec.length}); it must be at least {rows}"
+            f"is too short for sequences of {rows} rows (burn_in {spec.burn_in} + length {spec.length})",
+            key=("env", "segment_steps"),
+            value=str(steps),
+            is_subject=True,
+            fix=f"it must be at least {rows}",
         )
     rest = (steps - rows) % spec.every
     if rest:
         raise ConfigError(
-            f"env.segment_steps: {steps}: the last {rest} rows of a segment would never be learned from (sequences of "
-            f"{rows} rows, one every {spec.every}); write {steps - rest} or {steps - rest + spec.every}"
+            f"the last {rest} rows of a segment would never be learned from (sequences of {rows} rows, "
+            f"one every {spec.every})",
+            key=("env", "segment_steps"),
+            value=str(steps),
+            fix=f"write {steps - rest} or {steps - rest + spec.every}",
         )
 
 
@@ -84,8 +94,11 @@ def _check_n_step(spec: ReplaySpec, steps: int, is_deterministic: bool) -> None:
     if steps < least:
         modes = "in single and sync" if is_deterministic else "in async"
         raise ConfigError(
-            f"env.segment_steps: {steps} is too short for n_step {spec.n_step} {modes}: the last rows of a segment "
-            f"have targets of fewer rewards; it must be at least {least}"
+            f"is too short for n_step {spec.n_step} {modes}: the last rows of a segment have targets of fewer rewards",
+            key=("env", "segment_steps"),
+            value=str(steps),
+            is_subject=True,
+            fix=f"it must be at least {least}",
         )
 
 
@@ -97,6 +110,8 @@ def _check_states(spec: ReplaySpec, shapes: Shapes) -> None:
             raise ConfigError(f"column {name}: {shape}: must be (T / k, N, size) with T {steps} and N {envs}")
         if spec.every % every:
             raise ConfigError(
-                f"ReplaySpec.stride: {spec.every}: must be a multiple of {every}, the rows between two states of "
-                f"column {name}; or set ActingSpec.state_every to a divisor of {spec.every}"
+                f"must be a multiple of {every}, the rows between two states of column {name}",
+                key=("ReplaySpec", "stride"),
+                value=str(spec.every),
+                fix=f"or set ActingSpec.state_every to a divisor of {spec.every}",
             )

@@ -108,7 +108,9 @@ def _walk(
     except FileNotFoundError:  # removed since it was listed, or a link to nothing
         return
     except OSError as error:
-        raise ConfigError(f"code.sync: {str(path)!r} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", key=("code", "sync"), value=repr(str(path)), is_subject=True
+        ) from error
     for entry in entries:
         inner = f"{name}/{entry}"
         if not any(fnmatchcase(entry, pattern) or fnmatchcase(inner, pattern) for pattern in exclude):
@@ -121,7 +123,9 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
         data = path.read_bytes()
         executable = path.stat().st_mode & stat.S_IXUSR
     except OSError as error:
-        raise ConfigError(f"code.sync: {str(path)!r} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", key=("code", "sync"), value=repr(str(path)), is_subject=True
+        ) from error
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o755 if executable else 0o644
     archive.addfile(info, io.BytesIO(data))

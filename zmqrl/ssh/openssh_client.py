@@ -55,17 +55,26 @@ def require_openssh() -> str:
     client = shutil.which("ssh")
     instead = "or set ssh.client: paramiko"
     if client is None:
-        raise ConfigError(f"ssh.client: openssh: found no `ssh` on the PATH; apt install openssh-client; {instead}")
+        raise ConfigError(
+            "found no `ssh` on the PATH",
+            key=("ssh", "client"),
+            value="openssh",
+            fix=f"apt install openssh-client; {instead}",
+        )
     try:
         done = subprocess.run([client, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"ssh.client: openssh: `{client} -V` failed: {error}; {instead}") from error
+        raise ConfigError(
+            f"`{client} -V` failed: {error}", key=("ssh", "client"), value="openssh", fix=instead
+        ) from error
     text = (done.stderr + done.stdout).decode(errors="replace").strip()
     version = re.search(r"OpenSSH_(\d+)\.(\d+)", text)
     needed = ".".join(map(str, OLDEST))
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
         found = f"{client} is {text or 'of an unknown version'}"
-        raise ConfigError(f"ssh.client: openssh: {found}; OpenSSH {needed} or newer is required; {instead}")
+        raise ConfigError(
+            found, key=("ssh", "client"), value="openssh", fix=f"OpenSSH {needed} or newer is required; {instead}"
+        )
     return client
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.types import Gpu, GpuProcess
 
 NVIDIA_SMI = "nvidia-smi"
@@ -110,11 +110,11 @@ def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = 
     if allowed:
         return min(allowed, key=lambda gpu: (gpu.uuid in taken, bool(gpu.processes), -_free_mib(gpu), gpu.index))
     if whole:
-        raise ConfigError(f"{key}: {device}: every GPU is in use by other users: {listed(whole)}; {_fix(key)}")
+        raise _refused(key, device, f"every GPU is in use by other users: {listed(whole)}", _fix(key))
     if gpus and kind == "cuda":
-        raise ConfigError(f"{key}: {device}: {_DIVIDED}: {listed(gpus)}; {_MIG_FIX}")
+        raise _refused(key, device, f"{_DIVIDED}: {listed(gpus)}", _MIG_FIX)
     if kind == "cuda":
-        raise ConfigError(f"{key}: {device}: no GPU is visible; write cpu or auto")
+        raise _refused(key, device, "no GPU is visible", "write cpu or auto")
     return None
 
 
@@ -125,13 +125,17 @@ _MIG_FIX = f"choose an instance: set {VISIBLE}=MIG-... (nvidia-smi -L) for the h
 def _numbered(key: str, device: str, gpus: Sequence[Gpu], share: bool) -> Gpu:
     number = int(device.partition(":")[2])
     if number >= len(gpus):
-        raise ConfigError(f"{key}: {device}: this GPU does not exist; found: {listed(gpus) or 'none'}")
+        raise _refused(key, device, "this GPU does not exist", f"found: {listed(gpus) or 'none'}")
     gpu = gpus[number]
     if gpu.mig:
-        raise ConfigError(f"{key}: {device}: {_DIVIDED}: {shown(gpu)}; {_MIG_FIX}")
+        raise _refused(key, device, f"{_DIVIDED}: {shown(gpu)}", _MIG_FIX)
     if others(gpu) and not share:
-        raise ConfigError(f"{key}: {device}: in use by other users: {shown(gpu)}; {_fix(key)}")
+        raise _refused(key, device, f"in use by other users: {shown(gpu)}", _fix(key))
     return gpu
+
+
+def _refused(key: str, device: str, what: str, fix: str) -> ConfigError:
+    return ConfigError(what, key=key_of(key), value=device, fix=fix)
 
 
 def _fix(key: str) -> str:

@@ -172,8 +172,10 @@ def numpy_layer(spec: LayerSpec, rows: int) -> NumpyLayer | None:
         return layer_kind(spec.kind).numpy(spec, rows)
     except MemoryError as error:
         raise ConfigError(
-            f"network.hidden: layer {spec.name!r} with {spec.inputs} inputs and {spec.outputs} outputs does not fit "
-            f"into memory: {error}; set smaller numbers"
+            f"layer {spec.name!r} with {spec.inputs} inputs and {spec.outputs} outputs does not fit "
+            f"into memory: {error}",
+            key=("network", "hidden"),
+            fix="set smaller numbers",
         ) from error
 
 

@@ -95,7 +95,10 @@ def described(spec: ModuleSpec) -> Description:
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             raise ConfigError(
-                f"network.kind: {spec.path!r}: parameter {name!r} is {parameter.dtype}; all must be float32"
+                f"parameter {name!r} is {parameter.dtype}",
+                key=("network", "kind"),
+                value=repr(spec.path),
+                fix="all must be float32",
             )
     return Description(
         _features(spec, module),
@@ -123,9 +126,13 @@ def check_gradients(spec: ModuleSpec) -> None:
     if unused := [name for name, grad in zip(parameters, grads, strict=True) if grad is None]:
         more = f", and {len(unused) - MOST_NAMED} more" if len(unused) > MOST_NAMED else ""
         raise ConfigError(
-            f"network.kind: {spec.path!r}: these parameters have no gradient: {', '.join(unused[:MOST_NAMED])}{more}; "
-            "every parameter is trained, so remove layers that forward does not use, and keep tensors that are not "
-            "trained as buffers (register_buffer)"
+            f"these parameters have no gradient: {', '.join(unused[:MOST_NAMED])}{more}",
+            key=("network", "kind"),
+            value=repr(spec.path),
+            fix=(
+                "every parameter is trained, so remove layers that forward does not use, and keep tensors "
+                "that are not trained as buffers (register_buffer)"
+            ),
         )
 
 
@@ -143,8 +150,10 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
             output = module.train(training)(_input(spec.parts, x))
             if not torch.equal(before, generator.get_state()):
                 raise ConfigError(
-                    f"network.kind: {spec.path!r}: forward draws random numbers (such as dropout), which no resume "
-                    "repeats; remove them"
+                    "forward draws random numbers (such as dropout), which no resume repeats",
+                    key=("network", "kind"),
+                    value=repr(spec.path),
+                    fix="remove them",
                 )
     if (
         not isinstance(output, torch.Tensor)
@@ -153,8 +162,10 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
         or len(output) != ROWS
     ):
         raise ConfigError(
-            f"network.kind: {spec.path!r}: forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}; "
-            f"it must give features, float32 [B, F]"
+            f"forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}",
+            key=("network", "kind"),
+            value=repr(spec.path),
+            fix="it must give features, float32 [B, F]",
         )
     return int(output.shape[1])
 
@@ -168,7 +179,9 @@ def _explained(spec: ModuleSpec, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"network.kind: {spec.path!r}: {what} of {_told(spec.parts)} raised {type(error).__name__}: {_line(error)}"
+            f"{what} of {_told(spec.parts)} raised {type(error).__name__}: {_line(error)}",
+            key=("network", "kind"),
+            value=repr(spec.path),
         ) from error
 
 
@@ -176,7 +189,12 @@ def _made(spec: ModuleSpec, seed: int) -> nn.Module:
     """A new module whose first values are those of `seed`; torch's own random state stays what it was."""
     kind = named(spec.path, f"network.kind: {spec.path!r} cannot be loaded")
     if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module)):
-        raise ConfigError(f"network.kind: {spec.path!r} is not a torch.nn.Module: found {form(kind)}")
+        raise ConfigError(
+            f"is not a torch.nn.Module: found {form(kind)}",
+            key=("network", "kind"),
+            value=repr(spec.path),
+            is_subject=True,
+        )
     kwargs = json.loads(spec.kwargs)
     with _own_random_state(seed):
         try:
@@ -184,8 +202,9 @@ def _made(spec: ModuleSpec, seed: int) -> nn.Module:
         except Exception as error:
             words = "".join(f", {name}={value!r}" for name, value in kwargs.items())
             raise ConfigError(
-                f"network.kind: {spec.path!r}: {kind.__name__}(observation_space{words}) raised "
-                f"{type(error).__name__}: {_line(error)}"
+                f"{kind.__name__}(observation_space{words}) raised {type(error).__name__}: {_line(error)}",
+                key=("network", "kind"),
+                value=repr(spec.path),
             ) from error
 
 
