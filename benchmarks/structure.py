@@ -1,4 +1,4 @@
-"""Figures of the structure of the package: files, functions, imports, comparisons with the name of a mode.
+"""Figures of the structure: files, functions, imports, comparisons with the name of a mode or the text of an error.
 
 `python -m benchmarks.structure [--json] [ROOT]` prints them; ROOT is a checkout, by default this one.
 """
@@ -17,12 +17,14 @@ from pathlib import Path
 from zmqrl.types import MODES
 
 SMALL_LINES = 50
+TEXTS, ERRORS = ("err", "stderr"), ("value", "error", "caught", "failed", "refused", "exception")
+"""Names in tests of what an error prints, and of errors."""
 Modules = Mapping[str, ast.Module]
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Of the package of one checkout, tests not counted."""
+    """Of the package of one checkout; tests are counted for `text_comparisons` alone."""
 
     files: int
     lines: int
@@ -37,6 +39,8 @@ class Structure:
     """Of packages that import each other."""
     mode_comparisons: list[str]
     lines_per_package: dict[str, int]
+    text_comparisons: list[str]
+    """Tests that compare the text of an error: `match=` of `raises`, and comparisons with `str(error)` or stderr."""
 
 
 def measure(root: Path) -> Structure:
@@ -63,6 +67,7 @@ def measure(root: Path) -> Structure:
         cycles=_cycles(importers),
         mode_comparisons=list(_mode_comparisons(modules)),
         lines_per_package=dict(sorted(packages.items())),
+        text_comparisons=list(_text_comparisons(root)),
     )
 
 
@@ -128,6 +133,36 @@ def _mode_comparisons(modules: Modules) -> Iterator[str]:
             constants = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
             if any(value in MODES for value in constants if isinstance(value, str)):
                 yield f"{name}:{node.lineno}"
+
+
+def _text_comparisons(root: Path) -> Iterator[str]:
+    for path in sorted((root / "tests").rglob("*.py")):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if _compares_text(node)]
+        yield from sorted({f"{path.relative_to(root)}:{node.lineno}" for node in nodes})  # type: ignore[attr-defined]
+
+
+def _compares_text(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in ("startswith", "endswith"):
+            return _is_text_of_error(function.value)
+        return ast.unparse(function).endswith("raises") and any(each.arg == "match" for each in node.keywords)
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    is_of_words = not any(isinstance(side, ast.Constant) and side.value in (None, "") for side in sides)
+    return is_of_words and any(map(_is_text_of_error, sides))
+
+
+def _is_text_of_error(node: ast.expr) -> bool:
+    """Whether it is `str(caught.value)`, `ended.err` or `err`."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and node.args:
+        return _last_name(node.args[0]) in ERRORS
+    return _last_name(node) in TEXTS
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def main() -> None:

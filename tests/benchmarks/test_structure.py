@@ -7,6 +7,8 @@ from pathlib import Path
 from benchmarks.structure import Structure, measure
 
 ROOT = Path(__file__).parents[2]
+MOST_TEXT_COMPARISONS = 640
+"""`tests.raising` compares the fields of an error. The bound only falls."""
 
 
 def planted(root: Path, **files: str) -> Structure:
@@ -23,6 +25,7 @@ def test_the_package() -> None:
     assert found.cycles == []
     assert found.mode_comparisons == []
     assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
+    assert len(found.text_comparisons) <= MOST_TEXT_COMPARISONS, found.text_comparisons
 
 
 def test_a_cycle_of_packages_is_found_also_within_functions(tmp_path: Path) -> None:
@@ -48,3 +51,18 @@ def test_functions_are_measured(tmp_path: Path) -> None:
         tmp_path, a__b="def f() -> None:\n    x = 1\n    del x\n\n\nclass A:\n    def g(self) -> None: ...\n"
     )
     assert (found.functions, found.function_max) == (3, ("zmqrl.a.b:1 f", 3))
+
+
+def test_a_comparison_with_the_text_of_an_error_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(
+        "with pytest.raises(ValueError, match='a'):\n    f()\n"
+        "assert 'a' in str(caught.value)\n"
+        "assert ended.code == 2 and 'a' in ended.err\n"
+        "assert ended.err.startswith('a')\n"
+        "with raises(ConfigError, key=('a',)):\n    f()\n"
+        "assert ended.err == '' and process.stderr is not None and str(number) == 'a'\n"
+        "assert ended.err.count('a') == 1\n"
+    )
+    found = planted(tmp_path).text_comparisons
+    assert found == ["tests/test_a.py:1", "tests/test_a.py:3", "tests/test_a.py:4", "tests/test_a.py:5"]
