@@ -22,4 +22,4 @@ def raises(kind: type[Raised], **fields: Any) -> Iterator[pytest.ExceptionInfo[R
 def compare(error: BaseException | None, **fields: Any) -> None:
     """The fields of an error that a test has caught."""
     found = {name: getattr(error, name, None) for name in fields}
-    assert found == fields, repr(error)
+    assert found == fields, f"{found} of {error!r}, expected {fields}"

@@ -19,6 +19,7 @@ import pytest
 
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.raising import raises
 from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
@@ -271,7 +272,7 @@ def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path
 def test_the_example_names_its_own_keys(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
     file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  urll: {LOCAL}\n")
-    with pytest.raises(ConfigError, match=r"hosts\.yaml:4: segment_transport\.urll: unknown key .*did you mean 'url'"):
+    with raises(ConfigError, key=("segment_transport", "urll"), fix="did you mean 'url'?"):
         load(None, file)
     file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport: {{kind: {KIND}, url: {LOCAL}}}\n")
     config = load(None, file).config.segment_transport

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.raising import raises
 from tests.running import ROOT
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.config.sections import SegmentTransportSection
@@ -56,7 +57,7 @@ def test_the_example_carries_segments(example: ModuleType, tmp_path: Path) -> No
 
 
 def test_its_errors_are_those_of_the_page(example: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^segment_transport\.path: 'relative'"):
+    with raises(ConfigError, key=("segment_transport", "path"), value="'relative'"):
         example.FolderTransport(example.FolderConfig("relative"), bus_plan())
     (tmp_path / "file").touch()
     with pytest.raises(TransportError, match="file"):

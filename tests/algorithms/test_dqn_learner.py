@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
+from tests.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection
@@ -139,7 +140,7 @@ def test_epsilon_comes_down_over_its_share_of_the_horizon() -> None:
 
 def test_what_does_not_go_together_is_a_config_error() -> None:
     section = NetworkSection()
-    with pytest.raises(ConfigError, match=r"algorithm\.kind: dqn needs discrete"):
+    with raises(ConfigError, key=("algorithm", "kind"), what="dqn needs discrete actions, toy has continuous actions"):
         DQN(DQNConfig(), section, env_spec(CONTINUOUS), STEPS, ENVS)
-    with pytest.raises(ConfigError, match=r"algorithm\.batch_size: 32 .*replay\.capacity 16"):
+    with raises(ConfigError, key=("algorithm", "batch_size"), value="32"):
         make().check("sync", 4, ReplaySection(capacity=16))

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
+from tests.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.codec import replace
@@ -212,5 +213,5 @@ def test_a_minibatch_larger_than_the_batch_is_a_config_error() -> None:
     algorithm = make(minibatch_size=300, batch_segments=1)
     algorithm.check("sync", 3, ReplaySection())
     for mode, vector_envs in (("sync", 2), ("async", 4)):
-        with pytest.raises(ConfigError, match=r"algorithm\.minibatch_size: 300"):
+        with raises(ConfigError, key=("algorithm", "minibatch_size"), value="300"):
             algorithm.check(mode, vector_envs, ReplaySection())  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import zmq
 from msgspec import structs
 
 from tests.memory_backends.event_pipe import EventPipe
+from tests.raising import raises
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev
@@ -166,7 +167,7 @@ def test_a_host_whose_key_was_withdrawn_is_refused_with_live_connections_and_its
     assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
     assert peers.inbound.pop_removed() == []
     for message in (agent("far", [1]), pack(bus.WorkerExit(1, 0)), pack(bus.Fetch(Version(0, 0)))):
-        with pytest.raises(WireError, match="unknown key"):
+        with raises(WireError, reason="unknown key"):
             peers.receive(peers.far, message)
     assert peers.replies_to(peers.far) == ["shutdown_notice"], "its agent is to end"
     assert [(e["event"], e.get("serial")) for e in peers.events.read(0)] == [("host_here", None), ("listening", 2)]
@@ -179,7 +180,7 @@ def test_segments_of_a_withdrawn_key_are_refused_on_their_live_connection(peers:
     segment = (pack(bus.Segment(peers.arena.layout.digest, 1, 2, SlotRef(3, 4), words)), *columns)
     assert isinstance(peers.receive(peers.far_pusher, *segment), ev.Delivered)
     peers.receive(peers.near, allow(2, {}))
-    with pytest.raises(WireError, match="unknown key"):
+    with raises(WireError, reason="unknown key"):
         peers.receive(peers.far_pusher, *segment)
 
 
@@ -195,7 +196,7 @@ def test_a_host_that_came_back_has_lost_the_workers_of_its_former_agent(peers: B
     peers.receive(peers.far, agent("far", [1]))
     peers.receive(peers.near, allow(2, {STRANGER.public: HostKey("far", 2)}))
     assert peers.inbound.pop_removed() == [ev.HostRemoved("far", [1])]
-    with pytest.raises(WireError, match="unknown key"):
+    with raises(WireError, reason="unknown key"):
         peers.receive(peers.far, agent("far", [1]))
 
 
@@ -217,10 +218,10 @@ def test_what_the_former_agent_of_a_host_and_its_workers_send_is_refused_while_t
         pack(bus.Heartbeat("worker", 2, 0, 1)),
     ]
     for message in former:
-        with pytest.raises(WireError, match="unknown key"):
+        with raises(WireError, reason="unknown key"):
             peers.receive(peers.far, message)
     segment = pack(bus.Segment(peers.arena.layout.digest, 2, 0, SlotRef(3, 4), words))
-    with pytest.raises(WireError, match="unknown key"):
+    with raises(WireError, reason="unknown key"):
         peers.receive(peers.far_pusher, segment, *columns)
     assert peers.state.workers.members == {2}
 
@@ -237,7 +238,7 @@ def test_no_other_host_changes_the_list(tmp_path: Path, curve: bool) -> None:
 
 def test_a_token_admits_one_key_once_the_launcher_has_listed_it(peers: BrokerWithPeers) -> None:
     one, other = peers.strangers
-    with pytest.raises(WireError, match="unknown key"):
+    with raises(WireError, reason="unknown key"):
         peers.receive(one, agent("new", [7]))
     assert peers.replies_to(one) == ["shutdown_notice"]
     assert peers.receive(one, pack(bus.Enrol(TOKEN))) is None
@@ -259,7 +260,7 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerW
     with pytest.raises(WireError, match="token: the token is not one of this run"):
         peers.receive(stranger, pack(bus.Enrol("another")))
     assert peers.replies_to(stranger) == ["shutdown_notice"]
-    with pytest.raises(WireError, match="not from there"):
+    with raises(WireError, reason="not from there"):
         peers.receive(peers.near, pack(bus.Enrol(TOKEN)))
 
 

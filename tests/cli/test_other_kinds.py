@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
+from tests.raising import compare
 
 HOSTS = """
 run: {preset: cartpole-ppo}
@@ -24,7 +25,7 @@ def hosts_file(empty_directory: Path) -> None:
 def test_setup_is_refused(zmqrl: Command) -> None:
     ended = zmqrl("setup", "hosts.yaml")
     assert ended.code == 2
-    assert "orchestrator.kind: 'slurm': zmqrl setup installs over SSH" in ended.err
+    compare(ended.error, key=("orchestrator", "kind"), value="'slurm'")
 
 
 def test_dry_run_names_the_kind_and_not_a_login(zmqrl: Command) -> None:

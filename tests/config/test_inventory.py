@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config import inventory
 from zmqrl.config.hosts import names_of_range
 from zmqrl.config.load import Request, resolve
@@ -98,7 +99,7 @@ def test_a_program_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(inventory, "LIMIT_S", 0.2)
-    with pytest.raises(ConfigError, match=r"did not end within 0.2 s"):
+    with raises(ConfigError, key=("inventory",), what="ansible-inventory did not end within 0.2 s"):
         resolved(tmp_path, "inventory: lab.ini\n")
 
 

@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from tests.raising import raises
 from tests.s3_server import BUCKET, S3Server
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import PIECE_BYTES, Objects, check_url, check_writable
@@ -191,5 +192,5 @@ def test_a_url_of_another_form_is_refused_without_its_secrets(url: str, named: s
 
 def test_a_container_of_azure_stands_where_other_urls_have_a_user() -> None:
     check_url("store.url", "abfss://container@account.dfs.core.windows.net/runs")
-    with pytest.raises(ConfigError, match="credentials"):
+    with raises(ConfigError, key=("store", "url"), value="'abfss://account.dfs.core.windows.net/runs'"):
         check_url("store.url", "abfss://container:secret@account.dfs.core.windows.net/runs")

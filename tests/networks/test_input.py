@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json
@@ -163,5 +164,9 @@ def test_a_cnn_of_parts_or_numbers_is_refused() -> None:
 
 
 def test_a_mask_alone_is_no_input() -> None:
-    with pytest.raises(ConfigError, match="no part besides 'action_mask'"):
+    with raises(
+        ConfigError,
+        key=("env", "id"),
+        what="its observations have no part besides 'action_mask': the network has no input",
+    ):
         network_input(composite([("action_mask", LEAVES["action_mask"], ("action_mask",))]))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.raising import raises
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
@@ -73,9 +74,13 @@ def test_tensors_are_aligned_views_of_the_flat_one() -> None:
 
 
 def test_a_cnn_that_does_not_fit_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"network\.kind"):
+    with raises(ConfigError, key=("network", "kind"), fix="write mlp"):
         tower("q", NetworkSection("cnn"), VECTOR, 2, output_gain=1.0)
-    with pytest.raises(ConfigError, match=r"network\.kernels: 8"):
+    with raises(ConfigError, key=("network", "kernels"), value="8"):
         tower("q", NetworkSection("cnn"), SpaceSpec("box", (1, 6, 6), "uint8"), 2, output_gain=1.0)
-    with pytest.raises(ConfigError, match=r"network\.kernels"):
+    with raises(
+        ConfigError,
+        key=("network", "kernels"),
+        what="[3] and strides [4, 2, 1] must have the length of network.channels [32, 64, 64]",
+    ):
         tower("q", NetworkSection("cnn", kernels=(3,)), PIXELS, 2, output_gain=1.0)

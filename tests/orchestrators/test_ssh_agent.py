@@ -11,6 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.raising import raises
 from zmqrl.agent.process import by_own_clock
 from zmqrl.config.codec import from_json, replace
 from zmqrl.config.plan import Boot
@@ -64,7 +65,9 @@ def test_a_far_host_without_the_runtime_of_its_workers_receives_nothing(tmp_path
     plan = replace(plan, config=replace(plan.config, network=NetworkSection(runtime="onnx")))
     place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
     far.agent = SshAgent(Boot("agent", 0, 0, "far", plan), HostSection(), cast("Connection", far), place)
-    with pytest.raises(HostFailed, match=r"far: onnxruntime is missing, with which workers act") as failed:
+    with raises(
+        HostFailed, host="far", cause="onnxruntime is missing, with which workers act (network.runtime: onnx)"
+    ) as failed:
         far.agent.on_handshake(Handshake({**versions(), "onnxruntime": None}, 1, time.time()))
     assert "zmqrl setup HOSTS.yaml --limit far --extras onnx" in str(failed.value.fix)
     assert far.lines == []
@@ -114,7 +117,11 @@ def test_a_handshake_after_its_limit_is_late_whoever_looks_first(tmp_path: Path)
     boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))
     far.agent = SshAgent(boot, HostSection(), cast("Connection", far), place)
     far.agent.began -= boot.plan.config.limits.start_s
-    with pytest.raises(HostFailed, match=r"no handshake of the host agent within limits\.start_s"):
+    with raises(
+        HostFailed,
+        host="far",
+        cause="no handshake of the host agent within limits.start_s (120 s); its login shell printed nothing",
+    ):
         far.agent.on_handshake(Handshake(versions(), 1, time.time()))
     assert far.agent.overdue() is None, "reported once"
     assert far.lines == []

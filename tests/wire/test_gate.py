@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
@@ -114,7 +115,7 @@ def test_a_connection_outlives_its_key_and_every_message_of_it_is_refused(socket
     assert turn(sockets, lambda: received(sockets)) == ("b", b"one")
     assert sockets.admission.replace(WITHDRAWN)
     far.send(b"two")
-    with pytest.raises(WireError, match="unknown key"):
+    with raises(WireError, reason="unknown key"):
         turn(sockets, lambda: received(sockets))
     dial(tcp(sockets), FAR).send(b"three")
     turn(sockets, lambda: sockets.guard()["unknown key"])
@@ -137,7 +138,7 @@ def test_with_tokens_unknown_keys_reach_control_alone_and_are_no_host(tmp_path: 
     try:
         keys = replace(STRANGER, server=SERVER.public)
         dial(tcp(sockets), keys).send(b"stranger")
-        with pytest.raises(WireError, match="unknown key"):
+        with raises(WireError, reason="unknown key"):
             turn(sockets, lambda: received(sockets))
         assert not sockets.guard()
         segments, notices, _ = sockets.ports

@@ -50,8 +50,10 @@ def setup_command(
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
         raise ConfigError(
-            f"{hosts}: no host to set up: this machine and manual hosts need no setup; list or select a host that "
-            "SSH reaches"
+            "no host to set up: this machine and manual hosts need no setup",
+            key=(),
+            fix="list or select a host that SSH reaches",
+            source=str(hosts),
         )
     allowed, files = _read(constraints or CONSTRAINTS), wheel_files(wheels) if wheels is not None else None
     further = tuple(name.strip() for name in extras.split(",") if name.strip())

@@ -37,11 +37,12 @@ def group_of(argument: str) -> Group:
     if separator and label and (found := _runs_of(Path(path), other_than=f"{Path(path).name}=")):
         return Group(label, found)
     if separator and not (path and label):
-        raise ConfigError(f"{argument}: {'LABEL' if path else 'RUN'} is missing; write RUN=LABEL")
+        raise ConfigError(f"{'LABEL' if path else 'RUN'} is missing", fix="write RUN=LABEL", source=argument)
     shown = path if separator else argument
     if Path(shown).is_dir():
-        raise ConfigError(f"{shown}: no metrics: {METRICS} is missing in this directory, and in its directories seed-*")
-    raise ConfigError(f"{shown}: no run directory has this name, and none has a name that begins with it")
+        what = f"no metrics: {METRICS} is missing in this directory, and in its directories seed-*"
+        raise ConfigError(what, key=(), source=shown)
+    raise ConfigError("no run directory has this name, and none has a name that begins with it", source=shown)
 
 
 def env_ids(runs: Iterable[Path]) -> list[str]:
