@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load
 
@@ -100,9 +101,9 @@ def test_of_a_flag(flag: str, message: str) -> None:
 
 
 def test_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no\.yaml: file not found"):
+    with raises(ConfigError, key=(), what="file not found", source=str(tmp_path / "no.yaml")):
         load(hosts_file=tmp_path / "no.yaml")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with raises(ConfigError, key=(), what="cannot be read: Is a directory", source=str(tmp_path)):
         load(hosts_file=tmp_path)
 
 

@@ -85,11 +85,13 @@ def test_bad_inventories_are_one_message(tmp_path: Path, ini: str, message: str)
 
 
 def test_no_ansible_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"hosts.yaml:1: inventory: '.*none.ini': no such file or folder"):
+    fields = {"key": ("inventory",), "source": f"{tmp_path}/hosts.yaml:1"}
+    with raises(ConfigError, **fields, value=repr(f"{tmp_path}/none.ini")):
         resolved(tmp_path, "inventory: none.ini\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ConfigError, match="ansible-inventory is not installed here: pip install ansible-core"):
+    what = "ansible-inventory is not installed here: pip install ansible-core"
+    with raises(ConfigError, **fields, value=repr(f"{tmp_path}/lab.ini"), what=what):
         resolved(tmp_path, "inventory: lab.ini\n")
 
 
@@ -118,5 +120,5 @@ def test_notations_of_ranges(key: str, names: list[str]) -> None:
     "key", ["n[", "n]", "n[]", "n[a-c]", "n[1-2", "n[1--2]", "n[3-1]", "n[1-2000]", "n[1-99]m[1-99]"]
 )
 def test_what_is_no_range(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"write a range as|the range has|3 is greater than 1"):
+    with raises(ConfigError, key=(key,)):
         names_of_range(key)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.aliases import KEYS, NO_KEYS, NOTES
 from zmqrl.config.keys import all_keys
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.configure import kinds, load
 
 EXISTING = {key.name.replace("hosts.NAME", "hosts.local") for part in all_keys(kinds()) for key in part.keys}
@@ -124,7 +125,7 @@ def test_nothing_wrong_is_suggested(flag: str, end: str) -> None:
 
 @pytest.mark.parametrize("name", ["normalize", "normalise", "algorithm.normalize"])
 def test_normalisation_is_a_key_of_the_algorithm(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"in zmqrl it is algorithm\.normalise_obs"):
+    with raises(ConfigError, key=key_of(name), fix="in zmqrl it is algorithm.normalise_obs"):
         load("cartpole-ppo", overrides=[f"{name}=true"])
 
 

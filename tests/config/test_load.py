@@ -152,7 +152,7 @@ def test_what_a_preset_cannot_build_on(tmp_path: Path, preset: str, overrides: l
 @pytest.mark.parametrize("key", ["store.path", "code.sync", "inventory", "run.preset"])
 def test_a_path_of_an_unknown_user(key: str) -> None:
     value: object = ["~nouser/x"] if key == "code.sync" else "~nouser/x"
-    with pytest.raises(ConfigError, match=f"{key}: '~nouser/x': no user 'nouser' on this machine"):
+    with raises(ConfigError, key=key_of(key), value="'~nouser/x'", what="no user 'nouser' on this machine"):
         place_of(load_config(overrides={key: value}).store, Path("run"), None)
 
 

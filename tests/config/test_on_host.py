@@ -51,18 +51,18 @@ def test_a_jump_over_the_host_itself_is_left_out(jump: str, left: str | None) ->
 
 
 @pytest.mark.parametrize(
-    ("host", "changes", "message"),
+    ("host", "changes", "key", "value"),
     [
-        ("local", {}, "omit --on"),
-        ("gpu1", {"gpu1": HostSection(manual=True)}, "hosts.gpu1.manual: true"),
-        ("gpu1", {"local": HostSection(workers=1)}, "hosts.local.workers: 1"),
+        ("local", {}, ("--on",), "local"),
+        ("gpu1", {"gpu1": HostSection(manual=True)}, ("--on",), "gpu1"),
+        ("gpu1", {"local": HostSection(workers=1)}, ("hosts", "local", "workers"), "1"),
     ],
 )
 def test_a_host_that_cannot_have_the_launcher_is_refused(
-    host: str, changes: dict[str, HostSection], message: str
+    host: str, changes: dict[str, HostSection], key: tuple[str, ...], value: str
 ) -> None:
     config = replace(CONFIG, learner=LearnerSection(), hosts={**CONFIG.hosts, **changes})
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, key=key, value=value):
         on_host(config, host)
 
 

@@ -118,8 +118,9 @@ def test_a_kill_of_several_roles_counts_for_each_of_them() -> None:
 
 @pytest.mark.parametrize("value", ["worker=3", "worker:kill", "worker:kill=0", "worker:kill=x", "wroker:kill=3"])
 def test_a_minimum_that_is_not_understood_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=f"--at-least {value.partition('=')[0]}"):
+    with raises(ConfigError, key=("--at-least",)) as caught:
         minimums_named([value])
+    assert caught.value.value in (value, value.partition("=")[0])
 
 
 def test_minimums_that_no_plan_can_have_are_refused() -> None:
@@ -147,7 +148,7 @@ def test_a_kind_that_does_not_exist_is_named(value: str) -> None:
     if value == "worker:":  # a role alone, written with its colon
         assert len(kinds_named([value])) == 6
         return
-    with pytest.raises(ConfigError, match=rf"--only {value}: .*broker:kill"):
+    with raises(ConfigError, key=("--only",), value=value):
         kinds_named([value])
 
 
@@ -157,5 +158,5 @@ def test_a_minimum_of_an_unknown_kind_suggests_no_role_alone() -> None:
 
 
 def test_a_run_without_the_role_that_was_asked_for_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--only"):
+    with raises(ConfigError, key=("--only",)):
         plan_faults(1, 5, 10.0, [Target("single", frozenset({"learner"}), 0, only=kinds_named(["broker"]))])

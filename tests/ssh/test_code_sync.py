@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError
 from zmqrl.ssh.code_sync import CodeArchive, make_archive
@@ -85,5 +86,5 @@ def test_what_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
-    with pytest.raises(ConfigError, match=r"code\.sync: '.*/tool\.py' cannot be read: Permission denied"):
+    with raises(ConfigError, key=("code", "sync"), value=repr(str(folder / "tool.py"))):
         packed(folder / "tool.py")
