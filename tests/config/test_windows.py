@@ -74,7 +74,7 @@ def test_the_wrong_one_of_several_is_named_and_a_single_one_once() -> None:
 
 
 @pytest.mark.parametrize(("keys", "wrong"), [
-    ({"hosts.a.manual": True, "hosts.a.only": "Sat"}, "hosts.a.only: the launcher cannot control the agent of a manual"),
+    ({"hosts.a.manual": True, "hosts.a.only": "Sat"}, "hosts.a.only: the launcher cannot control the agent of a"),
     ({"run.mode": "single", "hosts.local.only": "Sat"}, "hosts.local.only: mode single has no rollout workers; "),
     ({"hosts.a.yield_when": {}}, "hosts.a.yield_when: the host would never yield; set load, or user_active"),
     ({"hosts.a.yield_when": {"load": -1}}, "hosts.a.yield_when.load: -1: must be greater than or equal"),

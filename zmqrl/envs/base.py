@@ -45,8 +45,10 @@ def state_spec(env: Any) -> StateSpec:
     """The form of the states that `env.recovery: state` requests, from one after a reset. ConfigError when unusable."""
     if not has_state_pair(env):
         raise ConfigError(
-            f"env.recovery: 'state': {type(env).__name__} does not have both get_state and set_state; add them (those "
-            f"of a wrapper include its env), {ALTERNATIVES}"
+            f"{type(env).__name__} does not have both get_state and set_state",
+            key=("env", "recovery"),
+            value="'state'",
+            fix=f"add them (those of a wrapper include its env), {ALTERNATIVES}",
         )
     env.reset(seed=0)
     state = env.get_state()
@@ -55,9 +57,13 @@ def state_spec(env: Any) -> StateSpec:
     if isinstance(state, np.ndarray) and state.dtype.kind in "fiub":
         return StateSpec(state.dtype.str, state.shape)
     raise ConfigError(
-        f"env.recovery: 'state': get_state of {type(env).__name__} returned {type(state).__name__}; return bytes or "
-        "an array of numbers, always of the same size, with all state of the env, random number generators included, "
-        f"{ALTERNATIVES}"
+        f"get_state of {type(env).__name__} returned {type(state).__name__}",
+        key=("env", "recovery"),
+        value="'state'",
+        fix=(
+            "return bytes or an array of numbers, always of the same size, with all state of the env, "
+            f"random number generators included, {ALTERNATIVES}"
+        ),
     )
 
 

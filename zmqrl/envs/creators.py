@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, key_of
 from zmqrl.plugins import form
 
 MAKE_NO_ENV = (
@@ -34,8 +34,10 @@ def check_called(key: str, path: str, found: Any, *methods: str) -> None:
     )
     if not is_class and not _makes_envs(found):
         raise ConfigError(
-            f"{key}: {path!r}: {form(found)} is neither a class of envs or wrappers nor a function that returns one "
-            "(functions of Python, of zmqrl and of the packages that it requires are not called)"
+            f"{form(found)} is neither a class of envs or wrappers nor a function that returns one (functions of "
+            "Python, of zmqrl and of the packages that it requires are not called)",
+            key=key_of(key),
+            value=repr(path),
         )
 
 

@@ -15,9 +15,10 @@ import gymnasium as gym
 from gymnasium import error as gym_error
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, Key
 from zmqrl.plugins import described, first_line, is_own, lacks, nearest
 
+ID, WRAPPERS = ("env", "id"), ("env", "wrappers")
 EXTRAS = {
     "box2d": "box2d",
     "Box2D": "box2d",
@@ -48,40 +49,44 @@ def explain(section: EnvSection, error: Exception) -> ConfigError:
     if isinstance(error, ConfigError):
         return error
     inner = _original(error)
-    subject = f"env.id: {section.id!r}"
     if (fix := _own_class(section.id, error)) is not None:
-        return ConfigError(f"{subject}: a class of a module is written module:Class; {fix}")
+        return ConfigError("a class of a module is written module:Class", key=ID, value=repr(section.id), fix=fix)
     if ENV_ID.fullmatch(section.id) is None:
-        fix = _alike(section.id) or "; write an id such as CartPole-v1, or module:Class"
-        return ConfigError(f"{subject} is not an env id{fix}")
+        fix = _alike(section.id) or "write an id such as CartPole-v1, or module:Class"
+        return _about(ID, section.id, "is not an env id", fix)
     if isinstance(error, (gym_error.UnregisteredEnv, gym_error.DeprecatedEnv)):
         return _unregistered(section, error)
-    missing = _not_found(subject, section.id, error) or _missing(
-        subject, error, f"{section.id} {_entry_point(section.id)}"
-    )
+    hints = f"{section.id} {_entry_point(section.id)}"
+    missing = _not_found(ID, section.id, error) or _missing(ID, section.id, error, hints)
     if missing is not None:
         return missing
     if section.kwargs and _refuses(inner, section.kwargs):
-        return ConfigError(
-            f"env.kwargs: {dict(section.kwargs)} are not accepted by {section.id!r}: {first_line(inner)}"
-        )
+        what, value = f"are not accepted by {section.id!r}: {first_line(inner)}", str(dict(section.kwargs))
+        return ConfigError(what, key=("env", "kwargs"), value=value, is_subject=True)
     given = f" with env.kwargs {dict(section.kwargs)!r:.80}" if section.kwargs else ""
-    rllib = "; for an env in RLlib's form set env.kwargs: {config: {...}}" if RLLIB.search(str(inner)) else ""
-    return ConfigError(f"{subject} cannot be created{given}: {described(error, inner)}{rllib}")
+    rllib = "for an env in RLlib's form set env.kwargs: {config: {...}}" if RLLIB.search(str(inner)) else ""
+    return _about(ID, section.id, f"cannot be created{given}: {described(error, inner)}", rllib)
 
 
 def not_an_env(section: EnvSection, env: Any) -> ConfigError:
     """The configuration error for what the id makes, with the known API that it has."""
-    subject = f"env.id: {section.id!r} makes {type(env).__name__}, which"
+    made = f"makes {type(env).__name__}, which"
     if hasattr(env, "agent_iter"):
         fix = "name its parallel_env (module:parallel_env), or return pettingzoo.utils.aec_to_parallel(env)"
-        return ConfigError(f"{subject} has PettingZoo's AEC API; {fix}")
+        return _about(ID, section.id, f"{made} has PettingZoo's AEC API", fix)
     if callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None)):
-        return ConfigError(
-            f"{subject} is not derived from gymnasium.Env; derive it. For an env of the old gym, name a function that "
-            "returns shimmy.GymV21CompatibilityV0(env=...), or GymV26CompatibilityV0 (pip install shimmy)"
+        fix = (
+            "derive it. For an env of the old gym, name a function that returns shimmy.GymV21CompatibilityV0(env=...), "
+            "or GymV26CompatibilityV0 (pip install shimmy)"
         )
-    return ConfigError(f"{subject} is neither a gymnasium.Env nor a PettingZoo env with the parallel API")
+        return _about(ID, section.id, f"{made} is not derived from gymnasium.Env", fix)
+    what = f"{made} is neither a gymnasium.Env nor a PettingZoo env with the parallel API"
+    return _about(ID, section.id, what)
+
+
+def _about(key: Key, value: str, what: str, fix: str = "") -> ConfigError:
+    """An error whose sentence begins with the value."""
+    return ConfigError(what, key=key, value=repr(value), is_subject=True, fix=fix)
 
 
 def _own_class(env_id: str, error: Exception) -> str | None:
@@ -109,15 +114,14 @@ def explain_wrapper(path: str, arguments: Mapping[str, Any], error: Exception) -
     """The configuration error behind `error`, which importing or applying the wrapper `path` raised."""
     if isinstance(error, ConfigError):
         return error
-    subject = f"env.wrappers: {path!r}"
-    missing = _not_found(subject, path, error) or _missing(subject, error, path)
+    missing = _not_found(WRAPPERS, path, error) or _missing(WRAPPERS, path, error, path)
     if missing is not None:
         return missing
     if _refuses(error, arguments):
         given = f"the arguments {dict(arguments)!r:.80} are not accepted" if arguments else "arguments are missing"
-        return ConfigError(f"{subject}: {given}: {first_line(error)}")
-    given = f" {dict(arguments)!r:.80}" if arguments else ""
-    return ConfigError(f"{subject}{given} cannot be applied: {described(error)}")
+        return ConfigError(f"{given}: {first_line(error)}", key=WRAPPERS, value=repr(path))
+    given = f"{dict(arguments)!r:.80} " if arguments else ""
+    return _about(WRAPPERS, path, f"{given}cannot be applied: {described(error)}")
 
 
 def _original(error: Exception) -> Exception:
@@ -139,19 +143,17 @@ def _refuses(error: Exception, arguments: Mapping[str, Any]) -> bool:
 def _unregistered(section: EnvSection, error: Exception) -> ConfigError:
     is_deprecated = isinstance(error, gym_error.DeprecatedEnv)
     if any(map(is_own, traceback.extract_tb(error.__traceback__))):  # of the user's factory
-        if is_deprecated:
-            return ConfigError(f"env.id: {section.id!r} cannot be created: {described(error)}")
         package = "ale_py" if "ALE" in str(error) else "the package that registers it"
-        fix = f"import {package} in that file"
-        return ConfigError(f"env.id: {section.id!r} cannot be created: {described(error)}; {fix}")
+        fix = "" if is_deprecated else f"import {package} in that file"
+        return _about(ID, section.id, f"cannot be created: {described(error)}", fix)
     if is_deprecated:
-        return ConfigError(f"env.id: {section.id!r} is deprecated{_near(section.id)}")
+        return _about(ID, section.id, "is deprecated", _near(section.id))
     if section.id.partition("/")[0] in EXTRAS:
-        return ConfigError(f"env.id: {section.id!r} needs a package that is missing{_install(section.id, None)}")
-    return ConfigError(f"env.id: no env is registered as {section.id!r}{_near(section.id)}")
+        return _about(ID, section.id, "needs a package that is missing", _install(section.id, None))
+    return ConfigError(f"no env is registered as {section.id!r}", key=ID, fix=_near(section.id))
 
 
-def _not_found(subject: str, path: str, error: Exception) -> ConfigError | None:
+def _not_found(key: Key, path: str, error: Exception) -> ConfigError | None:
     """The module of `module:Name` itself, which is the user's own or of a package; None where the error is another."""
     absent = error.name if isinstance(error, ModuleNotFoundError) else None
     module, _, name = path.partition(":")
@@ -163,35 +165,35 @@ def _not_found(subject: str, path: str, error: Exception) -> ConfigError | None:
     fix = f"{install}run the command in the directory that contains {file}, or set PYTHONPATH"
     if parent:
         fix = f"{parent!r} was found, and has no such module"
-    return ConfigError(f"{subject}: module {absent!r} was not found; {fix}")
+    return ConfigError(f"module {absent!r} was not found", key=key, value=repr(path), fix=fix)
 
 
-def _missing(subject: str, error: Exception, hints: str) -> ConfigError | None:
+def _missing(key: Key, path: str, error: Exception, hints: str) -> ConfigError | None:
     """A package that is not installed; None where the error is another one."""
     name = getattr(error, "name", None)
     if isinstance(error, gym_error.DependencyNotInstalled):
         cause = first_line(error).rstrip(".")  # the text of gymnasium names the package
-        return ConfigError(f"{subject} needs a package that is missing: {cause}{_install(f'{hints} {error}', name)}")
+        return _about(key, path, f"needs a package that is missing: {cause}", _install(f"{hints} {error}", name))
     if isinstance(error, ModuleNotFoundError):
-        return ConfigError(f"{subject} needs {name!r}, which is missing{_install(f'{hints} {error}', name)}")
+        return _about(key, path, f"needs {name!r}, which is missing", _install(f"{hints} {error}", name))
     return None
 
 
 def _near(env_id: str) -> str:
     if (game := OLD_ATARI.fullmatch(env_id)) is not None:
-        return f"; in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
+        return f"in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
     module, colon, name = env_id.partition(":")
     if colon and module in sys.modules:
-        return f"; {lacks(sys.modules[module], name)}"
+        return lacks(sys.modules[module], name)
     package = "" if colon else f"`ALE/NAME-v5` for an Atari game, `package:{env_id}` for an env of a package, "
-    return _alike(env_id) or f"; write {package}`module:Class` for your own"
+    return _alike(env_id) or f"write {package}`module:Class` for your own"
 
 
 def _alike(env_id: str) -> str:
     """The newest version of the env whose name is like that of `env_id`."""
     newest = {_unversioned(name): name for name in gym.registry}  # versions are registered in their order
     near = nearest(_unversioned(env_id), newest)
-    return "" if near is None else f"; did you mean {newest[near]!r}?"
+    return "" if near is None else f"did you mean {newest[near]!r}?"
 
 
 def _unversioned(env_id: str) -> str:
@@ -204,6 +206,6 @@ def _entry_point(env_id: str) -> str:
 
 
 def _install(hints: str, missing: str | None) -> str:
-    """The end of a message: the line that installs a package, where it is known."""
+    """The line that installs a package, where it is known."""
     extra = next((extra for text, extra in EXTRAS.items() if text in hints), None)
-    return f'; run: pip install "zmqrl[{extra}]"' if extra else f"; run: pip install {missing}" if missing else ""
+    return f'run: pip install "zmqrl[{extra}]"' if extra else f"run: pip install {missing}" if missing else ""

@@ -25,7 +25,9 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, spaces.Box):
-            raise ConfigError(f"env.frame_stack: {depth}: needs Box observations, the env has {space}")
+            raise ConfigError(
+                f"needs Box observations, the env has {space}", key=("env", "frame_stack"), value=str(depth)
+            )
         low, high = (np.repeat(side[None], depth, 0) for side in (space.low, space.high))
         self.observation_space = spaces.Box(low, high, dtype=space.dtype)
         self._frames = np.zeros((depth, *space.shape), space.dtype)

@@ -60,10 +60,10 @@ def wrapper_of(path: str) -> Any:
     """What `module:Wrapper` names. ConfigError: another form, or no such name."""
     module, separator, name = path.partition(":")
     if not separator:
-        raise ConfigError(f"env.wrappers: {path!r}: a wrapper is written module:Wrapper")
+        raise ConfigError("a wrapper is written module:Wrapper", key=("env", "wrappers"), value=repr(path))
     found = attribute(path)
     if found is None:
-        raise ConfigError(f"env.wrappers: {path!r}: {lacks(importlib.import_module(module), name)}")
+        raise ConfigError(lacks(importlib.import_module(module), name), key=("env", "wrappers"), value=repr(path))
     return found
 
 

@@ -80,15 +80,20 @@ def check_state(make: Callable[[], Any], spec: EnvSpec, seed: int) -> None:
         with closing(make_seeded(spec, make, 1, seed, 0)) as successor:
             again = {step: _repeated(successor, walk.actions[step:], states) for step, states in walk.saved.items()}
     except EnvFault as fault:
-        raise ConfigError(f"env.recovery: 'state': {fault}") from fault
+        raise ConfigError(str(fault), key=("env", "recovery"), value="'state'") from fault
     for step, rows in again.items():
         differing = _differing(walk.rows[step + 1 :], rows[1:])
         if differing:
             raise ConfigError(
-                f"env.recovery: 'state': env.id {spec.id!r}: set_state restores only a part of the env: a new env in "
-                f"the state of step {step} has other {' and '.join(differing)} in the next steps; get_state must "
-                "return everything that later steps depend on, counters and random number generators included "
-                f"(self.np_random.bit_generator.state), {ALTERNATIVES}"
+                f"env.id {spec.id!r}: set_state restores only a part of the env: a new env in the state of "
+                f"step {step} has other {' and '.join(differing)} in the next steps",
+                key=("env", "recovery"),
+                value="'state'",
+                fix=(
+                    "get_state must return everything that later steps depend on, counters and random number "
+                    f"generators included (self.np_random.bit_generator.state), {ALTERNATIVES}"
+                ),
+                others=(("env", "id"),),
             )
 
 

@@ -26,7 +26,13 @@ def observation_spec(env_id: str, space: Space) -> SpaceSpec:
     names = [name for name, _, _ in parts]
     if not parts or len(set(names)) < len(names):
         what = f"two parts named {max(names, key=names.count)!r}" if parts else "no parts"
-        raise ConfigError(f"env.id: {env_id!r} has observations {_short(space)} with {what}; {_wrap()}")
+        raise ConfigError(
+            f"has observations {_short(space)} with {what}",
+            key=("env", "id"),
+            value=repr(env_id),
+            is_subject=True,
+            fix=_wrap(),
+        )
     return composite([(name, _leaf(env_id, name, inner), path) for name, inner, path in parts])
 
 
@@ -38,7 +44,13 @@ def action_spec(env_id: str, space: Space) -> SpaceSpec:
         return _several(space)
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
         return _box(space, *_bounds(space, np.any))
-    raise ConfigError(f"env.id: {env_id!r} has actions {_short(space)}, and only {ACTIONS} are supported; {_wrap()}")
+    raise ConfigError(
+        f"has actions {_short(space)}, and only {ACTIONS} are supported",
+        key=("env", "id"),
+        value=repr(env_id),
+        is_subject=True,
+        fix=_wrap(),
+    )
 
 
 def check_mask(env_id: str, observation: SpaceSpec, action: SpaceSpec) -> None:
@@ -48,14 +60,21 @@ def check_mask(env_id: str, observation: SpaceSpec, action: SpaceSpec) -> None:
         return
     if not entries:
         raise ConfigError(
-            f"env.id: {env_id!r} has an observation part {ACTION_MASK}, but its actions are not discrete; "
-            "rename this part"
+            f"has an observation part {ACTION_MASK}, but its actions are not discrete",
+            key=("env", "id"),
+            value=repr(env_id),
+            is_subject=True,
+            fix="rename this part",
         )
     if mask.space.kind != "box" or mask.space.shape != (entries,) or mask.space.dtype not in MASK_DTYPES:
         raise ConfigError(
-            f"env.id: {env_id!r}: the {ACTION_MASK} of its observations is {mask.space.dtype} "
-            f"{list(mask.space.shape)}; it must be {', '.join(MASK_DTYPES[:-1])} or {MASK_DTYPES[-1]} [{entries}], "
-            "1 for each action that is allowed"
+            f"the {ACTION_MASK} of its observations is {mask.space.dtype} {list(mask.space.shape)}",
+            key=("env", "id"),
+            value=repr(env_id),
+            fix=(
+                f"it must be {', '.join(MASK_DTYPES[:-1])} or {MASK_DTYPES[-1]} [{entries}], 1 for each "
+                "action that is allowed"
+            ),
         )
 
 
@@ -82,7 +101,7 @@ def _leaf(env_id: str, name: str, space: Space) -> SpaceSpec:
         return SpaceSpec("box", _shape(space), str(space.dtype), n=2, low=(0.0,), high=(1.0,))
     part = f"part {name!r} of the observations is" if name else "observations are"
     found = f"{part} {_short(space)}, which is not supported (supported: {OBSERVATIONS})"
-    raise ConfigError(f"env.id: {env_id!r}: {found}; {_wrap()}")
+    raise ConfigError(found, key=("env", "id"), value=repr(env_id), fix=_wrap())
 
 
 def _discrete(space: Any) -> SpaceSpec:

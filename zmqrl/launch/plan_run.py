@@ -161,19 +161,25 @@ def _workers(config: Config) -> Mapping[str, int]:
     workers = {name: counts[name] for name in config.hosts}
     total = sum(workers.values())
     if not config.hosts:
-        raise ConfigError(f"hosts: lists no host; write hosts: {{{LOCAL}: {{workers: 2}}}}")
+        raise ConfigError("lists no host", key=("hosts",), fix=f"write hosts: {{{LOCAL}: {{workers: 2}}}}")
     if total < 1:
-        raise ConfigError(f"hosts.{first}.workers: {total}: mode {config.run.mode} needs at least 1 worker")
+        raise ConfigError(
+            f"mode {config.run.mode} needs at least 1 worker", key=("hosts", first, "workers"), value=str(total)
+        )
     if config.mode.deterministic and total > config.env.vector_envs:
         raise ConfigError(
-            f"hosts.{first}.workers: the {total} workers of all hosts exceed env.vector_envs "
-            f"{config.env.vector_envs}, and in sync each worker needs at least one; raise env.vector_envs or set "
-            "fewer workers"
+            f"the {total} workers of all hosts exceed env.vector_envs {config.env.vector_envs}, and in "
+            "sync each worker needs at least one",
+            key=("hosts", first, "workers"),
+            fix="raise env.vector_envs or set fewer workers",
+            others=(("env", "vector_envs"),),
         )
     if known and config.min_workers > total:
         raise ConfigError(
-            f"min_workers: {config.min_workers}: all hosts together have {counted(total, 'worker')}; "
-            f"set at most {total}"
+            f"all hosts together have {counted(total, 'worker')}",
+            key=("min_workers",),
+            value=str(config.min_workers),
+            fix=f"set at most {total}",
         )
     return workers
 
@@ -181,14 +187,18 @@ def _workers(config: Config) -> Mapping[str, int]:
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
     if config.network.kind == "cnn" and (env.observation.kind != "box" or len(env.observation.shape) != 3):
         raise ConfigError(
-            f"network.kind: 'cnn' requires image observations, and {env.id} has observations "
-            f"{_described(env.observation)}; write mlp"
+            f"'cnn' requires image observations, and {env.id} has observations {_described(env.observation)}",
+            key=("network", "kind"),
+            fix="write mlp",
         )
     algorithm = make_algorithm(config, env)
     if config.run.mode not in algorithm.modes:
         allowed = ", ".join(sorted(algorithm.modes))
         raise ConfigError(
-            f"run.mode: {config.run.mode!r}: algorithm.kind {config.algorithm['kind']} supports only {allowed}"
+            f"algorithm.kind {config.algorithm['kind']} supports only {allowed}",
+            key=("run", "mode"),
+            value=repr(config.run.mode),
+            others=(("algorithm", "kind"),),
         )
     check_batch(algorithm)
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
@@ -202,8 +212,11 @@ def _check_limits(limits: LimitsSection) -> None:
         value = getattr(limits, key)
         if value < least:
             raise ConfigError(
-                f"limits.{key}: {value:g}: must be at least {least:g}, which is {HEARTBEATS} x limits.heartbeat_s "
-                f"({limits.heartbeat_s:g} s); with less, processes are ended between two heartbeats"
+                f"must be at least {least:g}, which is {HEARTBEATS} x limits.heartbeat_s "
+                f"({limits.heartbeat_s:g} s); with less, processes are ended between two heartbeats",
+                key=("limits", key),
+                value=f"{value:g}",
+                others=(("limits", "heartbeat_s"),),
             )
 
 
@@ -218,8 +231,10 @@ def _with_executor(config: Config, algorithm: Algorithm) -> Config:
     executor, known = config.learner.executor, algorithm.executors
     if executor != "auto" and executor not in known:
         raise ConfigError(
-            f"learner.executor: {executor!r}: algorithm.kind {config.algorithm['kind']} supports only "
-            f"{', '.join(known)}"
+            f"algorithm.kind {config.algorithm['kind']} supports only {', '.join(known)}",
+            key=("learner", "executor"),
+            value=repr(executor),
+            others=(("algorithm", "kind"),),
         )
     chosen: Any = known[0] if executor == "auto" else executor
     return replace(config, learner=replace(config.learner, executor=chosen))
@@ -281,18 +296,31 @@ def _rows(config: Config) -> int:
 def _check_replay(config: Config, workers: int) -> None:
     replay, rows = config.replay, _rows(config)
     if replay.learning_starts > replay.capacity:
-        raise ConfigError(f"replay.learning_starts: {replay.learning_starts} exceeds replay.capacity {replay.capacity}")
+        raise ConfigError(
+            f"exceeds replay.capacity {replay.capacity}",
+            key=("replay", "learning_starts"),
+            value=str(replay.learning_starts),
+            is_subject=True,
+            others=(("replay", "capacity"),),
+        )
     quota = rows * config.env.vector_envs if config.mode.deterministic else rows
     if replay.capacity < quota:
         raise ConfigError(
-            f"replay.capacity: {replay.capacity}: must be at least {quota} env steps, one segment"
-            f"{' of each vector env' if config.mode.deterministic else ''}; raise it or lower env.segment_steps"
+            f"must be at least {quota} env steps, one "
+            f"segment{' of each vector env' if config.mode.deterministic else ''}",
+            key=("replay", "capacity"),
+            value=str(replay.capacity),
+            fix="raise it or lower env.segment_steps",
+            others=(("env", "segment_steps"),),
         )
     leases = config.limits.leases_per_worker
     least = least_slack(workers, leases, rows, replay.ratio)
     if not config.mode.deterministic and replay.slack is not None and replay.slack < least:
         raise ConfigError(
-            f"replay.slack: {replay.slack}: must be at least {least}; with less, workers and learner can wait for each "
-            f"other for ever. The minimum is the larger of two numbers: {workers * leases} leases x {rows} env steps; "
-            f"one segment ({rows}) + 1 / replay.ratio ({1 / replay.ratio:g})"
+            f"must be at least {least}; with less, workers and learner can wait for each other for "
+            f"ever. The minimum is the larger of two numbers: {workers * leases} leases x {rows} env "
+            f"steps; one segment ({rows}) + 1 / replay.ratio ({1 / replay.ratio:g})",
+            key=("replay", "slack"),
+            value=str(replay.slack),
+            others=(("replay", "ratio"),),
         )

@@ -38,14 +38,15 @@ def read_trained_env(run_dir: Path) -> EnvSpec | None:
         data = object_of(path.read_bytes()).get(KEY) if path.exists() else None
         return None if data is None else msgspec.convert(data, EnvSpec, strict=False)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {KEY}: {error}; restore the file from a copy of the run") from error
+        fix = "restore the file from a copy of the run"
+        raise ConfigError(str(error), key=(KEY,), fix=fix, source=str(path)) from error
 
 
 def check_trained_env(run_dir: Path, env: EnvSpec, fields: Sequence[str] = ()) -> None:
     """Raise `ConfigError` where `env`, as it is now, is not the one in which the run in `run_dir` was trained."""
     texts = changes(run_dir, env, fields)
     if texts:
-        raise ConfigError(f"env.id: {'; '.join(texts)}; restore the env, or start a new run")
+        raise ConfigError("; ".join(texts), key=("env", "id"), fix="restore the env, or start a new run")
 
 
 def changes(run_dir: Path, env: EnvSpec, fields: Sequence[str] = ()) -> list[str]:

@@ -169,7 +169,9 @@ class TracedExecutor(Executor):
             raise
         except Exception as error:
             raise ConfigError(
-                f"learner.executor: the update cannot be compiled: {type(error).__name__}: {_first_line(error)}; {FIX}"
+                f"the update cannot be compiled: {type(error).__name__}: {_first_line(error)}",
+                key=("learner", "executor"),
+                fix=FIX,
             ) from error
 
     def _graph(

@@ -62,4 +62,4 @@ def make_executor(name: str, net: Net, report: Report = log_report) -> Executor:
         from zmqrl.learning.compiled import CompiledExecutor, TracedExecutor
 
         return TracedExecutor(net, report) if name == "traced" else CompiledExecutor(net, report=report)
-    raise ConfigError(f"learner.executor: {name!r}: eager and compiled are known")
+    raise ConfigError("eager and compiled are known", key=("learner", "executor"), value=repr(name))
