@@ -32,7 +32,8 @@ class MemoryStore(DataStore):
 
     @classmethod
     def check_mode(cls, config: NoKeys, mode: ModeName) -> None:
-        raise ConfigError("'memory' keeps checkpoints in one process", key=("store", "kind"), fix="write directory")
+        what, fix = "keeps checkpoints in one process", "write directory"
+        raise ConfigError(what, key=("store", "kind"), value="'memory'", is_subject=True, fix=fix)
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)

@@ -187,8 +187,10 @@ def _workers(config: Config) -> Mapping[str, int]:
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
     if config.network.kind == "cnn" and (env.observation.kind != "box" or len(env.observation.shape) != 3):
         raise ConfigError(
-            f"'cnn' requires image observations, and {env.id} has observations {_described(env.observation)}",
+            f"requires image observations, and {env.id} has observations {_described(env.observation)}",
             key=("network", "kind"),
+            value="'cnn'",
+            is_subject=True,
             fix="write mlp",
         )
     algorithm = make_algorithm(config, env)

@@ -168,9 +168,11 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
         )
     if observation.kind != "box" or len(observation.shape) != 3:
         raise ConfigError(
-            "cnn needs observations that are one image, [channels, height, width] or [height, width, "
+            "needs observations that are one image, [channels, height, width] or [height, width, "
             f"channels], got {_space(observation)}",
             key=("network", "kind"),
+            value="cnn",
+            is_subject=True,
             fix="write mlp",
         )
     channels, height, width = network_input(observation, section).shape
