@@ -8,7 +8,7 @@ import pytest
 
 from tests.raising import compare, raises
 from zmqrl.errors import DEFAULT, ArenaTooLarge, ConfigError, FolderOfRuns, HostUnreachable, UntrustedRun
-from zmqrl.supervision.check_process import CheckEnded
+from zmqrl.supervision.check_process import CheckEnded, Subject
 
 HOST = ("hosts", "n1.lab", "ssh")
 TWICE = {"key": HOST, "value": "'a'"}
@@ -69,7 +69,7 @@ def test_a_sentence_of_a_kind_of_a_user_has_the_key_that_it_begins_with(
         ArenaTooLarge("the arena needs 7 MB"),
         FolderOfRuns("a is a folder of 2 runs", ("a/1", "a/2")),
         UntrustedRun("a is of another user", "a", ("env.id: a:B",)),
-        CheckEnded("env.id: 'a': start: not finished", "start", None, True),
+        CheckEnded("start: not finished", Subject("'a'", ("env", "id")), "start", True),
     ],
 )
 def test_an_error_with_one_other_field_keeps_its_class_and_the_others(error: ConfigError) -> None:

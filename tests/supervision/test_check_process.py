@@ -22,7 +22,7 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.launch.checked import checked_env
 from zmqrl.supervision import check_process
-from zmqrl.supervision.check_process import CheckEnded
+from zmqrl.supervision.check_process import CheckEnded, Subject
 from zmqrl.types import EnvSpec
 
 RUDE = "tests.envs.rude_envs"
@@ -54,7 +54,7 @@ def template(modules: None, check_processes: None) -> None:
 
 
 def call(function: str, *arguments: Any) -> Any:
-    return check_process.call(f"{CALLED}:{function}", *arguments, subject="key: 'x'", limit_s=60.0)
+    return check_process.call(f"{CALLED}:{function}", *arguments, subject=Subject("'x'", ("key",)), limit_s=60.0)
 
 
 def check(env: str, limit_s: float = 60.0, **kwargs: Any) -> EnvSpec:
@@ -221,7 +221,7 @@ def test_a_stage_that_goes_on_in_time_is_not_the_answer() -> None:
 
 
 def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
-    arguments: dict[str, Any] = {"subject": "key", "limit_s": 60.0, "key": "same"}
+    arguments: dict[str, Any] = {"subject": Subject("key"), "limit_s": 60.0, "key": "same"}
     try:
         values = [check_process.call(f"{CALLED}:echoed", value, **arguments) for value in (1, 2)]
         assert values == [1, 1]

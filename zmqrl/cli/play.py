@@ -172,7 +172,7 @@ def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_st
         warnings, *result = check_process.call(
             f"zmqrl.launch.play_calls:{function}",
             *(str(run_dir), to_json(config), *arguments),
-            subject=f"env.id: {config.env.id!r}",
+            subject=check_process.Subject(repr(config.env.id), ("env", "id")),
             limit_s=config.limits.start_s,
             on_stage=on_stage,
         )

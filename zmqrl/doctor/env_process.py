@@ -40,7 +40,8 @@ class EnvProcess:
     def _call(self) -> None:
         asked = self._request
         arguments = asked.env, asked.mode, asked.seed, asked.env_limit_s, self._code
-        subject, function = f"env.id: {json.loads(asked.env or '{}').get('id')!r}", f"{__name__}:examine"
+        env_id, function = json.loads(asked.env or "{}").get("id"), f"{__name__}:examine"
+        subject = check_process.Subject(repr(env_id), ("env", "id"))
         try:
             check_process.call(function, *arguments, subject=subject, limit_s=asked.env_limit_s, on_stage=self._take)
         except Exception as error:  # noqa: BLE001 - the top of a thread: the report names it

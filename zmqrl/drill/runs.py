@@ -20,6 +20,7 @@ from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import call, checked_plan
 from zmqrl.launch.configure import load
+from zmqrl.supervision.check_process import Subject
 from zmqrl.types import MODES
 
 ENDLESS = 1_000_000_000
@@ -98,7 +99,7 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
     env, mode, replay = learning.config.env, learning.config.run.mode, learning.config.replay
     off_policy = not MODES[mode].deterministic or not learning.on_policy
     arguments = to_json(learning.config), to_json(learning.env)
-    prioritised: bool = call("is_prioritised", *arguments, subject=f"the replay of {learning.run_id}")
+    prioritised: bool = call("is_prioritised", *arguments, subject=Subject(f"the replay of {learning.run_id}"))
     record = str(record_folder(request.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
     rows = num_envs * steps * max(env.vector_envs, request.scenario.workers)

@@ -61,7 +61,8 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
         except EnvFault as fault:
             text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
             mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
-            raise ConfigError(f"env.id: {fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()) from fault
+            what = f"{fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()
+            raise ConfigError(what, key=("env", "id")) from fault
         if time.monotonic() - begun < QUICK_S:
             yield Stage("episodes with the same seed", known, SETTLE_S)
             spec = replace(spec, remarks=tuple(remarks(env, section, spec, seed)))

@@ -49,8 +49,10 @@ def make_single(section: EnvSection) -> Env:
     if section.frame_stack > 1:
         if is_parallel(env):
             raise ConfigError(
-                f"env.frame_stack: {section.frame_stack}: frames of several agents are not stacked; "
-                "set 1 and use a wrapper that stacks them"
+                "frames of several agents are not stacked",
+                key=("env", "frame_stack"),
+                value=str(section.frame_stack),
+                fix="set 1 and use a wrapper that stacks them",
             )
         env = stack_frames(*stripped(env), section.frame_stack, section.recovery == "state")
     if section.max_episode_steps is None:
@@ -137,30 +139,37 @@ def _space(section: EnvSection, env: Env, name: str) -> Any:
         if error.name != name:  # of a property of the user's
             raise
         kind = type(env.unwrapped).__name__
-        raise ConfigError(f"env.id: {section.id!r}: {kind} has no {name}; set self.{name} in __init__") from error
+        raise ConfigError(
+            f"{kind} has no {name}", key=("env", "id"), value=repr(section.id), fix=f"set self.{name} in __init__"
+        ) from error
 
 
 def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
     """Of a parallel env: its agents have equal spaces, and all are there after a reset."""
     agents = tuple(env.possible_agents)
     if not agents:
-        raise ConfigError(f"env.id: {section.id!r} has no possible_agents")
+        raise ConfigError("has no possible_agents", key=("env", "id"), value=repr(section.id), is_subject=True)
     if section.recovery == "state":
-        raise ConfigError(f"env.recovery: 'state': states of several agents are not saved, {ALTERNATIVES}")
+        raise ConfigError(
+            f"states of several agents are not saved, {ALTERNATIVES}", key=("env", "recovery"), value="'state'"
+        )
     for name in ("observation", "action"):
         spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
         other = next((a for a, space in zip(agents, spaces, strict=True) if space != spaces[0]), None)
         if other is not None:
             raise ConfigError(
-                f"env.id: {section.id!r}: agents {agents[0]!r} and {other!r} have different {name} spaces, and one "
-                "policy acts for all; use a wrapper that makes them equal, such as those of supersuit"
+                f"agents {agents[0]!r} and {other!r} have different {name} spaces, and one policy acts for all",
+                key=("env", "id"),
+                value=repr(section.id),
+                fix="use a wrapper that makes them equal, such as those of supersuit",
             )
     env.reset(seed=0)
     missing = sorted(set(agents) - set(env.agents))
     if missing:
         raise ConfigError(
-            f"env.id: {section.id!r}: agent {missing[0]!r} is missing after a reset; agents that join later are not "
-            "supported"
+            f"agent {missing[0]!r} is missing after a reset; agents that join later are not supported",
+            key=("env", "id"),
+            value=repr(section.id),
         )
     observation = observation_spec(section.id, env.observation_space(agents[0]))
     action = action_spec(section.id, env.action_space(agents[0]))
@@ -173,8 +182,10 @@ def check_num_envs(section: EnvSection, agents: Sequence[str]) -> None:
     """Raise `ConfigError` unless the agents of an env fit into a vector env."""
     if agents and section.num_envs % len(agents):
         raise ConfigError(
-            f"env.num_envs: {section.num_envs}: each of the {len(agents)} agents counts as one env; set a multiple "
-            f"of {len(agents)}"
+            f"each of the {len(agents)} agents counts as one env",
+            key=("env", "num_envs"),
+            value=str(section.num_envs),
+            fix=f"set a multiple of {len(agents)}",
         )
 
 
@@ -203,8 +214,10 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]], index: int)
         from zmqrl.config.yaml_source import shown  # workers do without a parser of YAML
 
         raise ConfigError(
-            f"env.wrappers: {shown(dict(entry))}: each entry must be one wrapper, with its arguments indented below "
-            'it; or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]'
+            "each entry must be one wrapper, with its arguments indented below it",
+            key=("env", "wrappers"),
+            value=shown(dict(entry)),
+            fix='or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]',
         )
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
@@ -214,5 +227,7 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]], index: int)
     except Exception as error:  # the user's wrapper may raise anything
         raise explain_wrapper(path, arguments, error) from error
     if not isinstance(wrapped, gym.Env) and not is_parallel(wrapped):
-        raise ConfigError(f"env.wrappers: {path!r} makes {form(wrapped)}, which is not an env")
+        raise ConfigError(
+            f"makes {form(wrapped)}, which is not an env", key=("env", "wrappers"), value=repr(path), is_subject=True
+        )
     return wrapped  # type: ignore[no-any-return]

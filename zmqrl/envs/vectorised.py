@@ -49,17 +49,25 @@ def _keys_of_single(section: EnvSection) -> list[str]:
 
 def check_vector(section: EnvSection, env: VectorEnv) -> None:
     """ConfigError unless it steps `env.num_envs` envs, with the autoreset that zmqrl expects and no key for one env."""
-    subject = f"env.id: {section.id!r} makes {type(env).__name__}, a gymnasium.vector.VectorEnv"
+    made, named = f"makes {type(env).__name__}, a gymnasium.vector.VectorEnv", repr(section.id)
     mode = env.metadata.get("autoreset_mode")
     for key in _keys_of_single(section):
-        raise ConfigError(f"env.{key}: {subject.removeprefix('env.id: ')}; remove the key, and do it in the env")
+        raise ConfigError(f"{named} {made}", key=("env", key), fix="remove the key, and do it in the env")
     if mode != AutoresetMode.NEXT_STEP:
         found = (
             "declares no autoreset_mode" if mode is None else f"has the autoreset mode {getattr(mode, 'name', mode)}"
         )
-        raise ConfigError(f"{subject}, and {found}; set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP")
+        fix = "set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
+        raise ConfigError(f"{made}, and {found}", key=("env", "id"), value=named, is_subject=True, fix=fix)
     if env.num_envs != section.num_envs:
-        raise ConfigError(f"{subject} of {env.num_envs} envs; it must take num_envs (env.num_envs: {section.num_envs})")
+        raise ConfigError(
+            f"{made} of {env.num_envs} envs",
+            key=("env", "id"),
+            value=named,
+            is_subject=True,
+            fix=f"it must take num_envs (env.num_envs: {section.num_envs})",
+            others=(("env", "num_envs"),),
+        )
 
 
 def has_native(section: EnvSection, env: gym.Env[Any, Any]) -> bool:
@@ -78,5 +86,5 @@ def spec_of_vector(env_id: str, env: VectorEnv) -> EnvSpec:
     """Its properties. ConfigError: its spaces are not supported."""
     observation = observation_spec(env_id, env.single_observation_space)
     if observation.kind != "box":
-        raise ConfigError(f"env.id: {env_id!r}: of a VectorEnv only Box observations are supported")
+        raise ConfigError("of a VectorEnv only Box observations are supported", key=("env", "id"), value=repr(env_id))
     return EnvSpec(env_id, observation, action_spec(env_id, env.single_action_space), vector_only=True)

@@ -15,6 +15,7 @@ from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.messages.check import data_of
 from zmqrl.supervision import check_process
+from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.template import CALLS
 from zmqrl.types import EnvSpec
 
@@ -50,7 +51,7 @@ def checked_plan(
 
     with located(sources), check_process.none_left():
         check_own_code(config)
-        plan_of, start_s = "the plan of the run", config.limits.start_s
+        plan_of, start_s = Subject("the plan of the run"), config.limits.start_s
         if before is None:
             call("settings", to_json(config), is_here, subject=plan_of, limit_s=start_s)
             config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
@@ -78,13 +79,14 @@ def checked_env(config: Config, is_here: bool = True) -> EnvSpec:
     seed = config.run.seed if is_here and is_stepped else None
     recovery: Any = "state" if config.env.recovery == "state" else "exact"
     section = replace(config.env, num_envs=1, vector_envs=1, segment_steps=1, recovery=recovery)
-    subject, limit_s, key = f"env.id: {config.env.id!r}", config.limits.start_s, data_of([to_json(section), seed])
+    subject, limit_s = Subject(repr(config.env.id), ("env", "id")), config.limits.start_s
+    key = data_of([to_json(section), seed])
     found = call("env", to_json(config.env), seed, subject=subject, limit_s=limit_s, key=key)
     return from_json(EnvSpec, found)
 
 
 def call(
-    function: str, *arguments: Any, subject: str, limit_s: float = LimitsSection().start_s, key: str | None = None
+    function: str, *arguments: Any, subject: Subject, limit_s: float = LimitsSection().start_s, key: str | None = None
 ) -> Any:
     """A function of `zmqrl.launch.check_calls`; see `check_process.call`."""
     return check_process.call(f"{CALLS}:{function}", *arguments, subject=subject, limit_s=limit_s, key=key)

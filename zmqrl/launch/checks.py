@@ -29,6 +29,7 @@ from zmqrl.networks.kinds.module import check_gradients
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
+from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, torch_fault, visible_gpus
 from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
@@ -48,12 +49,19 @@ def check_parts(config: Config) -> None:
     store.check_mode(options, config.run.mode)
     if config.store.keep_every is not None and store.keep is DataStore.keep:
         raise ConfigError(
-            f"store.keep_every: {config.store.keep_every}: store.kind {config.store.kind!r} has no method `keep` "
-            "(docs/extending.md); remove the key"
+            f"store.kind {config.store.kind!r} has no method `keep` (docs/extending.md)",
+            key=("store", "keep_every"),
+            value=str(config.store.keep_every),
+            fix="remove the key",
+            others=(("store", "kind"),),
         )
     if config.memory_backend.kind == "inproc":
         raise ConfigError(
-            "memory_backend.kind: 'inproc' cannot be set; remove the key. Mode single uses inproc automatically"
+            "cannot be set",
+            key=("memory_backend", "kind"),
+            value="'inproc'",
+            is_subject=True,
+            fix="remove the key. Mode single uses inproc automatically",
         )
     check_section(config.network)
 
@@ -76,7 +84,9 @@ def check_processor(config: Config, workers: Mapping[str, int]) -> None:
     """
     refusal = processor_refusal(platform.machine(), config.run.mode)
     if refusal is not None and (config.learner.host == LOCAL or workers.get(LOCAL, 0) > 0):
-        raise ConfigError(f"run.mode: {config.run.mode!r}: on this machine {refusal}; write single")
+        raise ConfigError(
+            f"on this machine {refusal}", key=("run", "mode"), value=repr(config.run.mode), fix="write single"
+        )
 
 
 def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
@@ -107,20 +117,19 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
     every = config.evaluator.video_every
     if every is None:
         return
-    key = f"evaluator.video_every: {every}"
+    key, value = ("evaluator", "video_every"), str(every)
     if config.learner.host != LOCAL:
-        raise ConfigError(
-            f"{key}: refused, since videos would be written on the learner's host, {config.learner.host!r}, not here; "
-            "remove the key and use `zmqrl eval RUN --video out.mp4`"
-        )
+        what = f"refused, since videos would be written on the learner's host, {config.learner.host!r}, not here"
+        raise ConfigError(what, key=key, value=value, fix="remove the key and use `zmqrl eval RUN --video out.mp4`")
     if config.evaluator.episodes == 0:
-        raise ConfigError(f"{key}: the evaluator writes the videos, and evaluator.episodes is 0; set at least 1")
+        what, others = "the evaluator writes the videos, and evaluator.episodes is 0", (("evaluator", "episodes"),)
+        raise ConfigError(what, key=key, value=value, fix="set at least 1", others=others)
     if is_here and config.env.check:
         try:
             video_suffix()
             RenderedEpisode(config.scored_env, env, config.run.seed, IMAGES).close()
         except ConfigError as error:
-            raise ConfigError(f"{key}: {error}") from error
+            raise error.of(key, value) from error.__cause__
 
 
 def check_frames(plan: RunPlan) -> None:
@@ -137,10 +146,12 @@ def check_frames(plan: RunPlan) -> None:
             fits = [f"env.segment_steps: {steps}"] if steps > 0 else []
             fits += [f"env.num_envs: {MAX_MESSAGE_BYTES // one_env}"] if one_env <= MAX_MESSAGE_BYTES else []
             raise ConfigError(
-                f"env.segment_steps: {config.env.segment_steps}: column {column.name!r} of a segment has "
-                f"{column.nbytes / 1e6:,.0f} MB, and a worker on another host sends at most "
-                f"{MAX_MESSAGE_BYTES / 1e6:,.0f} MB in one frame; "
-                f"{' or '.join(fits) or 'smaller observations or actions'} would fit"
+                f"column {column.name!r} of a segment has {column.nbytes / 1e6:,.0f} MB, and a worker on "
+                f"another host sends at most {MAX_MESSAGE_BYTES / 1e6:,.0f} MB in one frame",
+                key=("env", "segment_steps"),
+                value=str(config.env.segment_steps),
+                fix=f"{' or '.join(fits) or 'smaller observations or actions'} would fit",
+                others=(("env", "num_envs"),),
             )
 
 
@@ -156,19 +167,21 @@ def _check_device(config: Config, here: bool) -> bool:
     kind, _, index = device.partition(":")
     known = (kind in ("auto", "cpu") and not index) or (kind == "cuda" and (index.isdigit() or device == "cuda"))
     if not known:
-        raise ConfigError(f"learner.device: {device!r}: write auto, cpu, cuda or cuda:0")
+        raise ConfigError("write auto, cpu, cuda or cuda:0", key=("learner", "device"), value=repr(device))
     found = False
     if not here:
         return False
     if kind == "cuda" or (kind == "auto" and config.network.kind != "mlp"):
         found = _check_gpus(device, config.learner.share_gpu)
     if kind == "cuda" and not found and not NVIDIA.exists():
-        raise ConfigError(f"learner.device: {device!r}: this machine has no NVIDIA device; write cpu or auto")
+        raise ConfigError(
+            "this machine has no NVIDIA device", key=("learner", "device"), value=repr(device), fix="write cpu or auto"
+        )
     if kind == "cuda":
         start_s = config.limits.start_s
         fault = torch_fault(device, start_s, f"limits.start_s ({start_s:g} s)")
         if fault is not None:
-            raise ConfigError(f"learner.device: {device!r}: torch cannot use this device: {fault}")
+            raise ConfigError(f"torch cannot use this device: {fault}", key=("learner", "device"), value=repr(device))
     return found or kind == "cuda"
 
 
@@ -222,10 +235,12 @@ def check_not_live(run_dir: Path) -> None:
 def check_run_directory(run_dir: Path) -> None:
     """Raise `ConfigError` unless `run_dir`, which a resume names, is a directory."""
     if run_dir.is_file():
-        raise ConfigError(f"--resume {run_dir}: is a file; give the run directory")
+        raise ConfigError("is a file", key=("--resume",), value=str(run_dir), fix="give the run directory")
     if not run_dir.is_dir():
         raise ConfigError(
-            f"--resume {run_dir}: run directory not found, and not the id of a run that is active or in runs/"
+            "run directory not found, and not the id of a run that is active or in runs/",
+            key=("--resume",),
+            value=str(run_dir),
         )
 
 
@@ -243,7 +258,10 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
         raise ConfigError(
-            f"run.preset: {preset!r}: the run in {run_dir} {was_started_with(stored.run.preset)}; omit the preset"
+            f"the run in {run_dir} {was_started_with(stored.run.preset)}",
+            key=("run", "preset"),
+            value=repr(preset),
+            fix="omit the preset",
         )
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
@@ -273,7 +291,7 @@ def _completed(config: Config, stored: Config) -> tuple[Mapping[str, Any], Mappi
     """The sections `algorithm`, with their defaults where they differ."""
     own, before = config.algorithm, stored.algorithm
     if own != before:
-        subject, limit_s = f"algorithm.kind: {own['kind']!r}", config.limits.start_s
+        subject, limit_s = Subject(repr(own["kind"]), ("algorithm", "kind")), config.limits.start_s
         own, before = call("completed", [own, before], subject=subject, limit_s=limit_s)
     return own, before
 

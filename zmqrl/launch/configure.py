@@ -23,6 +23,7 @@ from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.supervision.check_process import Subject
 from zmqrl.types import EnvSpec, ModeName
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
@@ -103,17 +104,21 @@ def load(
 
 
 class _OfUser(Exception):
-    """A kind is the user's code."""
+    """The kind of a section is the user's code."""
+
+    def __init__(self, section: str, kind: str) -> None:
+        super().__init__(section, kind)
+        self.subject = Subject(repr(kind), (section, "kind"))
 
 
 def _resolved(request: Request, base: WithoutPreset | None = None, env: EnvSpec | None = None) -> Loaded:
     """See `resolved`; in a check process where the configuration names kinds of the user."""
     try:
         return resolved(request, base, env, _config_of_package)
-    except _OfUser as kind:
+    except _OfUser as found_kind:
         data = {key: str(value) if isinstance(value, Path) else to_json(value) for key, value in vars(request).items()}
         arguments, limit_s = (data, to_json(base), to_json(env)), start_limit_s(request)
-        found = call("resolved", *arguments, subject=str(kind), limit_s=limit_s, key=data_of(arguments))
+        found = call("resolved", *arguments, subject=found_kind.subject, limit_s=limit_s, key=data_of(arguments))
         return from_json(Loaded, found)
 
 
@@ -141,7 +146,7 @@ def _config_of_package(section: str, kind: str) -> type[Any]:
     if (refusal := of_main(f"{section}.kind", kind)) is not None:
         raise refusal
     if ":" in kind:
-        raise _OfUser(f"{section}.kind: {kind!r}")
+        raise _OfUser(section, kind)
     return config_of(section, kind)
 
 

@@ -21,20 +21,23 @@ from zmqrl.orchestrators.host_commands import examiner_command
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import Pipe, printed
-from zmqrl.supervision.check_process import Served
+from zmqrl.supervision.check_process import Served, Subject
 from zmqrl.supervision.template import CALLS, TEMPLATE
 from zmqrl.types import EnvSpec
+
+CHECK = ("env", "check")
 
 
 def env_elsewhere(config: Config) -> EnvSpec:
     """Make, step and close the env in a check process of the host. ConfigError: as of a check here, or no such host."""
     hosts = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers != 0]
     if not hosts:
-        raise ConfigError("env.check: False: no other host with workers could make the env; remove the key")
+        what = "no other host with workers could make the env"
+        raise ConfigError(what, key=CHECK, value="False", fix="remove the key")
     kind, options = kind_of(config, hosts[:1])
     host, shell = next(iter(kind.shells(options, config, hosts[:1])))
     if isinstance(shell, HostFailed):
-        raise ConfigError(f"env.check: False: {shell}") from shell
+        raise ConfigError(str(shell), key=CHECK, value="False") from shell
     with ExitStack() as undo:
         undo.callback(shell.close)
         log = Path(undo.enter_context(tempfile.NamedTemporaryFile(prefix="zmqrl-check-")).name)
@@ -44,7 +47,7 @@ def env_elsewhere(config: Config) -> EnvSpec:
 
 
 def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
-    subject, limit_s = f"env.id: {config.env.id!r} on host {host}", config.limits.start_s
+    subject, limit_s = Subject(f"{config.env.id!r} on host {host}", ("env", "id")), config.limits.start_s
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(pipe, lines), name=f"check on {host}", daemon=True).start()
     archive = make_archive(config.code)
@@ -57,12 +60,13 @@ def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
             line = lines.get(timeout=max(0.0, served.until - time.monotonic()))
         except queue.Empty:
             if served.is_late:
-                raise ConfigError(f"{subject}: the host does not answer") from None
+                raise ConfigError("the host does not answer", key=subject.key, value=subject.value) from None
             served.give_up()
             pipe.write(b"\n")
             continue
         if line is None:
-            raise ConfigError(f"{subject}: the check has ended: {printed(_text(log).splitlines()) or 'no output'}")
+            what = f"the check has ended: {printed(_text(log).splitlines()) or 'no output'}"
+            raise ConfigError(what, key=subject.key, value=subject.value)
         with suppress(WireError):  # a login shell prints too
             served.take(read_report(line.encode()))
     return served.value(_text(log))

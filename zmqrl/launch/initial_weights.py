@@ -40,7 +40,7 @@ def initial_file(plan: RunPlan) -> bytes | None:
     source = plan.config.run.init_from
     if source is None or plan.resume:
         return None
-    subject, limit_s = f"{KEY}: {source!r}", plan.config.limits.start_s
+    subject, limit_s = check_process.Subject(repr(source), key_of(KEY)), plan.config.limits.start_s
     with check_process.none_left():
         return base64.b64decode(call("initial", to_json(plan), source, subject=subject, limit_s=limit_s))
 

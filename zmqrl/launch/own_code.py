@@ -16,6 +16,7 @@ from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.checked import call
 from zmqrl.launch.trust import modules_of
+from zmqrl.supervision.check_process import Subject
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
 
@@ -68,7 +69,7 @@ def _check_registered(env: EnvSection, limit_s: float) -> None:
         return
     module, name = _module_of(spec.entry_point)
     package = "" if module == MAIN else module.partition(".")[0]
-    subject = f"env.id: {env.id!r}"
+    subject = Subject(repr(env.id), ("env", "id"))
     found: str | None = call("registering_package", spec.id, package, subject=subject, limit_s=limit_s)
     if found == "":
         return

@@ -37,8 +37,12 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
     notes, spec = [*env.remarks], replace(env, remarks=())
     if spec.vector_only and config.mode.deterministic:
         raise ConfigError(
-            f"run.mode: {config.run.mode!r}: env.id {spec.id!r} is a gymnasium.vector.VectorEnv, whose envs cannot be "
-            "reset one by one, as single and sync require; set run.mode: async"
+            f"env.id {spec.id!r} is a gymnasium.vector.VectorEnv, whose envs cannot be reset one by "
+            "one, as single and sync require",
+            key=("run", "mode"),
+            value=repr(config.run.mode),
+            fix="set run.mode: async",
+            others=(("env", "id"),),
         )
     if config.evaluator.episodes and config.evaluator.env != ScoredEnvSection():
         _check_scored(config, spec, is_here)
@@ -66,14 +70,15 @@ def _check_scored(config: Config, trained: EnvSpec, is_here: bool) -> None:
     try:
         scored = checked_env(replace(config, env=config.scored_env), is_here)
     except ConfigError as error:
-        raise ConfigError(f"evaluator.env: {error}") from error
+        raise error.of(("evaluator", "env")) from error.__cause__
     pairs = (("observation", scored.observation, trained.observation), ("action", scored.action, trained.action))
     for name, found, expected in pairs:
         for key, value in structs.asdict(found).items():
             if value != getattr(expected, key):
                 raise ConfigError(
-                    f"evaluator.env: its {name} space has {key} {value!r:.60}, that of env has "
-                    f"{getattr(expected, key)!r:.60}; the spaces must be equal"
+                    f"its {name} space has {key} {value!r:.60}, that of env has {getattr(expected, key)!r:.60}",
+                    key=("evaluator", "env"),
+                    fix="the spaces must be equal",
                 )
 
 

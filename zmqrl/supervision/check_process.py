@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, NamedTuple
 
-from zmqrl.errors import ConfigError, UncleanTeardown, WireError, ZmqrlError
+from zmqrl.errors import ConfigError, Key, UncleanTeardown, WireError, ZmqrlError
 from zmqrl.loading import importing_environment
 from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_report
 from zmqrl.messages.lines import line_of
@@ -44,11 +44,21 @@ _template: _Template | None = None
 _found: dict[str, Any] = {}
 
 
+class Subject(NamedTuple):
+    """What a call is about, for its errors: a value as it is shown, and the key that has it."""
+
+    value: str
+    key: Key = ()
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (".".join(self.key), self.value)))
+
+
 class CheckEnded(ConfigError):
     """A check process hung in `stage` (`is_late`), or ended there without an answer."""
 
-    def __init__(self, message: str, stage: str, is_late: bool) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, subject: Subject, stage: str, is_late: bool) -> None:
+        super().__init__(what, key=subject.key, value=subject.value)
         self.stage, self.is_late = stage, is_late
 
 
@@ -84,7 +94,7 @@ def none_left() -> Iterator[None]:
 def call(
     function: str,
     *arguments: Any,
-    subject: str,
+    subject: Subject,
     limit_s: float,
     key: str | None = None,
     on_stage: Callable[[Stage], None] = lambda _: None,
@@ -96,7 +106,7 @@ def call(
     Args:
         function: It takes and returns plain data; a generator yields a `Stage` at the start of each part.
         arguments: Plain data.
-        subject: Begins the message of an error: `key: what`.
+        subject: Key and value of an error.
         limit_s: `limits.start_s`.
         key: Of several calls with the same key before `end`, only the first is carried out.
         on_stage: Receives each `Stage` when it begins.
@@ -134,7 +144,7 @@ class _Template:
         self._unread: list[bytes] = []
         self._send(b"null\n")
 
-    def call(self, request: Call, subject: str, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
+    def call(self, request: Call, subject: Subject, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
         self.is_idle, self._log = False, ""
         self._send(line_of(request))
         served, shown = Served(subject, limit_s), ""
@@ -145,8 +155,8 @@ class _Template:
                     on_stage(report)
             place = _place_in(self._log) if "Timeout (" in self._log and served.answer is None else shown
             if place != shown and served.is_waiting(bool(shown)):
-                shown, name = place, subject.partition(": ")[2] or subject
-                print(f"still waiting for {name}: {served.stage.name}{place}", file=sys.stderr, flush=True)
+                shown, text = place, f"{subject.value}: {served.stage.name}{place}"
+                print(f"still waiting for {text}", file=sys.stderr, flush=True)
             if time.monotonic() > served.until:
                 if served.is_late:
                     raise ZmqrlError(
@@ -201,7 +211,7 @@ class _Template:
 class Served:
     """A call as far as its reports show it."""
 
-    def __init__(self, subject: str, limit_s: float) -> None:
+    def __init__(self, subject: Subject, limit_s: float) -> None:
         self._subject, self._limit_s, self._limit_at = subject, limit_s, 0.0
         self.stage, self.is_late, self._begun = Stage("start"), False, time.monotonic()
         self.answer: Answer | None = None
@@ -230,16 +240,17 @@ class Served:
     def value(self, log: str) -> Any:
         """What the call returned; else the error to raise."""
         assert self.ended is not None
-        subject, output = f"{self._subject}: {self.stage.name}", _DUMP.split(log)[0].splitlines()[-MOST_LINES:]
+        subject, stage = self._subject, self.stage.name
+        output = _DUMP.split(log)[0].splitlines()[-MOST_LINES:]
         shown = "".join(f"\n   {line}" for line in output)
         if self.answer is not None and self.answer.error is not None:
-            raise _error_of(self.answer, subject, shown)
+            raise _error_of(self.answer, subject, stage, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
-            message = f"{subject}: {self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
-            raise CheckEnded(message, self.stage.name, self.is_late)
+            cause = f"{self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
+            raise CheckEnded(f"{stage}: {cause}", subject, stage, self.is_late)
         if self.ended.left:
             pids = ", ".join(map(str, self.ended.left))
-            raise UncleanTeardown(f"{self._subject}: processes that its check has started are left: pid {pids}")
+            raise UncleanTeardown(f"{subject}: processes that its check has started are left: pid {pids}")
         return json.loads(self.stage.known if self.answer is None else self.answer.value)
 
     def _cause(self, exit_code: int) -> str:
@@ -250,13 +261,13 @@ class Served:
         return f"the user's code ended its process ({cause_of(exit_code)})"
 
 
-def _error_of(answer: Answer, subject: str, output: str) -> Exception:
+def _error_of(answer: Answer, subject: Subject, stage: str, output: str) -> Exception:
     if answer.error == template.OF_USER:
         more = f"\n{answer.traceback}" if answer.traceback else output
-        return ConfigError(f"{subject}: {answer.text}{more}")
+        return ConfigError(f"{stage}: {answer.text}{more}", key=subject.key, value=subject.value)
     kind = template.ERRORS.get(answer.error or "")
     if kind is None:
-        return RuntimeError(f"{subject}: {answer.text}")
+        return RuntimeError(f"{subject}: {stage}: {answer.text}")
     error = kind.__new__(kind, answer.text)
     vars(error).update({name: _frozen(value) for name, value in json.loads(answer.fields).items()})
     return error

@@ -174,8 +174,9 @@ def it_closes_twice(make: EnvMaker) -> None:
 
 
 def _checked(section: EnvSection) -> EnvSpec:
+    subject = check_process.Subject(repr(section.id), ("env", "id"))
     with check_process.none_left():
-        return from_json(EnvSpec, checked.call("env", to_json(section), SEED, subject=f"env.id: {section.id!r}"))
+        return from_json(EnvSpec, checked.call("env", to_json(section), SEED, subject=subject))
 
 
 @contextmanager
