@@ -35,7 +35,8 @@ class TorchPolicy(ForwardPolicy):
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if device != "cpu" and not torch.cuda.is_available():
-            raise ConfigError(f"worker_device: {device}: torch {torch.__version__} finds no GPU; {FIX}")
+            what = f"torch {torch.__version__} finds no GPU"
+            raise ConfigError(what, key=("worker_device",), value=device, fix=FIX)
         super().__init__(spec)
         self._device = torch.device(device)
         self._shape = (spec.input or network_input(spec.observation)).shape

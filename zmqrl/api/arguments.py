@@ -32,7 +32,8 @@ def check_names(function: Callable[..., Any], overrides: Mapping[str, Any]) -> N
             continue
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         if near:
-            raise ConfigError(f"{name}: unknown argument of zmqrl.{function.__name__}; did you mean {near[0]!r}?")
+            what, fix = f"unknown argument of zmqrl.{function.__name__}", f"did you mean {near[0]!r}?"
+            raise ConfigError(what, key=(name,), fix=fix)
 
 
 def dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def algorithm_name(algo: Any) -> str | None:
     named = with_paths({"algo": algo})["algo"]
     if named is None or isinstance(named, str):
         return named
-    raise ConfigError(f"algo: {algo!r}: must be the name of an algorithm, or its class")
+    raise ConfigError("must be the name of an algorithm, or its class", key=("algo",), value=repr(algo))
 
 
 def without_preset(preset: str | None, algo: str | None, env: Any, given: Mapping[str, Any]) -> WithoutPreset | None:
@@ -74,8 +75,11 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
         for argument, value, key in (("env", named, "env__id"), ("algo", algo, "algorithm__kind")):
             if value is not None:
                 raise ConfigError(
-                    f"{argument}: {value!r} cannot be combined with the preset {preset!r}; to change "
-                    f"{key.replace('__', '.')} of the preset: {key}={value!r}"
+                    f"cannot be combined with the preset {preset!r}",
+                    key=(argument,),
+                    value=repr(value),
+                    is_subject=True,
+                    fix=f"to change {key.replace('__', '.')} of the preset: {key}={value!r}",
                 )
         return None
     env_id = _value(given, "env", "id")

@@ -116,9 +116,9 @@ def _resumed(asked: RunArguments, directory: Path, started_at: float) -> Prepare
     kept = ("algo", "run_dir", "mode", "seed", "init_from")
     wrong = [name for name in kept if getattr(asked, name) is not None]
     if wrong:
-        raise ConfigError(f"{wrong[0]}: a resumed run keeps its own; remove the argument")
+        raise ConfigError("a resumed run keeps its own", key=(wrong[0],), fix="remove the argument")
     if not directory.is_dir():
-        raise ConfigError(f"resume: {directory}: run directory not found")
+        raise ConfigError("run directory not found", key=("resume",), value=str(directory))
     more = {} if asked.for_env_steps is None else more_env_steps(directory, plain(asked.for_env_steps))
     overrides = {**more, **dotted(asked.overrides)}
     loaded = load(overrides=overrides, workers=plain(asked.workers), stored=directory, trusted=asked.trust)

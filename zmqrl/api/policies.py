@@ -161,7 +161,7 @@ def evaluate(
         EnvFault: It returned a reward that is not a number, or a flag that is not a bool.
     """
     if episodes < 1:
-        raise ConfigError(f"episodes: {episodes}: at least 1")
+        raise ConfigError("at least 1", key=("episodes",), value=str(episodes))
     _check_callable(policy)
     made = env if isinstance(env, gym.Env) else _made(policy, path_of(env) if inspect.isclass(env) else env)
     try:
@@ -177,15 +177,22 @@ def evaluate(
 def _check_callable(policy: object) -> None:
     if not callable(policy):
         load = f"zmqrl.load_policy({str(policy)!r})" if isinstance(policy, (str, Path)) else "zmqrl.load_policy(RUN)"
-        raise ConfigError(f"policy: {str(policy)!r}: expected a function of observations, such as {load}")
+        what = f"expected a function of observations, such as {load}"
+        raise ConfigError(what, key=("policy",), value=repr(str(policy)))
 
 
 def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
     if env is not None and not isinstance(env, str):
-        raise ConfigError(f"env: an object of type {type(env).__name__}; expected a gymnasium.Env, its class, or an id")
+        raise ConfigError(
+            f"an object of type {type(env).__name__}", key=("env",), fix="expected a gymnasium.Env, its class, or an id"
+        )
     section = EnvSection(id=env) if env is not None else getattr(policy, "section", None)
     if section is None:
-        raise ConfigError("env: required: an env, or its id; only a policy of zmqrl.load_policy has an env of its own")
+        raise ConfigError(
+            "required: an env, or its id",
+            key=("env",),
+            fix="only a policy of zmqrl.load_policy has an env of its own",
+        )
     try:
         with quiet():
             made = make_for_scores(section)
@@ -194,7 +201,13 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
     except Exception as error:  # the user's constructor may raise anything
         raise explain(section, error) from error
     if not isinstance(made, gym.Env):
-        raise ConfigError(f"env.id: {section.id!r} has several agents; `zmqrl eval` scores its policy")
+        raise ConfigError(
+            "has several agents",
+            key=("env", "id"),
+            value=repr(section.id),
+            is_subject=True,
+            fix="`zmqrl eval` scores its policy",
+        )
     return made
 
 
@@ -256,12 +269,15 @@ def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any], is_own: bool) -> Non
     for what, found, before in pairs:
         if _described(found) != _described(before) or (what == "actions" and found.start != before.start):
             raise ConfigError(
-                f"env: {name} has {what} {_described(found)}; the policy was trained with {_described(before)} in "
-                f"{trained.id}"
+                f"{name} has {what} {_described(found)}",
+                key=("env",),
+                fix=f"the policy was trained with {_described(before)} in {trained.id}",
             )
     for what, then, now in differences(replace(trained, agents=()), EnvSpec(name, observation, action)):
         if is_own or what.startswith(("action low", "action high")):
-            raise ConfigError(f"env: {name} has {what} {shown(now)}; the policy was trained with {shown(then)}")
+            raise ConfigError(
+                f"{name} has {what} {shown(now)}", key=("env",), fix=f"the policy was trained with {shown(then)}"
+            )
 
 
 def _name_of(env: gym.Env[Any, Any]) -> str:

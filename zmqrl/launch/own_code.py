@@ -125,7 +125,7 @@ def _with_paths(key: str, value: Any) -> Any:
     value = plain(value)
     if value is None or isinstance(value, (str, int, float)):
         return value
-    raise ConfigError(f"{key}: an object of type {type(value).__name__}; {_instead_of(value)}")
+    raise ConfigError(f"an object of type {type(value).__name__}", key=key_of(key), fix=_instead_of(value))
 
 
 def _instead_of(value: Any) -> str:

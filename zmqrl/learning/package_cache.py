@@ -89,17 +89,17 @@ def compilation_folder() -> Iterator[Path]:
             yield folder
         except Exception as error:
             if _is_of_disk(error) or shutil.disk_usage(folder).free < LEAST_BYTES:
-                raise ConfigError(f"learner.executor: {_full(folder.parent)}; {OTHER_DISK}") from error
+                raise ConfigError(_full(folder.parent), key=("learner", "executor"), fix=OTHER_DISK) from error
             raise
 
 
 def check_disk(folder: Path) -> None:
     """ConfigError when nothing can be compiled in `folder`: torch would compile slower code without a message."""
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        raise ConfigError(f"learner.executor: {folder.parent} is mounted with noexec; {OTHER_DISK}")
+        raise ConfigError(f"{folder.parent} is mounted with noexec", key=("learner", "executor"), fix=OTHER_DISK)
     if shutil.disk_usage(folder).free < COMPILATION_BYTES:
         needed = f"{COMPILATION_BYTES / 1e6:.0f} MB are needed"
-        raise ConfigError(f"learner.executor: {_full(folder.parent)}, {needed}; {OTHER_DISK}")
+        raise ConfigError(f"{_full(folder.parent)}, {needed}", key=("learner", "executor"), fix=OTHER_DISK)
 
 
 def check_first_compilation(cache: Path | None = None) -> None:
@@ -113,8 +113,11 @@ def check_compiler() -> None:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise ConfigError(
-            f"learner.executor: 'compiled' needs a C++ compiler, and {compiler!r} is missing; "
-            f"install g++ on the host of the learner, or {FIX}"
+            f"needs a C++ compiler, and {compiler!r} is missing",
+            key=("learner", "executor"),
+            value="'compiled'",
+            is_subject=True,
+            fix=f"install g++ on the host of the learner, or {FIX}",
         )
 
 
