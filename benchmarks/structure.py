@@ -8,16 +8,20 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zmqrl.config.codec import names_of
+from zmqrl.config.sections import Config
 from zmqrl.types import MODES
 
 SMALL_LINES = 50
-TEXTS, ERRORS = ("err", "stderr"), ("value", "error", "caught", "failed", "refused", "exception")
+SECTIONS, REFUSALS = frozenset(names_of(Config)), ("ConfigError", "HostUnreachable")
+TEXTS, ERRORS = ("err", "stderr"), ("error", "caught", "failed", "refused", "exception")
 """Names in tests of what an error prints, and of errors."""
 Modules = Mapping[str, ast.Module]
 
@@ -39,6 +43,10 @@ class Structure:
     """Of packages that import each other."""
     mode_comparisons: list[str]
     lines_per_package: dict[str, int]
+    sentences_with_a_key: list[str]
+    """`ConfigError("SECTION.KEY: ...")` where the error has a field for the key."""
+    texts_read: list[str]
+    """Modules that search or cut the text of an exception."""
     text_comparisons: list[str]
     """Tests that compare the text of an error: `match=` of `raises`, and comparisons with `str(error)` or stderr."""
 
@@ -67,6 +75,8 @@ def measure(root: Path) -> Structure:
         cycles=_cycles(importers),
         mode_comparisons=list(_mode_comparisons(modules)),
         lines_per_package=dict(sorted(packages.items())),
+        sentences_with_a_key=[f"{name}:{node.lineno}" for name, node in _calls(modules) if _has_key_in_sentence(node)],
+        texts_read=[name for name, tree in modules.items() if any(map(_reads_text, ast.walk(tree)))],
         text_comparisons=list(_text_comparisons(root)),
     )
 
@@ -135,6 +145,30 @@ def _mode_comparisons(modules: Modules) -> Iterator[str]:
                 yield f"{name}:{node.lineno}"
 
 
+def _calls(modules: Modules) -> Iterator[tuple[str, ast.Call]]:
+    for name, tree in modules.items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _has_key_in_sentence(call: ast.Call) -> bool:
+    if ast.unparse(call.func) not in REFUSALS or len(call.args) != 1 or call.keywords:
+        return False
+    text = ast.unparse(call.args[0]).lstrip("f'\"")
+    section = re.match(r"[a-z_]+", text)
+    return section is not None and section[0] in SECTIONS and re.match(r"[\w.{}]+: ", text) is not None
+
+
+def _reads_text(node: ast.AST) -> bool:
+    """Whether it searches, cuts or compares `str(error)`."""
+    if isinstance(node, ast.Compare):
+        return any(map(_is_str_of_error, (node.left, *node.comparators)))
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    is_search = node.func.attr in ("search", "match", "sub", "findall") and any(map(_is_str_of_error, node.args))
+    is_cut = node.func.attr not in ("strip", "splitlines", "encode") and _is_str_of_error(node.func.value)
+    return is_search or is_cut
+
+
 def _text_comparisons(root: Path) -> Iterator[str]:
     for path in sorted((root / "tests").rglob("*.py")):
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if _compares_text(node)]
@@ -156,9 +190,12 @@ def _compares_text(node: ast.AST) -> bool:
 
 def _is_text_of_error(node: ast.expr) -> bool:
     """Whether it is `str(caught.value)`, `ended.err` or `err`."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and node.args:
-        return _last_name(node.args[0]) in ERRORS
-    return _last_name(node) in TEXTS
+    return _is_str_of_error(node, (*ERRORS, "value")) or _last_name(node) in TEXTS
+
+
+def _is_str_of_error(node: ast.expr, errors: Collection[str] = ERRORS) -> bool:
+    is_str = isinstance(node, ast.Call) and ast.unparse(node.func) == "str" and bool(node.args)
+    return is_str and _last_name(node.args[0]) in errors  # type: ignore[attr-defined]
 
 
 def _last_name(node: ast.expr) -> str:
