@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
@@ -287,7 +288,7 @@ def test_a_gpu_that_torch_cannot_use_is_refused_and_with_auto_the_processor_acts
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     spec = ActingSpec((LayerSpec("linear", "0", 3, 5),), "categorical", DISCRETE, OBS, runtime="torch")
-    with pytest.raises(ConfigError, match=r"worker_device: cuda: torch .* finds no GPU"):
+    with raises(ConfigError, key=("worker_device",), value="cuda"):
         make_policy(spec, "cuda")
     policy = make_policy(spec, "auto")
     policy.load({"0.weight": np.eye(5, 3, dtype=np.float32), "0.bias": np.zeros(5, np.float32)}, {})

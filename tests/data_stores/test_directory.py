@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.clock import Clock
+from tests.raising import raises
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full
@@ -414,7 +415,7 @@ def test_lineages_are_kept_apart_in_a_store_outside_of_the_run(
 
 
 def test_a_url_is_no_directory() -> None:
-    with pytest.raises(ConfigError, match=r"store: \{mirror: s3://bucket\}"):
+    with raises(ConfigError, key=("store", "path"), value="'s3://bucket'"):
         DirectoryStore.check_mode(DirectoryConfig("s3://bucket"), "async")
 
 
