@@ -74,13 +74,9 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
             return None  # refused later, with the file to move the class to
         for argument, value, key in (("env", named, "env__id"), ("algo", algo, "algorithm__kind")):
             if value is not None:
-                raise ConfigError(
-                    f"cannot be combined with the preset {preset!r}",
-                    key=(argument,),
-                    value=repr(value),
-                    is_subject=True,
-                    fix=f"to change {key.replace('__', '.')} of the preset: {key}={value!r}",
-                )
+                what = f"cannot be combined with the preset {preset!r}"
+                fix = f"to change {key.replace('__', '.')} of the preset: {key}={value!r}"
+                raise ConfigError(what, key=(argument,), value=repr(value), is_subject=True, fix=fix)
         return None
     env_id = _value(given, "env", "id")
     if env_id is None:

@@ -188,11 +188,8 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
         )
     section = EnvSection(id=env) if env is not None else getattr(policy, "section", None)
     if section is None:
-        raise ConfigError(
-            "required: an env, or its id",
-            key=("env",),
-            fix="only a policy of zmqrl.load_policy has an env of its own",
-        )
+        what = "required: an env, or its id"
+        raise ConfigError(what, key=("env",), fix="only a policy of zmqrl.load_policy has an env of its own")
     try:
         with quiet():
             made = make_for_scores(section)
@@ -201,13 +198,7 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
     except Exception as error:  # the user's constructor may raise anything
         raise explain(section, error) from error
     if not isinstance(made, gym.Env):
-        raise ConfigError(
-            "has several agents",
-            key=("env", "id"),
-            value=repr(section.id),
-            is_subject=True,
-            fix="`zmqrl eval` scores its policy",
-        )
+        raise ConfigError(f"{section.id!r} has several agents", key=("env", "id"), fix="`zmqrl eval` scores its policy")
     return made
 
 
@@ -268,11 +259,8 @@ def _check_spaces(trained: EnvSpec, env: gym.Env[Any, Any], is_own: bool) -> Non
     pairs = (("observations", observation, trained.observation), ("actions", action, trained.action))
     for what, found, before in pairs:
         if _described(found) != _described(before) or (what == "actions" and found.start != before.start):
-            raise ConfigError(
-                f"{name} has {what} {_described(found)}",
-                key=("env",),
-                fix=f"the policy was trained with {_described(before)} in {trained.id}",
-            )
+            fix = f"the policy was trained with {_described(before)} in {trained.id}"
+            raise ConfigError(f"{name} has {what} {_described(found)}", key=("env",), fix=fix)
     for what, then, now in differences(replace(trained, agents=()), EnvSpec(name, observation, action)):
         if is_own or what.startswith(("action low", "action high")):
             raise ConfigError(

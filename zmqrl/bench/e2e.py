@@ -59,12 +59,9 @@ def _check(python: str) -> None:
         raise ConfigError(f"cannot be executed: {error.strerror}", key=("--sb3-python",), value=str(python)) from error
     if done.returncode != 0:
         cause = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ConfigError(
-            f"importing stable_baselines3 failed: {cause}",
-            key=("--sb3-python",),
-            value=str(python),
-            fix="write the path of a Python interpreter that has Stable-Baselines3",
-        )
+        what = f"importing stable_baselines3 failed: {cause}"
+        fix = "write the path of a Python interpreter that has Stable-Baselines3"
+        raise ConfigError(what, key=("--sb3-python",), value=str(python), fix=fix)
 
 
 def _stable_baselines3(python: str) -> float:

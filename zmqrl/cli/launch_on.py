@@ -165,11 +165,8 @@ def _faults(there: LauncherHost, stdout: bytes, stderr: bytes) -> Sequence[dict[
     try:
         found: list[dict[str, Any]] = json.loads(text[text.index("{\n") :])["faults"]
     except (ValueError, KeyError) as error:
-        raise ConfigError(
-            f"zmqrl doctor failed on {there.name}: {(stderr or stdout).decode(errors='replace').strip()}",
-            key=("--on",),
-            value=there.name,
-        ) from error
+        what = f"zmqrl doctor failed on {there.name}: {(stderr or stdout).decode(errors='replace').strip()}"
+        raise ConfigError(what, key=("--on",), value=there.name) from error
     return found
 
 

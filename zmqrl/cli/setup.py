@@ -49,12 +49,8 @@ def setup_command(
     chosen = chosen_hosts(config.hosts, limit) if limit else set(config.hosts)
     names = [name for name in remote_hosts(config) if name in chosen]
     if not names:
-        raise ConfigError(
-            "no host to set up: this machine and manual hosts need no setup",
-            key=(),
-            fix="list or select a host that SSH reaches",
-            source=str(hosts),
-        )
+        what = "no host to set up: this machine and manual hosts need no setup"
+        raise ConfigError(what, key=(), fix="list or select a host that SSH reaches", source=str(hosts))
     allowed, files = _read(constraints or CONSTRAINTS), wheel_files(wheels) if wheels is not None else None
     further = tuple(name.strip() for name in extras.split(",") if name.strip())
     bundle = InstallBundle(make_wheel(), allowed, files, further)

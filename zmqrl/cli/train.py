@@ -390,11 +390,8 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     check_repeated(request.overrides)
     loaded = _load(replace(request, resume=None), request.seed)
     if loaded.is_auto_here:
-        raise ConfigError(
-            "--submit requires a number, because the job does not run on this machine",
-            key=("hosts", LOCAL, "workers"),
-            value="'auto'",
-        )
+        what = "--submit requires a number, because the job does not run on this machine"
+        raise ConfigError(what, key=("hosts", LOCAL, "workers"), value="'auto'")
     with _new_directory(request, loaded.config.run.name) as directory:
         if request.resume is None:
             check_new_directory(directory)

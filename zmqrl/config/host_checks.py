@@ -50,11 +50,8 @@ def check_hosts(config: Config) -> None:
 def _check_names(config: Config) -> None:
     for name in config.hosts:
         if not _HOST.fullmatch(name):
-            raise ConfigError(
-                "host names consist of letters, digits, '.', '_' and '-'",
-                key=("hosts", name),
-                fix="for an address with other characters, write NAME: {ssh: ADDRESS}",
-            )
+            fix = "for an address with other characters, write NAME: {ssh: ADDRESS}"
+            raise ConfigError("host names consist of letters, digits, '.', '_' and '-'", key=("hosts", name), fix=fix)
 
 
 def _check_keys(config: Config) -> None:
@@ -64,10 +61,8 @@ def _check_keys(config: Config) -> None:
         _check_shapes(f"hosts.{name}", host)
         for variable, value in host.env.items():
             if not _VARIABLE.fullmatch(variable):
-                raise ConfigError(
-                    "names of environment variables consist of letters, digits and '_', and begin with no digit",
-                    key=("hosts", name, "env", variable),
-                )
+                what = "names of environment variables consist of letters, digits and '_', and begin with no digit"
+                raise ConfigError(what, key=("hosts", name, "env", variable))
             if "\0" in value:
                 raise ConfigError("contains a NUL character", key=("hosts", name, "env", variable), value=shown(value))
     _check_shapes("defaults", config.defaults)
@@ -88,33 +83,24 @@ def _check_local(name: str, host: HostSection) -> None:
             )
     for key in AROUND_PYTHON:
         if (value := getattr(host, key)) is not None:
-            raise ConfigError(
-                "it does not apply to this machine, whose processes run in the environment of the launcher",
-                key=("hosts", "local", key),
-                value=shown(value),
-                fix=f"start `zmqrl launch` itself {AROUND_PYTHON[key]}",
-            )
+            what = "it does not apply to this machine, whose processes run in the environment of the launcher"
+            fix = f"start `zmqrl launch` itself {AROUND_PYTHON[key]}"
+            raise ConfigError(what, key=("hosts", "local", key), value=shown(value), fix=fix)
     for key in ("env", "nice"):
         value = getattr(host, key)
         if value is not None and value != {}:
-            raise ConfigError(
-                "processes on this machine inherit environment and niceness of the launcher",
-                key=("hosts", "local", key),
-                value=shown(value),
-                fix="set them there: env NAME=VALUE nice -n 10 zmqrl launch ...",
-            )
+            what = "processes on this machine inherit environment and niceness of the launcher"
+            fix = "set them there: env NAME=VALUE nice -n 10 zmqrl launch ..."
+            raise ConfigError(what, key=("hosts", "local", key), value=shown(value), fix=fix)
 
 
 def _check_manual(name: str, host: HostSection) -> None:
     for key in (*BY_SSH, "python", *AROUND_PYTHON) if host.manual else ():
         value = getattr(host, key)
         if value is not None and value is not False:
-            raise ConfigError(
-                "a manual host is not reached by SSH: it joins with `zmqrl worker --connect FILE`",
-                key=("hosts", name, key),
-                value=shown(value),
-                fix="remove the key, or remove manual: true",
-            )
+            what = "a manual host is not reached by SSH: it joins with `zmqrl worker --connect FILE`"
+            fix = "remove the key, or remove manual: true"
+            raise ConfigError(what, key=("hosts", name, key), value=shown(value), fix=fix)
 
 
 def _check_shapes(where: str, section: object) -> None:
@@ -143,11 +129,8 @@ def _check_sharing(config: Config) -> None:
     for name, host in config.hosts.items():
         for key, value in (("only", host.only), ("yield_when", host.yield_when)):
             if value is not None and host.manual:
-                raise ConfigError(
-                    "the launcher cannot control the agent of a manual host",
-                    key=("hosts", name, key),
-                    fix="remove the key",
-                )
+                what = "the launcher cannot control the agent of a manual host"
+                raise ConfigError(what, key=("hosts", name, key), fix="remove the key")
             if value is not None and config.mode.in_process:
                 raise ConfigError("mode single has no rollout workers", key=("hosts", name, key), fix="remove the key")
         if host.only is not None:
@@ -166,21 +149,13 @@ def _check_learner(config: Config) -> None:
     host = config.hosts.get(name)
     if host is None and name != LOCAL:
         known = list(dict.fromkeys([LOCAL, *config.hosts]))
-        raise ConfigError(
-            "unknown host",
-            key=("learner", "host"),
-            value=repr(name),
-            fix=f"{near(name, known)}hosts: {shortened(known)}",
-        )
+        what, fix = "unknown host", f"{near(name, known)}hosts: {shortened(known)}"
+        raise ConfigError(what, key=("learner", "host"), value=repr(name), fix=fix)
     if host is not None and (host.manual or host.tunnel):
         key, why = ("manual", "is started manually") if host.manual else ("tunnel", "cannot be reached by other hosts")
-        raise ConfigError(
-            f"the learner runs on this host (learner.host), which {why}",
-            key=("hosts", name, key),
-            value="true",
-            fix=f"set another learner.host or remove {key}",
-            others=(("learner", "host"),),
-        )
+        what = f"the learner runs on this host (learner.host), which {why}"
+        fix = f"set another learner.host or remove {key}"
+        raise ConfigError(what, key=("hosts", name, key), value="true", fix=fix, others=(("learner", "host"),))
 
 
 def _check_logins(config: Config) -> None:
@@ -193,12 +168,9 @@ def _check_logins(config: Config) -> None:
         address = host.ssh or name
         other = known.setdefault((address.lower(), login.user, login.port, login.jump), name)
         if other != name:
-            raise ConfigError(
-                f"{name} and {other} are the same host",
-                key=("hosts", name, "ssh"),
-                value=shown(address),
-                fix=f"list it once, with the total number of workers{_of_a_range(host, config.hosts[other])}",
-            )
+            what = f"{name} and {other} are the same host"
+            fix = f"list it once, with the total number of workers{_of_a_range(host, config.hosts[other])}"
+            raise ConfigError(what, key=("hosts", name, "ssh"), value=shown(address), fix=fix)
 
 
 def _of_a_range(host: HostSection, other: HostSection) -> str:
@@ -223,13 +195,9 @@ def _check_curve(config: Config) -> None:
     others = {n: h for n, h in config.hosts.items() if n != learner and h.workers != 0}
     for name, host in others.items() if config.security.curve == "off" else ():
         if learner != LOCAL or not host.tunnel:
-            raise ConfigError(
-                f"host {name} would connect to the learner's host {learner} over the network in plain text",
-                key=("security", "curve"),
-                value="'off'",
-                fix=f"set auto, or a tunnel through SSH (hosts.{name}.tunnel: true, with learner.host: local)",
-                others=(("learner", "host"),),
-            )
+            what = f"host {name} would connect to the learner's host {learner} over the network in plain text"
+            fix = f"set auto, or a tunnel through SSH (hosts.{name}.tunnel: true, with learner.host: local)"
+            raise ConfigError(what, key=("security", "curve"), value="'off'", fix=fix, others=(("learner", "host"),))
 
 
 _CHECKS: tuple[Callable[[Config], None], ...] = (

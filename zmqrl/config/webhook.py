@@ -81,9 +81,6 @@ def check_repeated(overrides: Iterable[str]) -> None:
     """Raise `ConfigError` when `--set` options that are written into a file contain the URL."""
     for key, _, value in (pair.partition("=") for pair in overrides):
         if key.strip() == "webhook" and _URL.search(value) and not _VARIABLE.search(value):
-            raise ConfigError(
-                "refused, since this command would write the URL, which is a secret, into a file",
-                key=("--set",),
-                value=f"webhook={without_paths(value)}",
-                fix="write its secret part as $NAME (in quotes), and set NAME where the run starts",
-            )
+            what = "refused, since this command would write the URL, which is a secret, into a file"
+            fix = "write its secret part as $NAME (in quotes), and set NAME where the run starts"
+            raise ConfigError(what, key=("--set",), value=f"webhook={without_paths(value)}", fix=fix)

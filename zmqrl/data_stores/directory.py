@@ -102,12 +102,8 @@ class DirectoryStore(DataStore):
     def check_mode(cls, config: DirectoryConfig, mode: ModeName) -> None:
         path = config.path if isinstance(config, DirectoryConfig) else None  # a subclass may have other keys
         if path is not None and "://" in path:
-            raise ConfigError(
-                "expected a directory",
-                key=("store", "path"),
-                value=repr(path),
-                fix=f"to copy the run to a URL while it trains, write store: {{mirror: {path}}}",
-            )
+            fix = f"to copy the run to a URL while it trains, write store: {{mirror: {path}}}"
+            raise ConfigError("expected a directory", key=("store", "path"), value=repr(path), fix=fix)
 
     @classmethod
     def check(cls, config: DirectoryConfig, run_dir: Path) -> None:

@@ -77,12 +77,9 @@ class ObjectStore(DataStore):
     def check_mode(cls, config: ObjectConfig, mode: ModeName) -> None:
         check_url("store.url", config.url)  # also where the learner is on another host, which has the other checks
         if MODES[mode].deterministic:
-            raise ConfigError(
-                f"mode {mode} writes a checkpoint in every round and would wait for {config.url} each time",
-                key=("store", "kind"),
-                value="'object'",
-                fix=f"write store: {{kind: directory, mirror: {config.url}}}",
-            )
+            what = f"mode {mode} writes a checkpoint in every round and would wait for {config.url} each time"
+            fix = f"write store: {{kind: directory, mirror: {config.url}}}"
+            raise ConfigError(what, key=("store", "kind"), value="'object'", fix=fix)
 
     def is_visible(self) -> bool:
         """The credentials may be on the learner's host alone."""

@@ -251,11 +251,8 @@ def _drawn(
         raise ConfigError(NOT_APPLICABLE, key=("--only",))
     drawn = [(_able(targets, minimum.kind, dice), minimum.kind) for minimum in minimums for _ in range(minimum.count)]
     if len(drawn) > count:
-        raise ConfigError(
-            f"{len(drawn)} faults in all, and the drill has {count}",
-            key=("--at-least",),
-            fix=f"set --faults {len(drawn)}",
-        )
+        what = f"{len(drawn)} faults in all, and the drill has {count}"
+        raise ConfigError(what, key=("--at-least",), fix=f"set --faults {len(drawn)}")
     decks = {target.run: _dealt(target.kinds(), dice) for target in targets}
     while len(drawn) < count:
         target = targets[dice.randrange(len(targets))]

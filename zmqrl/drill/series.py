@@ -65,11 +65,8 @@ def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
     share = len(SCENARIOS)
     least = sum(minimum.count for minimum in request.at_least)
     if request.faults // share < least:
-        raise ConfigError(
-            f"--long needs at least {share * least} faults: {least} (--at-least) in each of {share} scenarios",
-            key=("--faults",),
-            value=str(request.faults),
-        )
+        what = f"--long needs at least {share * least} faults: {least} (--at-least) in each of {share} scenarios"
+        raise ConfigError(what, key=("--faults",), value=str(request.faults))
     reports = {}
     for scenario in SCENARIOS.values():
         assert scenario.name is not None

@@ -73,11 +73,8 @@ def release(folder: Path) -> None:
 def _leave_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS):
-        raise ConfigError(
-            f"cannot create a mount namespace: {os.strerror(ctypes.get_errno())}",
-            key=("--small-disk",),
-            fix="run as root",
-        )
+        what = f"cannot create a mount namespace: {os.strerror(ctypes.get_errno())}"
+        raise ConfigError(what, key=("--small-disk",), fix="run as root")
     _command("mount", "--make-rprivate", "/")
 
 

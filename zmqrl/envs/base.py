@@ -44,12 +44,9 @@ def has_state_pair(env: Any) -> bool:
 def state_spec(env: Any) -> StateSpec:
     """The form of the states that `env.recovery: state` requests, from one after a reset. ConfigError when unusable."""
     if not has_state_pair(env):
-        raise ConfigError(
-            f"{type(env).__name__} does not have both get_state and set_state",
-            key=("env", "recovery"),
-            value="'state'",
-            fix=f"add them (those of a wrapper include its env), {ALTERNATIVES}",
-        )
+        what = f"{type(env).__name__} does not have both get_state and set_state"
+        fix = f"add them (those of a wrapper include its env), {ALTERNATIVES}"
+        raise ConfigError(what, key=("env", "recovery"), value="'state'", fix=fix)
     env.reset(seed=0)
     state = env.get_state()
     if isinstance(state, (bytes, bytearray, memoryview)):

@@ -48,12 +48,8 @@ def make_single(section: EnvSection) -> Env:
         index.keep_for(env)
     if section.frame_stack > 1:
         if is_parallel(env):
-            raise ConfigError(
-                "frames of several agents are not stacked",
-                key=("env", "frame_stack"),
-                value=str(section.frame_stack),
-                fix="set 1 and use a wrapper that stacks them",
-            )
+            what, fix = "frames of several agents are not stacked", "set 1 and use a wrapper that stacks them"
+            raise ConfigError(what, key=("env", "frame_stack"), value=str(section.frame_stack), fix=fix)
         env = stack_frames(*stripped(env), section.frame_stack, section.recovery == "state")
     if section.max_episode_steps is None:
         return env  # type: ignore[no-any-return]
@@ -157,20 +153,14 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
         spaces = [getattr(env, f"{name}_space")(agent) for agent in agents]
         other = next((a for a, space in zip(agents, spaces, strict=True) if space != spaces[0]), None)
         if other is not None:
-            raise ConfigError(
-                f"agents {agents[0]!r} and {other!r} have different {name} spaces, and one policy acts for all",
-                key=("env", "id"),
-                value=repr(section.id),
-                fix="use a wrapper that makes them equal, such as those of supersuit",
-            )
+            what = f"agents {agents[0]!r} and {other!r} have different {name} spaces, and one policy acts for all"
+            fix = "use a wrapper that makes them equal, such as those of supersuit"
+            raise ConfigError(what, key=("env", "id"), value=repr(section.id), fix=fix)
     env.reset(seed=0)
     missing = sorted(set(agents) - set(env.agents))
     if missing:
-        raise ConfigError(
-            f"agent {missing[0]!r} is missing after a reset; agents that join later are not supported",
-            key=("env", "id"),
-            value=repr(section.id),
-        )
+        what = f"agent {missing[0]!r} is missing after a reset; agents that join later are not supported"
+        raise ConfigError(what, key=("env", "id"), value=repr(section.id))
     observation = observation_spec(section.id, env.observation_space(agents[0]))
     action = action_spec(section.id, env.action_space(agents[0]))
     check_mask(section.id, observation, action)
@@ -181,12 +171,8 @@ def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
 def check_num_envs(section: EnvSection, agents: Sequence[str]) -> None:
     """Raise `ConfigError` unless the agents of an env fit into a vector env."""
     if agents and section.num_envs % len(agents):
-        raise ConfigError(
-            f"each of the {len(agents)} agents counts as one env",
-            key=("env", "num_envs"),
-            value=str(section.num_envs),
-            fix=f"set a multiple of {len(agents)}",
-        )
+        what, fix = f"each of the {len(agents)} agents counts as one env", f"set a multiple of {len(agents)}"
+        raise ConfigError(what, key=("env", "num_envs"), value=str(section.num_envs), fix=fix)
 
 
 def stripped(env: Any) -> tuple[Any, float]:
@@ -213,12 +199,9 @@ def _wrapped(env: Env, entry: str | Mapping[str, Mapping[str, Any]], index: int)
     if not isinstance(entry, str) and len(entry) != 1:
         from zmqrl.config.yaml_source import shown  # workers do without a parser of YAML
 
-        raise ConfigError(
-            "each entry must be one wrapper, with its arguments indented below it",
-            key=("env", "wrappers"),
-            value=shown(dict(entry)),
-            fix='or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]',
-        )
+        what = "each entry must be one wrapper, with its arguments indented below it"
+        fix = 'or write ["a.b:Wrapper", {"a.b:Other": {name: value}}]'
+        raise ConfigError(what, key=("env", "wrappers"), value=shown(dict(entry)), fix=fix)
     path, arguments = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     try:
         wrapper = wrapper_of(path)

@@ -44,13 +44,8 @@ def action_spec(env_id: str, space: Space) -> SpaceSpec:
         return _several(space)
     if isinstance(space, spaces.Box) and space.dtype is not None and space.dtype.kind == "f":
         return _box(space, *_bounds(space, np.any))
-    raise ConfigError(
-        f"has actions {_short(space)}, and only {ACTIONS} are supported",
-        key=("env", "id"),
-        value=repr(env_id),
-        is_subject=True,
-        fix=_wrap(),
-    )
+    what = f"has actions {_short(space)}, and only {ACTIONS} are supported"
+    raise ConfigError(what, key=("env", "id"), value=repr(env_id), is_subject=True, fix=_wrap())
 
 
 def check_mask(env_id: str, observation: SpaceSpec, action: SpaceSpec) -> None:
@@ -59,13 +54,8 @@ def check_mask(env_id: str, observation: SpaceSpec, action: SpaceSpec) -> None:
     if mask is None:
         return
     if not entries:
-        raise ConfigError(
-            f"has an observation part {ACTION_MASK}, but its actions are not discrete",
-            key=("env", "id"),
-            value=repr(env_id),
-            is_subject=True,
-            fix="rename this part",
-        )
+        what = f"has an observation part {ACTION_MASK}, but its actions are not discrete"
+        raise ConfigError(what, key=("env", "id"), value=repr(env_id), is_subject=True, fix="rename this part")
     if mask.space.kind != "box" or mask.space.shape != (entries,) or mask.space.dtype not in MASK_DTYPES:
         raise ConfigError(
             f"the {ACTION_MASK} of its observations is {mask.space.dtype} {list(mask.space.shape)}",

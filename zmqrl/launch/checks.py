@@ -56,13 +56,8 @@ def check_parts(config: Config) -> None:
             others=(("store", "kind"),),
         )
     if config.memory_backend.kind == "inproc":
-        raise ConfigError(
-            "cannot be set",
-            key=("memory_backend", "kind"),
-            value="'inproc'",
-            is_subject=True,
-            fix="remove the key. Mode single uses inproc automatically",
-        )
+        what, fix = "cannot be set", "remove the key. Mode single uses inproc automatically"
+        raise ConfigError(what, key=("memory_backend", "kind"), value="'inproc'", is_subject=True, fix=fix)
     check_section(config.network)
 
 
@@ -237,11 +232,8 @@ def check_run_directory(run_dir: Path) -> None:
     if run_dir.is_file():
         raise ConfigError("is a file", key=("--resume",), value=str(run_dir), fix="give the run directory")
     if not run_dir.is_dir():
-        raise ConfigError(
-            "run directory not found, and not the id of a run that is active or in runs/",
-            key=("--resume",),
-            value=str(run_dir),
-        )
+        what = "run directory not found, and not the id of a run that is active or in runs/"
+        raise ConfigError(what, key=("--resume",), value=str(run_dir))
 
 
 def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:

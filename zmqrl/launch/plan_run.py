@@ -175,33 +175,20 @@ def _workers(config: Config) -> Mapping[str, int]:
             others=(("env", "vector_envs"),),
         )
     if known and config.min_workers > total:
-        raise ConfigError(
-            f"all hosts together have {counted(total, 'worker')}",
-            key=("min_workers",),
-            value=str(config.min_workers),
-            fix=f"set at most {total}",
-        )
+        what = f"all hosts together have {counted(total, 'worker')}"
+        raise ConfigError(what, key=("min_workers",), value=str(config.min_workers), fix=f"set at most {total}")
     return workers
 
 
 def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
     if config.network.kind == "cnn" and (env.observation.kind != "box" or len(env.observation.shape) != 3):
-        raise ConfigError(
-            f"requires image observations, and {env.id} has observations {_described(env.observation)}",
-            key=("network", "kind"),
-            value="'cnn'",
-            is_subject=True,
-            fix="write mlp",
-        )
+        what = f"requires image observations, and {env.id} has observations {_described(env.observation)}"
+        raise ConfigError(what, key=("network", "kind"), value="'cnn'", is_subject=True, fix="write mlp")
     algorithm = make_algorithm(config, env)
     if config.run.mode not in algorithm.modes:
         allowed = ", ".join(sorted(algorithm.modes))
-        raise ConfigError(
-            f"algorithm.kind {config.algorithm['kind']} supports only {allowed}",
-            key=("run", "mode"),
-            value=repr(config.run.mode),
-            others=(("algorithm", "kind"),),
-        )
+        what = f"algorithm.kind {config.algorithm['kind']} supports only {allowed}"
+        raise ConfigError(what, key=("run", "mode"), value=repr(config.run.mode), others=(("algorithm", "kind"),))
     check_batch(algorithm)
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm
@@ -232,12 +219,8 @@ def _with_executor(config: Config, algorithm: Algorithm) -> Config:
     """`auto` resolved, from the configuration alone: a resume and another machine have the same."""
     executor, known = config.learner.executor, algorithm.executors
     if executor != "auto" and executor not in known:
-        raise ConfigError(
-            f"algorithm.kind {config.algorithm['kind']} supports only {', '.join(known)}",
-            key=("learner", "executor"),
-            value=repr(executor),
-            others=(("algorithm", "kind"),),
-        )
+        what = f"algorithm.kind {config.algorithm['kind']} supports only {', '.join(known)}"
+        raise ConfigError(what, key=("learner", "executor"), value=repr(executor), others=(("algorithm", "kind"),))
     chosen: Any = known[0] if executor == "auto" else executor
     return replace(config, learner=replace(config.learner, executor=chosen))
 

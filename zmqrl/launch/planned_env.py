@@ -75,11 +75,8 @@ def _check_scored(config: Config, trained: EnvSpec, is_here: bool) -> None:
     for name, found, expected in pairs:
         for key, value in structs.asdict(found).items():
             if value != getattr(expected, key):
-                raise ConfigError(
-                    f"its {name} space has {key} {value!r:.60}, that of env has {getattr(expected, key)!r:.60}",
-                    key=("evaluator", "env"),
-                    fix="the spaces must be equal",
-                )
+                what = f"its {name} space has {key} {value!r:.60}, that of env has {getattr(expected, key)!r:.60}"
+                raise ConfigError(what, key=("evaluator", "env"), fix="the spaces must be equal")
 
 
 def _recovered_by(config: Config, recovery: Any) -> Config:

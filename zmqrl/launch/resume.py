@@ -49,11 +49,9 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
     if foreign:
         moved = " ".join(shlex.quote(str(root / name)) for name in names if name not in foreign) or f"{root}/FILE..."
         target = shlex.quote(str(place))
-        raise ConfigError(
-            f"{root} holds checkpoints of zmqrl 0.1, and some may belong to other runs ({', '.join(foreign)})",
-            key=("store", "path"),
-            fix=f"move those of this run, and resume again:\n   mkdir -p {target} && mv {moved} {target}",
-        )
+        what = f"{root} holds checkpoints of zmqrl 0.1, and some may belong to other runs ({', '.join(foreign)})"
+        fix = f"move those of this run, and resume again:\n   mkdir -p {target} && mv {moved} {target}"
+        raise ConfigError(what, key=("store", "path"), fix=fix)
     try:
         files.make_directory(str(place))
         for name in names:

@@ -154,11 +154,9 @@ def _hosts(target_run: TargetRun, config: Config | None, limit: Sequence[str]) -
     without_learner = replace(config, learner=replace(config.learner, host=NO_HOST))  # or it would stay, named or not
     hosts = [name for name in limited(without_learner, limit).hosts if name != NO_HOST]
     if target_run.info is not None and target_run.run_dir is not None and is_live(target_run.run_dir, target_run.info):
-        raise ConfigError(
-            f"run {target_run.run_id} is active, and its launcher would reconnect to the host",
-            key=("--limit",),
-            fix=f"remove the host from the run: zmqrl drain {target_run.run_id} HOST",
-        )
+        what = f"run {target_run.run_id} is active, and its launcher would reconnect to the host"
+        fix = f"remove the host from the run: zmqrl drain {target_run.run_id} HOST"
+        raise ConfigError(what, key=("--limit",), fix=fix)
     return hosts
 
 

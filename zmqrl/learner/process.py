@@ -180,12 +180,8 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
         if plan.config.network.kind != "mlp":  # else the start line in the log has it
             print(f"learner: device {device}", file=sys.stderr, flush=True)
     if device.startswith("cuda") and not _has_cuda():
-        raise ConfigError(
-            "torch finds no GPU",
-            key=("learner", "device"),
-            value=device,
-            fix="check it with nvidia-smi, install the build of torch for its driver, or write cpu",
-        )
+        fix = "check it with nvidia-smi, install the build of torch for its driver, or write cpu"
+        raise ConfigError("torch finds no GPU", key=("learner", "device"), value=device, fix=fix)
     return LearnerContext(
         weights=_with_learner_only(algorithm, plan, weights),
         device=device,

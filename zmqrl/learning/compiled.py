@@ -168,11 +168,8 @@ class TracedExecutor(Executor):
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(
-                f"the update cannot be compiled: {type(error).__name__}: {_first_line(error)}",
-                key=("learner", "executor"),
-                fix=FIX,
-            ) from error
+            what = f"the update cannot be compiled: {type(error).__name__}: {_first_line(error)}"
+            raise ConfigError(what, key=("learner", "executor"), fix=FIX) from error
 
     def _graph(
         self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature

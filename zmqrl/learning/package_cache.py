@@ -112,13 +112,9 @@ def check_compiler() -> None:
     """ConfigError when this machine has no C++ compiler."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        raise ConfigError(
-            f"needs a C++ compiler, and {compiler!r} is missing",
-            key=("learner", "executor"),
-            value="'compiled'",
-            is_subject=True,
-            fix=f"install g++ on the host of the learner, or {FIX}",
-        )
+        what = f"needs a C++ compiler, and {compiler!r} is missing"
+        fix = f"install g++ on the host of the learner, or {FIX}"
+        raise ConfigError(what, key=("learner", "executor"), value="'compiled'", is_subject=True, fix=fix)
 
 
 def cpu_flags() -> str:

@@ -66,11 +66,8 @@ def check_section(section: NetworkSection) -> None:
     if not is_module(section):
         if section.kind not in BUILT_IN:
             known = " and ".join(BUILT_IN)
-            raise ConfigError(
-                f"{known} are known, or `module:Name` of a torch.nn.Module",
-                key=("network", "kind"),
-                value=repr(section.kind),
-            )
+            what = f"{known} are known, or `module:Name` of a torch.nn.Module"
+            raise ConfigError(what, key=("network", "kind"), value=repr(section.kind))
         if section.kwargs:
             raise ConfigError(
                 f"network.kind {section.kind!r} has no arguments",
@@ -179,12 +176,8 @@ def _cnn(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[li
     layers = _scale(section, observation)
     for outputs, kernel, stride in zip(section.channels, section.kernels, section.strides, strict=True):
         if kernel > min(height, width):
-            raise ConfigError(
-                f"is larger than the remaining image, {height}x{width}",
-                key=("network", "kernels"),
-                value=str(kernel),
-                is_subject=True,
-            )
+            what = f"is larger than the remaining image, {height}x{width}"
+            raise ConfigError(what, key=("network", "kernels"), value=str(kernel), is_subject=True)
         layers.append(LayerSpec("conv", f"{name}.{_count(layers)}", channels, outputs, kernel, stride, HIDDEN_GAIN))
         channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         layers += _activation(name, section, layers, "relu", channels * height * width)

@@ -171,10 +171,8 @@ class SlurmOrchestrator(PipedOrchestrator):
                 slurm(host, *self._step(host), "--test-only", "true")
             except HostFailed as error:
                 argv = " ".join(self._step(host)[1:])
-                raise ConfigError(
-                    f"Slurm rejects the job of {host}: {error.cause}\n   its options: {argv}\n   {error.fix}",
-                    key=("orchestrator",),
-                ) from error
+                what = f"Slurm rejects the job of {host}: {error.cause}\n   its options: {argv}\n   {error.fix}"
+                raise ConfigError(what, key=("orchestrator",)) from error
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self._warn_of_few_cpus(boots)
@@ -384,13 +382,9 @@ def check_keys(config: RunConfig, hosts: Sequence[str]) -> None:
 def _check_gres(gres: str | None, plan: RunPlan) -> None:
     """Outside of an allocation."""
     if gres is not None and plan.config.learner.host == LOCAL:
-        raise ConfigError(
-            "the learner is on this machine, outside of Slurm",
-            key=("orchestrator", "gres"),
-            value=repr(gres),
-            fix="set learner.host to a host of the run, or use --submit",
-            others=(("learner", "host"),),
-        )
+        what = "the learner is on this machine, outside of Slurm"
+        fix = "set learner.host to a host of the run, or use --submit"
+        raise ConfigError(what, key=("orchestrator", "gres"), value=repr(gres), fix=fix, others=(("learner", "host"),))
 
 
 def _check_shared(run_dir: str) -> str:

@@ -61,23 +61,16 @@ def _check_first_priority(spec: ReplaySpec, shapes: Shapes) -> None:
     fitting = [extra for extra in extra_columns(shapes) if shapes[extra] == shapes["reward"]]
     if name is not None and name not in fitting:
         known = ", ".join(fitting) or "none"
-        raise ConfigError(
-            f"must be an extra column [T, N] of acting(): {known}",
-            key=("ReplaySpec", "first_priority"),
-            value=repr(name),
-        )
+        what = f"must be an extra column [T, N] of acting(): {known}"
+        raise ConfigError(what, key=("ReplaySpec", "first_priority"), value=repr(name))
 
 
 def _check_length(spec: ReplaySpec, steps: int) -> None:
     rows = spec.burn_in + spec.length
     if steps < rows:
-        raise ConfigError(
-            f"is too short for sequences of {rows} rows (burn_in {spec.burn_in} + length {spec.length})",
-            key=("env", "segment_steps"),
-            value=str(steps),
-            is_subject=True,
-            fix=f"it must be at least {rows}",
-        )
+        what = f"is too short for sequences of {rows} rows (burn_in {spec.burn_in} + length {spec.length})"
+        fix = f"it must be at least {rows}"
+        raise ConfigError(what, key=("env", "segment_steps"), value=str(steps), is_subject=True, fix=fix)
     rest = (steps - rows) % spec.every
     if rest:
         raise ConfigError(
@@ -109,9 +102,6 @@ def _check_states(spec: ReplaySpec, shapes: Shapes) -> None:
         if every * shape[0] != steps or shape[1] != envs:
             raise ConfigError(f"column {name}: {shape}: must be (T / k, N, size) with T {steps} and N {envs}")
         if spec.every % every:
-            raise ConfigError(
-                f"must be a multiple of {every}, the rows between two states of column {name}",
-                key=("ReplaySpec", "stride"),
-                value=str(spec.every),
-                fix=f"or set ActingSpec.state_every to a divisor of {spec.every}",
-            )
+            what = f"must be a multiple of {every}, the rows between two states of column {name}"
+            fix = f"or set ActingSpec.state_every to a divisor of {spec.every}"
+            raise ConfigError(what, key=("ReplaySpec", "stride"), value=str(spec.every), fix=fix)

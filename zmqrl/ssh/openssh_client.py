@@ -55,12 +55,8 @@ def require_openssh() -> str:
     client = shutil.which("ssh")
     instead = "or set ssh.client: paramiko"
     if client is None:
-        raise ConfigError(
-            "found no `ssh` on the PATH",
-            key=("ssh", "client"),
-            value="openssh",
-            fix=f"apt install openssh-client; {instead}",
-        )
+        what = "found no `ssh` on the PATH"
+        raise ConfigError(what, key=("ssh", "client"), value="openssh", fix=f"apt install openssh-client; {instead}")
     try:
         done = subprocess.run([client, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S)
     except (OSError, subprocess.TimeoutExpired) as error:

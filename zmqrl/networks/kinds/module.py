@@ -94,12 +94,8 @@ def described(spec: ModuleSpec) -> Description:
     module = _made(spec, 0)
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
-            raise ConfigError(
-                f"parameter {name!r} is {parameter.dtype}",
-                key=("network", "kind"),
-                value=repr(spec.path),
-                fix="all must be float32",
-            )
+            what = f"parameter {name!r} is {parameter.dtype}"
+            raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix="all must be float32")
     return Description(
         _features(spec, module),
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
@@ -149,24 +145,17 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
             before = generator.get_state()
             output = module.train(training)(_input(spec.parts, x))
             if not torch.equal(before, generator.get_state()):
-                raise ConfigError(
-                    "forward draws random numbers (such as dropout), which no resume repeats",
-                    key=("network", "kind"),
-                    value=repr(spec.path),
-                    fix="remove them",
-                )
+                what = "forward draws random numbers (such as dropout), which no resume repeats"
+                raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix="remove them")
     if (
         not isinstance(output, torch.Tensor)
         or output.dtype != torch.float32
         or output.dim() != 2
         or len(output) != ROWS
     ):
-        raise ConfigError(
-            f"forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}",
-            key=("network", "kind"),
-            value=repr(spec.path),
-            fix="it must give features, float32 [B, F]",
-        )
+        what = f"forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}"
+        fix = "it must give features, float32 [B, F]"
+        raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix=fix)
     return int(output.shape[1])
 
 
@@ -189,23 +178,16 @@ def _made(spec: ModuleSpec, seed: int) -> nn.Module:
     """A new module whose first values are those of `seed`; torch's own random state stays what it was."""
     kind = named(spec.path, f"network.kind: {spec.path!r} cannot be loaded")
     if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module)):
-        raise ConfigError(
-            f"is not a torch.nn.Module: found {form(kind)}",
-            key=("network", "kind"),
-            value=repr(spec.path),
-            is_subject=True,
-        )
+        what = f"is not a torch.nn.Module: found {form(kind)}"
+        raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), is_subject=True)
     kwargs = json.loads(spec.kwargs)
     with _own_random_state(seed):
         try:
             return kind(_space(spec.parts), **kwargs)
         except Exception as error:
             words = "".join(f", {name}={value!r}" for name, value in kwargs.items())
-            raise ConfigError(
-                f"{kind.__name__}(observation_space{words}) raised {type(error).__name__}: {_line(error)}",
-                key=("network", "kind"),
-                value=repr(spec.path),
-            ) from error
+            what = f"{kind.__name__}(observation_space{words}) raised {type(error).__name__}: {_line(error)}"
+            raise ConfigError(what, key=("network", "kind"), value=repr(spec.path)) from error
 
 
 @contextmanager
