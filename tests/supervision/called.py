@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from zmqrl.errors import ArenaTooLarge, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
+from zmqrl.errors import ArenaTooLarge, ConfigError, DamagedCheckpoints, EnvFault, HostFailed, ZmqrlError
 from zmqrl.messages.check import Stage
 
 
@@ -37,6 +37,9 @@ ERRORS: tuple[ZmqrlError, ...] = (
     EnvFault("fault", {"step": 3}),
     OwnFault("own", {"seed": 1 << 70}),
     ArenaTooLarge("too large"),
+    ConfigError(
+        "is large", key=("hosts", "n1.lab"), value="3", is_subject=True, fix="lower it", others=(("run", "seed"),)
+    ).replaced(source="a.yaml:3", places=(("run.seed", "--set"),)),
 )
 
 
