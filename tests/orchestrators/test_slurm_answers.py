@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from tests.system.slurm_runs import configuration
 from tests.waiting import until
 from zmqrl.config.plan import RunPlan
@@ -123,7 +124,7 @@ def test_a_command_that_cannot_be_executed_fails_the_host(tmp_path: Path) -> Non
 def test_a_controller_that_does_not_answer_is_waited_for_once(squeue: Any) -> None:
     requested, listing = squeue(None), Listing()
     for host in ("n1", "n2"):
-        with pytest.raises(HostFailed, match=f"{host}: squeue did not answer"):
+        with raises(HostFailed, host=host, cause="squeue did not answer"):
             listing.ids(host, "any")
     assert len(requested) == 1
 

@@ -143,7 +143,8 @@ def test_include_is_followed_by_the_ssh_client_and_refused_without(config: Path)
         assert target(config, "included").hostname == "10.9.9.9"
     else:
         config.write_text(f"Include {config.parent}/more\n")
-        with pytest.raises(HostFailed, match=r"(?s)Include.*apt install openssh-client"):
+        cause = f"{config} has Include, which only the ssh client supports"
+        with raises(HostFailed, host="included", cause=cause, fix="install it: apt install openssh-client"):
             target(config, "included")
 
 
@@ -152,7 +153,8 @@ def test_values_that_would_be_more_than_one_are_refused(config: Path, section: d
     if section == {"ssh": ""}:
         assert target(config, "node", **section).hostname == "node"
         return
-    with pytest.raises(HostFailed, match="invalid value"):
+    ((key, value),) = section.items()
+    with raises(HostFailed, host="node", cause=f"{key}: invalid value {value!r}", fix=f"correct hosts.node.{key}"):
         target(config, "node", **section)
 
 

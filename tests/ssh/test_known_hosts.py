@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
@@ -65,7 +66,7 @@ def test_a_changed_key_is_always_refused_also_under_another_type(tmp_path: Path,
 
 def test_a_revoked_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "known").write_text(line("node.lab") + line("@revoked *"))
-    with pytest.raises(HostFailed, match="revoked"):
+    with raises(HostFailed, host="h", fix="contact the administrator; zmqrl does not connect"):
         check(target(tmp_path / "known"), KEY, "accept-new")
 
 
