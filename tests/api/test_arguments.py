@@ -13,7 +13,9 @@ import pytest
 
 import zmqrl
 from tests.envs.space_envs import Unmasked
+from tests.raising import compare
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.api.arguments import for_python
 from zmqrl.api.callbacks import Callbacks
 from zmqrl.api.planning import RunArguments, loaded_for
 from zmqrl.config.sections import Config
@@ -135,6 +137,19 @@ def test_errors_name_arguments_of_python(directory: Path, arguments: dict[str, A
         zmqrl.start("cartpole-ppo", **arguments)
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count(str(caught.value)) == 1 and "The above exception" not in shown
+
+
+def test_an_error_has_the_spelling_of_a_call() -> None:
+    """A command line has other names of arguments, and a call has no places; a class is not written as a text."""
+    places = (("run.seed", "override"), ("run.mode", "a.yaml:3"))
+    error = zmqrl.ConfigError("bad", key=("--init-from",), value="a", fix="use env.id=pkg:Walk-v0")
+    found = for_python(error.replaced(source="--init-from", places=places))
+    compare(found, key=("init_from",), source="", places=places[1:], fix="use env.id=pkg:Walk-v0")
+    assert str(found) == "init_from: a: bad; use env.id=pkg:Walk-v0 (run.mode: a.yaml:3)"
+    other = zmqrl.ConfigError(
+        "bad", key=("env", "id"), fix="use env.id=a:B", python_fix="use env=a.B", source="a.yaml:3"
+    )
+    compare(for_python(other), key=("env", "id"), source="a.yaml:3", fix="use env=a.B")
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,8 @@ def _members(listed: Mapping[str, Any], group: str) -> Iterator[str]:
 def _keys(variables: Mapping[str, Any], place: Source) -> dict[str, Any]:
     connection = variables.get("ansible_connection", "ssh")
     if connection not in ("ssh", "paramiko", "paramiko_ssh", "smart", "local"):
-        raise ConfigError(
-            "only SSH and local are supported",
-            key=("ansible_connection",),
-            value=shown(connection),
-            fix="remove the host from the inventory",
-            source=str(place),
-        )
+        what, fix = "only SSH and local are supported", "remove the host from the inventory"
+        raise ConfigError(what, key=("ansible_connection",), value=shown(connection), fix=fix, source=str(place))
     keys, known = {}, names_of(HostSection)
     for name, value in variables.items():
         key = MEANINGS.get(name) or (name.removeprefix(OWN) if name.startswith(OWN) else None)

@@ -60,14 +60,8 @@ def check_vector(section: EnvSection, env: VectorEnv) -> None:
         fix = "set metadata['autoreset_mode'] = AutoresetMode.NEXT_STEP"
         raise ConfigError(f"{made}, and {found}", key=("env", "id"), value=named, is_subject=True, fix=fix)
     if env.num_envs != section.num_envs:
-        raise ConfigError(
-            f"{made} of {env.num_envs} envs",
-            key=("env", "id"),
-            value=named,
-            is_subject=True,
-            fix=f"it must take num_envs (env.num_envs: {section.num_envs})",
-            others=(("env", "num_envs"),),
-        )
+        what, fix = f"{made} of {env.num_envs} envs", f"it must take num_envs (env.num_envs: {section.num_envs})"
+        raise ConfigError(what, key=("env", "id"), value=named, is_subject=True, fix=fix, others=(("env", "num_envs"),))
 
 
 def has_native(section: EnvSection, env: gym.Env[Any, Any]) -> bool:

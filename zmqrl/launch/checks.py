@@ -249,12 +249,8 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     check_not_live(run_dir)
     stored = read_config(run_dir)
     if preset is not None and preset_name(preset) != stored.run.preset:
-        raise ConfigError(
-            f"the run in {run_dir} {was_started_with(stored.run.preset)}",
-            key=("run", "preset"),
-            value=repr(preset),
-            fix="omit the preset",
-        )
+        what = f"the run in {run_dir} {was_started_with(stored.run.preset)}"
+        raise ConfigError(what, key=("run", "preset"), value=repr(preset), fix="omit the preset")
     pairs = (
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),
