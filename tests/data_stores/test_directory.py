@@ -421,7 +421,7 @@ def test_a_url_is_no_directory() -> None:
 
 def test_a_place_that_is_not_a_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"store\.path"):
+    with raises(ConfigError, key=("store", "path"), value=repr(str(tmp_path / "file" / "deeper"))):
         DirectoryStore.check(DirectoryConfig(str(tmp_path / "file" / "deeper")), tmp_path)
     with pytest.raises(StoreError, match=r"cannot be written: .*; see store\.path"):
         DirectoryStore(str(tmp_path / "file"), 2).leave_token("run")

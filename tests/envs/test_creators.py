@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.envs.caller_names import MARK
+from tests.raising import compare
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
@@ -51,8 +52,8 @@ def test_what_makes_no_env_is_not_called(
         probe(section)
     assert not list(tmp_path.iterdir()), "it was called"
     named = section.wrappers[0] if section.wrappers else section.id
-    path, key = named if isinstance(named, str) else next(iter(named)), "env.wrappers" if section.wrappers else "env.id"
-    assert str(caught.value).startswith(f"{key}: {path!r}")
+    path = named if isinstance(named, str) else next(iter(named))
+    compare(caught.value, key=("env", "wrappers" if section.wrappers else "id"), value=repr(path))
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
 

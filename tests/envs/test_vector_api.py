@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import zmqrl
+from tests.raising import raises
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor.env_check import examine_env
@@ -44,7 +45,7 @@ def test_async_is_the_only_mode(tmp_path: Path) -> None:
     assert planned(tmp_path, "async").env.vector_only
     modes: tuple[ModeName, ...] = ("sync", "single")
     for mode in modes:
-        with pytest.raises(ConfigError, match=rf"run.mode: '{mode}': env.id '.*' is a gymnasium.vector.VectorEnv"):
+        with raises(ConfigError, key=("run", "mode"), value=repr(mode), others=(("env", "id"),)):
             planned(tmp_path, mode)
 
 

@@ -10,6 +10,7 @@ import pytest
 from gymnasium.wrappers import FrameStackObservation
 
 from tests.envs.odd_envs import Stateful
+from tests.raising import raises
 from tests.system.system_plans import TALLY, system_plan
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.spec import ActingSpec
@@ -123,5 +124,5 @@ def test_a_plan_with_stacks_stores_each_frame_once(tmp_path: Path, env_id: str) 
 
 
 def test_only_boxes_are_stacked() -> None:
-    with pytest.raises(ConfigError, match=r"env.frame_stack: 2: needs Box"):
+    with raises(ConfigError, key=("env", "frame_stack"), value="2"):
         probe(EnvSection(id="FrozenLake-v1", frame_stack=2))
