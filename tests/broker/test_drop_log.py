@@ -54,10 +54,20 @@ def test_a_broker_says_what_a_dead_worker_stepped_and_did_not_seal() -> None:
     assert dropped == [Dropped(SegmentId(0, 0, 0), 5, "unsealed")]
 
 
+class Log(io.StringIO):
+    """Holds what was flushed."""
+
+    flushed = ""
+
+    def flush(self) -> None:
+        super().flush()
+        self.flushed = self.getvalue()
+
+
 def test_a_line_names_rows_reason_and_segment() -> None:
-    out = io.StringIO()
+    out = Log()
     DropLog(out, lambda: 0.0).add(Dropped(SegmentId(3, 1, 17), 256, "superseded"))
-    (line,) = out.getvalue().splitlines()
+    (line,) = out.flushed.splitlines()
     assert line.endswith("dropped 256 rows, superseded: segment vector env 3, incarnation 1, index 17")
 
 

@@ -71,8 +71,8 @@ def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
     assert parts.take(part(0, 20), []) is None and not parts.progressed
     assert parts.take(part(0, 20), [REQUEST]) is None and parts.progressed
     assert parts.offset(REQUEST) == 20
-    assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
     assert parts.take(part(20, 999, incarnation=1), [REQUEST]) is None and not parts.progressed
+    assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
     handover = parts.take(part(20, 999), [REQUEST])
     assert handover is not None and (handover.vector_env, handover.incarnation, handover.next_index) == (1, 2, 3)
     assert pack_record(handover.states) == RECORD

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
 from msgspec import structs
@@ -15,6 +16,8 @@ from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev
+from zmqrl.broker import outbound
+from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.broker.inbound import CLAIM_S, InboundDispatcher
 from zmqrl.broker.liveness import JOIN_S
 from zmqrl.broker.outbound import OutboundReplies
@@ -23,6 +26,7 @@ from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter
 from zmqrl.messages import bus
@@ -379,6 +383,36 @@ def test_a_run_without_workers_is_ended_by_the_launcher_alone(peers: BrokerWithP
 def worker(index: int) -> bytes:
     return pack(bus.WorkerReport(index=index, spawn=0, broker=0, serial=-1, remote=True,
         leases=[], streams=[], stopped=[], open=[], segments=0, busy_us=0))  # fmt: skip
+
+
+def test_a_worker_gets_the_parts_of_its_records_that_it_requests_until_it_has_begun(
+    peers: BrokerWithPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = {v: pack_record((EnvSlotState(v, np.arange(20.0)),)) for v in (0, 1)}
+    report = bus.WorkerReport(0, 0, peers.state.incarnation, -1, False, [], [], [], [], 0, 0)
+
+    def request(spawn: int, *parts: tuple[int, int, int]) -> list[bus.Message]:
+        at = [bus.RecordAt(*part) for part in parts]
+        assert peers.receive(peers.near, pack(bus.RecordRequest(0, spawn, at))) is None
+        return peers.messages_to(peers.near)
+
+    peers.state.handle_all([ev.HostReported({0: 0}, (), "local", (0,)), ev.HostAbsent("far")])
+    for spawn in (0, 1):  # the second one has to continue what the first has stepped
+        peers.state.handle(peers.receive(peers.near, pack(structs.replace(report, spawn=spawn))))
+    for asked in peers.state.assignment.requests:
+        states = unpack_record(records[asked.vector_env])
+        handover = ev.Handover(asked.vector_env, asked.incarnation, asked.next_index, states)
+        peers.state.handle(ev.HandoverAnswered(handover))
+    assert request(0, (0, 1, 0)) == [], "of a spawn that has gone"
+    assert request(1, (0, 0, 0), (7, 1, 0)) == [], "of what it does not hold"
+    whole = [bus.RecordPart(0, 1, 0, records[0]), bus.RecordPart(1, 1, 9, records[1][9:])]
+    assert request(1, (0, 1, 0), (1, 1, 9)) == [bus.Record(1, whole)]
+    monkeypatch.setattr(outbound, "PART_BYTES", len(records[0]) + 5)
+    whole[1] = bus.RecordPart(1, 1, 9, records[1][9:14])
+    assert request(1, (0, 1, 0), (1, 1, 9), (1, 1, 14)) == [bus.Record(1, whole)], "so much in one message"
+    peers.state.handle(ev.WorkerReported(0, 1, (), {0: 1}))
+    rest = [bus.RecordPart(1, 1, 9, records[1][9:])]
+    assert request(1, (0, 1, 0), (1, 1, 9)) == [bus.Record(1, rest)], "the other one has begun"
 
 
 def test_a_host_that_leaves_and_returns_under_one_agent_leaves_nothing_behind(peers: BrokerWithPeers) -> None:

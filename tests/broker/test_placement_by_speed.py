@@ -19,6 +19,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.events import Handover
 from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.owners import _gains
 from zmqrl.broker.workers import Workers
 from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import Arena
@@ -189,6 +190,11 @@ def test_noise_moves_no_vector_env_twice_within_30_s(lasting_s: float) -> None:
         assert all(later - earlier >= 30.0 for earlier, later in pairwise(times)), times
     if not lasting_s:
         assert not run.moves
+
+
+@pytest.mark.parametrize(("before_s", "after_s", "gains"), [(1.15, 1.0, True), (1.14, 1.0, False), (0.0, 0.0, False)])
+def test_a_round_has_to_become_much_shorter(before_s: float, after_s: float, gains: bool) -> None:
+    assert _gains(before_s, after_s) == gains
 
 
 def test_moves_that_cost_much_are_rarer() -> None:
