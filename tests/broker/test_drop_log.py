@@ -29,7 +29,7 @@ def test_each_way_to_be_dropped_is_an_action_that_names_segment_rows_and_reason(
     streams.refuse_late(late)
     streams.refuse_late(late)
     streams.records[0].stored = streams.stored = 9
-    assert streams.roll_back(0, 2, 5, 1)
+    assert streams.roll_back(0, 2, 5, 1) and streams.stored == 1
     actions = streams.pop_dropped()
     assert actions == [
         Dropped(SegmentId(0, 0, 0), 3, "unsealed"),

@@ -146,6 +146,12 @@ def test_another_broker_gives_nothing_out_until_all_are_known() -> None:
     assert second in leasing.leases(0)
 
 
+def test_a_run_from_the_beginning_had_nothing_before_its_arena() -> None:
+    leasing = Leasing()
+    leasing.acceptance.begin_at(500)
+    assert leasing.arena.base_env_steps() == 0
+
+
 def test_a_resumed_run_gives_nothing_out_before_the_learner_says_what_it_put_back() -> None:
     leasing = Leasing(resume=True)
     assert not leasing.acceptance.is_open
