@@ -14,7 +14,7 @@ from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import Arena
-from zmqrl.types import Mode, Version
+from zmqrl.types import Mode, SlotRef, Version
 
 
 class Placed:
@@ -151,6 +151,15 @@ def test_due_is_what_the_version_still_lacks(placed: Placed) -> None:
     assert placed.assignment.due(placed.process(0)) == 1
     placed.announce(Version(0, 1), None)
     assert placed.assignment.due(placed.process(0)) == 2
+
+
+def test_leases_beyond_the_vector_envs_that_are_due_are_spare(placed: Placed) -> None:
+    process = placed.process(0)
+    spare = []
+    for count in range(5):
+        process.leases = {slot: SlotRef(slot, 1) for slot in range(count)}
+        spare.append(placed.assignment.spare_leases())
+    assert spare == [0, 0, 0, 1, 2]
 
 
 def test_going_back_takes_all_off_and_opens_their_positions_again(placed: Placed) -> None:

@@ -60,6 +60,14 @@ def test_what_nobody_claims_in_time_is_taken_up_by_who_is_there() -> None:
     assert [(request.vector_env, request.incarnation) for request in broker.assignment.requests] == [(0, 1)]
 
 
+def test_what_was_claimed_is_not_awaited_once_its_holder_has_ended() -> None:
+    broker = second_broker()
+    broker.handle_all(hello(1, 1, {1: 0}))
+    broker.handle(ev.WorkerExited(1, 0))
+    broker.handle(ev.WorkerReported(1, 1, (), {}, remote=True))
+    assert [(request.vector_env, request.incarnation) for request in broker.assignment.requests] == [(1, 1)]
+
+
 def test_who_was_given_up_is_known() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))

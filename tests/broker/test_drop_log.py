@@ -29,7 +29,7 @@ def test_each_way_to_be_dropped_is_an_action_that_names_segment_rows_and_reason(
     streams.refuse_late(late)
     streams.refuse_late(late)
     streams.records[0].stored = streams.stored = 9
-    assert streams.roll_back(0, 2, 5, 1)
+    assert streams.roll_back(0, 2, 5, 1) and streams.stored == 1
     actions = streams.pop_dropped()
     assert actions == [
         Dropped(SegmentId(0, 0, 0), 3, "unsealed"),
@@ -54,10 +54,20 @@ def test_a_broker_says_what_a_dead_worker_stepped_and_did_not_seal() -> None:
     assert dropped == [Dropped(SegmentId(0, 0, 0), 5, "unsealed")]
 
 
+class Log(io.StringIO):
+    """Holds what was flushed."""
+
+    flushed = ""
+
+    def flush(self) -> None:
+        super().flush()
+        self.flushed = self.getvalue()
+
+
 def test_a_line_names_rows_reason_and_segment() -> None:
-    out = io.StringIO()
+    out = Log()
     DropLog(out, lambda: 0.0).add(Dropped(SegmentId(3, 1, 17), 256, "superseded"))
-    (line,) = out.getvalue().splitlines()
+    (line,) = out.flushed.splitlines()
     assert line.endswith("dropped 256 rows, superseded: segment vector env 3, incarnation 1, index 17")
 
 

@@ -29,6 +29,8 @@ def test_a_record_comes_back() -> None:
     assert first.actions is not None and np.array_equal(first.actions, STATES[0].actions)  # type: ignore[arg-type]
     assert first.acting_state is not None and np.array_equal(first.acting_state, ACTING)
     assert unpack_record(pack_record(())) == ()
+    largest = (EnvSlotState((1 << 62) - 1, elapsed=0),)
+    assert unpack_record(pack_record(largest)) == largest
 
 
 @pytest.mark.parametrize("data", [
@@ -40,6 +42,10 @@ def test_a_record_comes_back() -> None:
     [[1, ["<i8", [-1], b"12345678"], False]],
     [["x", None, False]],
     [[1, False, 0, None, None, None]],
+    *([[episode, False, elapsed, None, None, None, None]] for episode, elapsed in ((-1, 0), (0, -1), (1 << 62, 0))),
+    [[1, False, 0, None, ["|u1", [1], b"1"], None, None]],
+    [[1, False, 0, None, None, ["|u1", [1], b"1"], None]],
+    [[1, False, 0, None, ["<f4", [1], b"1234"], ["<f4", [1], b"1234"], None]],
     [[1, False, 0, None, None, None, ["<f8", [1], b"12345678"]]],
     [[1, False, 0, None, None, None, ["<f4", [1, 2], b"12345678"]]],
 ], ids=str)  # fmt: skip
@@ -71,8 +77,8 @@ def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
     assert parts.take(part(0, 20), []) is None and not parts.progressed
     assert parts.take(part(0, 20), [REQUEST]) is None and parts.progressed
     assert parts.offset(REQUEST) == 20
-    assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
     assert parts.take(part(20, 999, incarnation=1), [REQUEST]) is None and not parts.progressed
+    assert parts.take(part(0, 20), [REQUEST]) is None and not parts.progressed, "it was there already"
     handover = parts.take(part(20, 999), [REQUEST])
     assert handover is not None and (handover.vector_env, handover.incarnation, handover.next_index) == (1, 2, 3)
     assert pack_record(handover.states) == RECORD

@@ -55,6 +55,16 @@ def test_a_silent_learner_is_named_after_longer_and_to_its_own_agent_alone() -> 
     assert found[11] == [Hanging("learner", 0, 1, "lost")]
 
 
+def test_a_learner_is_judged_by_its_silence_alone() -> None:
+    """It may wait for workers, so it is not stalled without progress."""
+    liveness, found = Liveness(LIMITS, Workers(1), "local"), []
+    for second in range(30):
+        if second < 15 or second > 25:
+            liveness.receive(Heartbeat("learner", 0, 1, progress=7), second)
+        found += [(second, one.role, one.state) for one in liveness.judge(lambda index: True, second)]
+    assert found == [(19, "learner", "lost"), (26, "learner", "well")]
+
+
 @pytest.mark.parametrize("lost_after_s", [2.0, 2.1, 3.0])
 def test_the_time_between_two_reports_is_no_gap(lost_after_s: float) -> None:
     """An agent reports each heartbeat, and somewhat later than that; two heartbeats are the least `lost_after_s`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
 from msgspec import structs
@@ -16,6 +17,8 @@ from tests.raising import raises
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev
+from zmqrl.broker import outbound
+from zmqrl.broker.env_records import pack_record
 from zmqrl.broker.inbound import CLAIM_S, InboundDispatcher
 from zmqrl.broker.liveness import JOIN_S
 from zmqrl.broker.outbound import OutboundReplies
@@ -24,6 +27,7 @@ from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
+from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter
 from zmqrl.messages import bus
@@ -380,6 +384,74 @@ def test_a_run_without_workers_is_ended_by_the_launcher_alone(peers: BrokerWithP
 def worker(index: int) -> bytes:
     return pack(bus.WorkerReport(index=index, spawn=0, broker=0, serial=-1, remote=True,
         leases=[], streams=[], stopped=[], open=[], segments=0, busy_us=0))  # fmt: skip
+
+
+class FullSocket:
+    """As one whose peer reads nothing."""
+
+    def send_multipart(self, parts: Sequence[bytes], flags: int) -> None:
+        assert flags == zmq.NOBLOCK
+        raise zmq.Again
+
+
+def test_an_answer_that_its_peer_has_no_room_for_is_counted(
+    peers: BrokerWithPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers.sockets, "control", FullSocket())
+    for _ in range(2):
+        peers.outbound.welcome(b"peer")
+    assert peers.outbound.refused == {"no room to answer": 2}
+
+
+def test_agents_of_other_hosts_are_told_when_the_run_ends(peers: BrokerWithPeers) -> None:
+    peers.receive(peers.near, agent("local", [0]))
+    peers.receive(peers.far, agent("far", [1]))
+    for peer in (peers.near, peers.far):
+        peers.messages_to(peer)
+    peers.outbound.end_remote()
+    assert peers.messages_to(peers.near) == []
+    assert peers.messages_to(peers.far) == [bus.ShutdownNotice("the run is over")]
+
+
+def test_a_worker_gets_the_parts_of_its_records_that_it_requests_until_it_has_begun(
+    peers: BrokerWithPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = {v: pack_record((EnvSlotState(v, np.arange(20.0)),)) for v in (0, 1)}
+    report = bus.WorkerReport(0, 0, peers.state.incarnation, -1, False, [], [], [], [], 0, 0)
+
+    def request(spawn: int, *parts: tuple[int, int, int]) -> list[bus.Message]:
+        at = [bus.RecordAt(*part) for part in parts]
+        assert peers.receive(peers.near, pack(bus.RecordRequest(0, spawn, at))) is None
+        return peers.messages_to(peers.near)
+
+    peers.state.handle_all([ev.HostReported({0: 0}, (), "local", (0,)), ev.HostAbsent("far")])
+    for spawn in (0, 1):  # the second one has to continue what the first has stepped
+        peers.state.handle(peers.receive(peers.near, pack(structs.replace(report, spawn=spawn))))
+    peers.receive(peers.near, pack(bus.LearnerReport(0, 0)))
+    peers.replies_to(peers.near)
+    for asked in peers.state.assignment.requests:
+        record = records[asked.vector_env]
+        where = asked.vector_env, asked.incarnation, asked.next_index, len(record)
+        for offset, content, kinds in ((9, record[9:], []), (0, record[:9], ["broker_status"])):
+            part = pack(bus.Answer(bus.AnswerPart(*where, offset, content)))
+            assert peers.receive(peers.near, part) is None
+            assert ("broker_status" in peers.replies_to(peers.near)) == bool(kinds)
+        event = peers.receive(peers.near, pack(bus.Answer(bus.AnswerPart(*where, 9, record[9:]))))
+        assert isinstance(event, ev.HandoverAnswered) and pack_record(event.handover.states) == record
+        peers.state.handle(event)
+        peers.replies_to(peers.near)
+    assert request(0, (0, 1, 0)) == [], "of a spawn that has gone"
+    assert request(1, (0, 0, 0), (7, 1, 0)) == [], "of what it does not hold"
+    whole = [bus.RecordPart(0, 1, 0, records[0]), bus.RecordPart(1, 1, 9, records[1][9:])]
+    assert request(1, (0, 1, 0), (1, 1, 9)) == [bus.Record(1, whole)]
+    monkeypatch.setattr(outbound, "PART_BYTES", len(records[0]) + 5)
+    whole[1] = bus.RecordPart(1, 1, 9, records[1][9:14])
+    assert request(1, (0, 1, 0), (1, 1, 9), (1, 1, 14)) == [bus.Record(1, whole)], "so much in one message"
+    peers.state.handle(ev.WorkerReported(0, 1, (), {0: 1}))
+    assert [peers.state.assignment.is_unbegun(v, 1) for v in (0, 1, 7)] == [False, True, False]
+    assert not peers.state.assignment.is_unbegun(1, 0)
+    rest = [bus.RecordPart(1, 1, 9, records[1][9:])]
+    assert request(1, (0, 1, 0), (1, 1, 9)) == [bus.Record(1, rest)], "the other one has begun"
 
 
 def test_a_host_that_leaves_and_returns_under_one_agent_leaves_nothing_behind(peers: BrokerWithPeers) -> None:

@@ -90,6 +90,16 @@ def test_the_least_slack_is_a_lease_each_or_a_segment_and_what_one_update_needs(
     assert least_slack(1, 1, 16, 0.03) == 50
 
 
+def test_near_the_end_of_an_on_policy_run_segments_are_leased_until_the_last_batch_is_full() -> None:
+    """8 rows a segment, 2 segments a batch, 96 of 96 env steps: the learner may need one more batch."""
+    plan = bus_plan("async")
+    run = replace(plan.config.run, total_env_steps=96)
+    broker = LeaseLimiter(replace(plan, config=replace(plan.config, run=run)))
+    broker.report(96, 0)
+    for held, leased, allowed in ((0, 0, True), (1, 0, True), (0, 1, True), (1, 1, False), (2, 0, False)):
+        assert broker.allows(0, leased, lambda held=held: held) == allowed, (held, leased)  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int) -> None:
     """Segments have fewer valid rows than fit, and the learner may go back to a full checkpoint."""

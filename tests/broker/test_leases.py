@@ -10,6 +10,7 @@ from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import LEASE, Arena
+from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
 
@@ -83,6 +84,24 @@ def test_slots_that_are_freed_one_at_a_time_go_to_each_worker_in_turn() -> None:
     assert turns == [0, 1, 0, 1]
 
 
+def test_slots_that_are_released_in_another_order_are_found_once_the_learner_reports() -> None:
+    """Where nothing is free: else the oldest one is looked at alone."""
+    leasing = Leasing(slots=4)
+    leasing.assignment.place()
+    (first, second), _ = leasing.lease_out(0, 1)
+    for index, ref in enumerate((first, second)):
+        leasing.seal(ref, index)
+    leasing.arena.streams.write_producer(0, ProducerRecord(0, 1, 2 * ROWS))
+    leasing.acceptance.take_sealed(leasing.process(0), (first, second))
+    assert leasing.lease_out(0, 1)[0] == ()
+    leasing.arena.release(second)
+    assert leasing.lease_out(0, 1)[0] == ()
+    leasing.acceptance.report_progress(0, 0)
+    assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot]
+    leasing.arena.release(first)
+    assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot, first.slot], "the oldest is found at once"
+
+
 def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
     leasing = Leasing(slots=4)
     leasing.assignment.place()
@@ -125,6 +144,12 @@ def test_another_broker_gives_nothing_out_until_all_are_known() -> None:
     assert leasing.forwarded() == [first], "it lies where nobody claimed it"
     assert {ref.slot for refs in leasing.lease_out(0, 1) for ref in refs} == set(range(4)) - {first.slot}
     assert second in leasing.leases(0)
+
+
+def test_a_run_from_the_beginning_had_nothing_before_its_arena() -> None:
+    leasing = Leasing()
+    leasing.acceptance.begin_at(500)
+    assert leasing.arena.base_env_steps() == 0
 
 
 def test_a_resumed_run_gives_nothing_out_before_the_learner_says_what_it_put_back() -> None:

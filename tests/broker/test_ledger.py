@@ -12,7 +12,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.state import BrokerState
 from zmqrl.memory_backends._arena_ends import ArenaWriter
-from zmqrl.shared_memory.arena import SEAL, Arena
+from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
@@ -116,6 +116,38 @@ def test_a_planted_defect_ends_the_balance(defect: Defect, unknown: int, overboo
     ledger = bus.arena.ledger()
     assert (ledger.dropped["unknown"], ledger.overbooked) == (unknown, overbooked)
     assert ledger.produced == ROWS + 5 and not ledger.balanced
+
+
+class BrokerDied(Exception):
+    """SIGKILL before a store into a slot."""
+
+
+def dies(*_: object) -> None:
+    raise BrokerDied
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["accepted", "refused"])
+def test_what_a_record_has_and_its_slot_lacks_is_completed_by_the_next_broker(
+    is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena.private(bus_plan())
+    ledger = StreamLedger(arena, ROWS)
+    ledger.hand_over(0, 0, 0)
+    first, second = arena.lease(0), arena.lease(1)
+    for ref, index in ((first, 0), (second, 1 if is_new else 0)):
+        arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, index), Version(0, 0), ROWS))
+        arena.seal(ref)
+    assert ledger.accept(first, arena.meta(0), complete=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(arena, "accept" if is_new else "lease", dies)
+        with pytest.raises(BrokerDied):
+            ledger.accept(second, arena.meta(1), complete=True)
+    assert arena.sealed() == [second]
+    before = arena.streams.read(0)
+    after = StreamLedger(arena, ROWS)
+    assert arena.sealed() == [] and after.records[0] == before and after.stored == ledger.stored
+    assert arena.word(1, ACCEPT) == (second.generation if is_new else 0)
+    assert arena.word(1, LEASE) == second.generation + (not is_new), "a slot that was refused is taken back"
 
 
 def test_one_streams_loss_does_not_hide_anothers_surplus() -> None:

@@ -19,6 +19,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.events import Handover
 from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.owners import _gains, _round_s
 from zmqrl.broker.workers import Workers
 from zmqrl.config.codec import replace
 from zmqrl.shared_memory.arena import Arena
@@ -191,6 +192,16 @@ def test_noise_moves_no_vector_env_twice_within_30_s(lasting_s: float) -> None:
         assert not run.moves
 
 
+@pytest.mark.parametrize(("before_s", "after_s", "gains"), [(1.15, 1.0, True), (1.14, 1.0, False), (0.0, 0.0, False)])
+def test_a_round_has_to_become_much_shorter(before_s: float, after_s: float, gains: bool) -> None:
+    assert _gains(before_s, after_s) == gains
+
+
+def test_a_round_takes_as_long_as_its_slowest_worker() -> None:
+    assert _round_s({0: 3, 1: 2, 2: 0}, {0: 0.5, 1: 1.0, 2: 9.0}) == 2.0
+    assert _round_s({}, {}) == 0.0
+
+
 def test_moves_that_cost_much_are_rarer() -> None:
     """Replays of long episodes: after the first move its cost is known."""
 
@@ -210,6 +221,29 @@ def test_a_host_that_is_fast_again_gets_vector_envs_back() -> None:
     run.run(MINUTES_10)
     assert run.loads() == [2, 2, 2]
     assert [(r.index, r.before, r.after) for r in run.reported][-1] == (2, 1, 2), "one vector env measured it before"
+
+
+def test_a_host_that_is_somewhat_slower_loses_vector_envs_without_a_report() -> None:
+    run = Simulated(2, 16, slow_from(0.0, 1.45, 1))
+    run.run(60.0)
+    assert (run.loads(), run.reported) == ([10, 6], [])
+
+
+def test_a_host_that_was_fast_in_between_is_measured_again_as_soon_as_at_first() -> None:
+    """Each time that it is still slow it is left alone for twice as long."""
+    run = Simulated(3, 6, lambda index, now: 1.0 if index == 2 and not 400.0 < now < 800.0 else 0.1)
+    probed: list[float] = []
+    before = 2
+    while run.now < 1500.0:
+        run._turn()
+        load = run.loads()[2]
+        if (before, load) == (0, 1):
+            probed.append(run.now)
+        before = load
+    first, second, third, fourth = probed[:4]
+    assert second - first > 200.0, "twice as long"
+    assert second < 800.0 < third < 1000.0, "as at first"
+    assert fourth - third > 200.0
 
 
 def test_between_hosts_with_other_digests_the_assignment_stays_even() -> None:

@@ -93,10 +93,8 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-@at_once
 @pytest.mark.usefixtures("handler")
 def test_it_routes_until_sigterm(make: Callable[..., Process], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "POLL_MS", 3_600_000)
     made = make()
     monkeypatch.setattr(process, "Broker", lambda boot, arena: made.broker)
     monkeypatch.setattr(Arena, "attach", lambda plan, fd: made.arena)
@@ -115,18 +113,25 @@ def test_it_routes_until_sigterm(make: Callable[..., Process], monkeypatch: pyte
     assert made.broker._sockets._context.closed
 
 
+def test_a_stop_ends_the_wait_of_the_loop(make: Callable[..., Process]) -> None:
+    made = make()
+    assert made.broker._poller.poll(0) == []
+    made.broker.stop()
+    assert made.broker._poller.poll(0) == [(made.broker._wake_read, zmq.POLLIN)]
+
+
 @pytest.mark.parametrize("listen", [None, Listen("127.0.0.1")], ids=["one host", "several hosts"])
 def test_other_hosts_are_listened_for_and_awaited_where_there_are_some(
     make: Callable[..., Process], listen: Listen | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Arena, "begin_broker", lambda arena: 2)  # there was one before
     made = make(listen=listen)
+    assert made.broker._state.awaits_claims == (listen is not None)
     made.broker.stop()
     made.broker.run()
     assert [event["event"] for event in made.events()] == ["listening"] * (listen is not None) + ["ready"]
     ports = made.broker._sockets.ports
     assert (ports is not None and all(ports)) == (listen is not None)
-    monkeypatch.setattr(Arena, "begin_broker", lambda arena: 2)
-    assert process.BrokerState(made.plan, made.arena, listen is not None).awaits_claims == (listen is not None)
 
 
 def test_a_worker_is_answered_in_the_round_of_its_report(make: Callable[..., Process]) -> None:

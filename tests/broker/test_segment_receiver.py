@@ -36,6 +36,7 @@ class Hand(SegmentTransport):
         super().__init__(NO_KEYS, bus_plan())
         self.next: list[Sequence[bytes]] | Exception = []
         self.closed_in: str | None = None
+        self.calls = 0
         self.asked = threading.Event()
 
     def send(self, frames: Sequence[Any]) -> bool:
@@ -43,6 +44,7 @@ class Hand(SegmentTransport):
 
     def receive(self, timeout_s: float) -> list[Sequence[bytes]]:
         given = self.next
+        self.calls += 1
         self.asked.set()
         if isinstance(given, Exception):
             raise given
@@ -104,6 +106,17 @@ def test_a_carrier_that_is_away_is_tried_again(hand: Hand, receiver: SegmentRece
     hand.next = [[b"again"]]
     assert received(receiver) == [[b"again"]]
     assert receiver.away is None
+
+
+@at_once
+def test_a_carrier_that_is_away_is_left_alone_for_a_while(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_receiver, "RETRY_S", 3600.0)
+    monkeypatch.setattr(segment_receiver, "JOIN_S", 3600.0)
+    hand.next = TransportError("it is away")
+    receiver = SegmentReceiver(hand)
+    until(lambda: receiver.away)
+    receiver.close()
+    assert hand.calls == 1
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong password"), ValueError("a defect of the transport")])

@@ -76,9 +76,11 @@ def _checkpoints(store: DataStore, told: Sequence[str] = ()) -> FullCheckpoints:
     return _checkpoints_with(store, RetryingWriter(events, 1.0))
 
 
-def _checkpoints_with(store: DataStore, writer: RetryingWriter, source: SegmentSource | None = None) -> FullCheckpoints:
-    """One is due every 10 s."""
-    plan = _plan(Path("/nowhere"))
+def _checkpoints_with(
+    store: DataStore, writer: RetryingWriter, source: SegmentSource | None = None, every_s: float = 10.0
+) -> FullCheckpoints:
+    """One is due every 10 s, unless said otherwise."""
+    plan = _plan(Path("/nowhere"), every_s)
     progress = RunProgress(plan, Counters(n=1), EpisodeTracker(plan.streams, plan.config.env.num_envs))
     source = source or create_autospec(SegmentSource, instance=True)
     return FullCheckpoints(plan, store, writer, progress, source)
@@ -136,6 +138,12 @@ def test_the_clock_begins_with_what_is_written_not_with_its_end() -> None:
     assert not checkpoints.is_due()
     clock[0] = begun + 10.0
     assert checkpoints.is_due()
+
+
+@pytest.mark.parametrize("every_s", [0.5, 10.0])
+def test_the_first_interval_is_the_configured_one(every_s: float) -> None:
+    writer = RetryingWriter(create_autospec(EventPipe, instance=True), 1.0)
+    assert _checkpoints_with(_Store(), writer, every_s=every_s).interval_s == every_s
 
 
 def test_a_durable_one_that_fails_is_tried_again_soon() -> None:
@@ -354,9 +362,9 @@ def test_the_end_of_a_failure_is_reported_also_when_it_is_the_last_full(refused:
     assert ["the end of the run waits" in problem for problem in problems[1:-1]] == [True] * bool(refused), "once"
 
 
-def _plan(tmp_path: Path) -> RunPlan:
+def _plan(tmp_path: Path, every_s: float = 10.0) -> RunPlan:
     config = Config(
-        run=RunSection(mode="sync", total_env_steps=1000, checkpoint_every_s=10.0),
+        run=RunSection(mode="sync", total_env_steps=1000, checkpoint_every_s=every_s),
         algorithm={"kind": "dqn"},
         replay=ReplaySection(capacity=2000, learning_starts=0),
         hosts={"local": HostSection(workers=1)},

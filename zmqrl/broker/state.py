@@ -195,7 +195,6 @@ class BrokerState:
     def _recover_if_all_reported(self) -> list[ev.Action]:
         if self._unreported or self._acceptance.recovered:
             return []
-        self._unreported = None
         return self._acceptance.finish_recovery()
 
     # the learner

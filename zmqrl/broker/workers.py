@@ -149,11 +149,6 @@ class Workers:
     def _members_and_digests(self) -> dict[int, str]:
         return {worker.index: worker.acting for worker in self if worker.is_member}
 
-    def is_member(self, index: int) -> bool:
-        """Whether the worker is there, or will be again."""
-        worker = self._by_index.get(index)
-        return worker is not None and worker.is_member
-
     def have_failed(self, indexes: Collection[int]) -> bool:
         """Whether these are workers that the run continues without."""
         return bool(indexes) and all(self.has_failed(index) for index in indexes)

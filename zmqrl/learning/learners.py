@@ -273,7 +273,7 @@ class BatchLearner(NetLearner, OnPolicyLearner):
 
     def _count(self, size: int) -> int:
         """Minibatches of an epoch."""
-        return 1 if self.minibatch_size is None else max(1, -(-size // self.minibatch_size))
+        return 1 if self.minibatch_size is None else -(-size // self.minibatch_size)
 
     def _minibatches(
         self,
