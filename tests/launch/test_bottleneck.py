@@ -11,15 +11,19 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
 from zmqrl.launch.bottleneck import bottleneck, slowest
+from zmqrl.launch.host_table import ProcessRecord
 from zmqrl.launch.problem_reports import SlowWorkerReport
-from zmqrl.launch.run_state import RunState, WorkerRow
+from zmqrl.launch.run_state import RunState
 from zmqrl.types import ModeName
 from zmqrl.views.base import bottleneck_of
 
 
-def rows(*figures: tuple[str, float, float]) -> list[WorkerRow]:
+def rows(*figures: tuple[str, float, float]) -> list[ProcessRecord]:
     """Host, env steps per second, wait fraction."""
-    return [WorkerRow(host, index, "ready", 100, rate, wait) for index, (host, rate, wait) in enumerate(figures)]
+    return [
+        ProcessRecord(host, "worker", index, "ready", True, 100, rate, wait)
+        for index, (host, rate, wait) in enumerate(figures)
+    ]
 
 
 def test_one_slow_host_is_the_bottleneck_and_not_the_bus() -> None:
@@ -48,7 +52,7 @@ def test_a_slow_host_is_compared_with_the_workers_of_other_hosts() -> None:
         [],
     ],
 )
-def test_nobody_is_named_without_being_clearly_slower(workers: list[WorkerRow]) -> None:
+def test_nobody_is_named_without_being_clearly_slower(workers: list[ProcessRecord]) -> None:
     assert slowest(workers) is None
 
 

@@ -1,18 +1,21 @@
-"""The hosts of a run as the launcher knows them. Pure: events in."""
+"""The hosts of a run as the launcher knows them, each with the processes of its agent. Pure: events in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
+from typing import Literal, TypeAlias
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan, worker_indexes
 from zmqrl.config.sections import HostSection
+from zmqrl.launch.bottleneck import Relieved
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
-from zmqrl.types import Gpu, HostKey
+from zmqrl.supervision.restarts import ProcessSlot
+from zmqrl.types import Gpu, HostKey, Role
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 LEAVE_S = 10.0
@@ -20,6 +23,36 @@ LEAVE_S = 10.0
 
 LEFT = "it has left, or its workers failed; see the output of `zmqrl worker` there"
 """Of a host that joined by a connection file: its events do not come to the launcher."""
+
+
+ProcessState: TypeAlias = Literal["starting", "ready", "down", "failed", "ended", "lost"]
+"""failed: it reached its restart limit. lost: with its host."""
+
+
+@dataclass(eq=False)
+class ProcessRecord:
+    """What is known of one process of a host's present agent, until it was removed from the host and has ended."""
+
+    host: str
+    role: Role
+    index: int
+    state: ProcessState = "starting"
+    is_ready: bool = False
+    """It reported READY, and has neither ended during the run nor been lost since."""
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    wait_fraction: float = 0.0
+    episodes: int = 0
+    restarts: int = 0
+    restarted_at: list[float] = field(default_factory=list)
+    """Unix times, as far as they count for the restart limit."""
+    last_exit: agent.Exited | None = None
+    """The last one that was not expected."""
+    spawn: int = 0
+    judged: agent.State = "well"
+    """How the broker judges this spawn."""
+    relieved: Relieved | None = None
+    """It has fewer vector envs than others because it is slower."""
 
 
 @dataclass
@@ -60,11 +93,37 @@ class HostRow:
     """What others do there."""
     reported: set[str] = field(default_factory=set)
     """Why it was lost and could not be connected to again, since it was last ready."""
+    processes: dict[ProcessSlot, ProcessRecord] = field(default_factory=dict)
+    """Of its present agent."""
+    former_restarts: int = 0
+    """Of workers that it has no more."""
 
     @property
     def workers(self) -> int:
         """How many it is to have."""
         return len(self.assigned)
+
+    @property
+    def worker_records(self) -> list[ProcessRecord]:
+        """Its rollout workers that are known."""
+        return [process for process in self.processes.values() if process.role == "worker"]
+
+    def record(self, slot: ProcessSlot) -> ProcessRecord:
+        """The record of a process; made at its first event."""
+        return self.processes.get(slot) or self.processes.setdefault(
+            slot, ProcessRecord(self.host, slot.role, slot.index)
+        )
+
+    def remove(self, processes: Iterable[ProcessRecord]) -> None:
+        """Their indexes are not used again, or are those of a former agent."""
+        for process in list(processes):
+            self.former_restarts += process.restarts if process.role == "worker" else 0
+            del self.processes[ProcessSlot(process.role, process.index)]
+
+    def set_workers(self, state: ProcessState) -> None:
+        """Of a host that is gone."""
+        for worker in self.worker_records:
+            worker.state, worker.is_ready = state, False
 
     @property
     def is_failed(self) -> bool:
@@ -117,10 +176,24 @@ class HostTable:
     def __getitem__(self, host: str) -> HostRow:
         return self._rows[host]
 
+    def get(self, host: str) -> HostRow | None:
+        """None: the run has no such host."""
+        return self._rows.get(host)
+
     @property
     def learner(self) -> HostRow:
         """The host of learner and broker."""
         return self._rows[self._learner]
+
+    @property
+    def processes(self) -> list[ProcessRecord]:
+        """Of all hosts."""
+        return [process for row in self for process in row.processes.values()]
+
+    def process(self, role: Role, index: int) -> ProcessRecord | None:
+        """The record of a process of any host."""
+        slot = ProcessSlot(role, index)
+        return next((row.processes[slot] for row in self if slot in row.processes), None)
 
     @property
     def missing(self) -> list[HostRow]:

@@ -426,7 +426,7 @@ class Launcher:
     def _check_start(self, now: float) -> None:
         """Once the learner and `min_workers` were ready, `TooFew` and the restart limits decide."""
         state, config, start_s = self._state, self._plan.config, self._plan.config.limits.start_s
-        has_learner = ("learner", 0) in state.ready
+        has_learner = state.is_learner_ready
         is_stepping = state.first_step_s is not None
         has_workers = config.mode.in_process or is_stepping or state.ready_workers >= config.min_workers
         if has_learner and has_workers:
@@ -534,7 +534,7 @@ class Launcher:
     def _outcome(self, directory: RunDirectory, teardown: Teardown) -> tuple[Status, int, str | None]:
         """2 before 1 before 4 (not ready) before 3; then interrupted, stopped, done."""
         state = self._state
-        if state.agent_exit == BAD_CONFIGURATION and not state.workers and ("learner", 0) not in state.ready:
+        if state.agent_exit == BAD_CONFIGURATION and not state.workers and not state.is_learner_ready:
             return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
         # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
         if state.failure is not None and state.refused is not None and not self._is_taken_over(directory):

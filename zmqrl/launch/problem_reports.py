@@ -133,8 +133,12 @@ HANGING = {"slow": "makes no progress", "stalled": "makes no progress", "lost": 
 
 def _who(state: RunState) -> str:
     """The processes and hosts that a run without progress may be waiting for."""
-    learner = "ready" if ("learner", 0) in state.ready else "not ready"
-    processes = [("worker", row.index, row.host, row.state) for row in state.workers.values() if row.state != "ended"]
+    learner = "ready" if state.is_learner_ready else "not ready"
+    processes = [
+        ("worker", worker.index, worker.host, str(worker.state))
+        for worker in state.workers.values()
+        if worker.state != "ended"
+    ]
     away = []
     for role, index, host, is_now in [*processes, ("learner", 0, state.plan.config.learner.host, learner)]:
         judged = state.hanging.get((role, index))

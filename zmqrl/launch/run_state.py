@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from pathlib import Path
@@ -16,12 +16,12 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostTable, Loss
+from zmqrl.launch.host_table import HostTable, Loss, ProcessRecord
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import other_bits
-from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
+from zmqrl.supervision.restarts import BAD_CONFIGURATION, ProcessSlot, without_numbers
 from zmqrl.views.problem import Problem
 
 STOP = "stop"
@@ -34,20 +34,6 @@ CAUSE_CHARACTERS = 500
 UNREPORTED = "ended"
 """The cause of an end that was not reported."""
 TRACEBACK = "Traceback (most recent call last)"
-
-
-@dataclass
-class WorkerRow:
-    """One rollout worker as the live view shows it."""
-
-    host: str
-    index: int
-    state: str = "starting"
-    env_steps: int = 0
-    env_steps_per_s: float = 0.0
-    wait_fraction: float = 0.0
-    episodes: int = 0
-    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,14 +50,9 @@ class RestartCause:
 
 @dataclass
 class RunState:
-    """Changed by `handle` alone."""
+    """The facts of a run, from events. What is known of a host or a process is in its record (`hosts`)."""
 
     plan: RunPlan
-    workers: dict[int, WorkerRow] = field(default_factory=dict)
-    """Of the newest agent of each host, by index, without those that have left."""
-    former_restarts: Counter[str] = field(default_factory=Counter)
-    """By host: of workers that it has no more."""
-    ready: set[tuple[str, int]] = field(default_factory=set)
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
     score: agent.Score | None = None
@@ -108,16 +89,10 @@ class RunState:
     refused_messages: dict[str, int] = field(default_factory=dict)
     """By reason: what strangers, and who does not keep to the protocol, have sent."""
     _refused_by: dict[str, Counter[str]] = field(default_factory=dict)
-    _relieved: dict[int, Relieved] = field(default_factory=dict)
     _differing: set[str] = field(default_factory=set)
-    _last_exit: dict[tuple[str, int], agent.Exited] = field(default_factory=dict)
     _faults: set[str] = field(default_factory=set)
     """Causes whose traceback was reported, of any process."""
-    _judged: dict[tuple[str, int], tuple[int, agent.State]] = field(default_factory=dict)
-    """By role and index: the running spawn, and how the broker judges it."""
     _restart_causes: dict[tuple[str, str], RestartCause] = field(default_factory=dict)
-    _restarted_at: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
-    """Unix times within the window, by host, role and index."""
 
     def __post_init__(self) -> None:
         self.hosts = HostTable(self.plan)
@@ -132,10 +107,11 @@ class RunState:
             self._take(event.event, event)
 
     def _is_of_removed_worker(self, event: HostEvent) -> bool:
-        """It was on its way when the row of the worker was removed."""
-        if event.role != "worker" or event.index is None or event.index in self.workers:
+        """It was on its way when the record of the worker was removed."""
+        if event.role != "worker" or event.index is None or self.hosts.is_assigned(event.host, event.index):
             return False
-        return not self.hosts.is_assigned(event.host, event.index)
+        row = self.hosts.get(event.host)
+        return row is None or ProcessSlot(event.role, event.index) not in row.processes
 
     @singledispatchmethod
     def _take(self, message: object, event: HostEvent) -> None:
@@ -163,17 +139,28 @@ class RunState:
         return self.ended is not None or bool(self.metrics.get("env_steps"))
 
     @property
+    def workers(self) -> dict[int, ProcessRecord]:
+        """Rollout workers of the newest agent of each host, by index, without those that have left."""
+        return {worker.index: worker for row in self.hosts for worker in row.worker_records}
+
+    @property
+    def is_learner_ready(self) -> bool:
+        """Whether the learner reported READY, and runs."""
+        learner = self.hosts.learner.processes.get(ProcessSlot("learner", 0))
+        return learner is not None and learner.is_ready
+
+    @property
     def ready_workers(self) -> int:
         """Workers that reported READY and have not failed; in single the learner counts as one."""
         if self.plan.config.mode.in_process:
-            return int(("learner", 0) in self.ready)
-        return sum(("worker", index) in self.ready for index in self.workers)
+            return int(self.is_learner_ready)
+        return sum(worker.is_ready for worker in self.workers.values())
 
     @property
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
         enough = self.ready_workers >= max(self.expected_workers, self.required_workers)
-        return ("learner", 0) in self.ready and (enough or self.plan.config.mode.in_process)
+        return self.is_learner_ready and (enough or self.plan.config.mode.in_process)
 
     @property
     def expected_workers(self) -> int:
@@ -195,7 +182,7 @@ class RunState:
     @property
     def failed_workers(self) -> set[int]:
         """Indexes of the workers that reached their restart limit."""
-        return {row.index for row in self.workers.values() if row.state == "failed"}
+        return {worker.index for worker in self.workers.values() if worker.state == "failed"}
 
     @property
     def can_go_on(self) -> bool:
@@ -221,12 +208,14 @@ class RunState:
     @property
     def relieved_workers(self) -> list[Relieved]:
         """Workers of a sync run that have fewer vector envs than others because they are slower."""
-        return [relieved for relieved in self._relieved.values() if self._is_there(relieved.worker)]
+        workers = filter(_is_there, self.workers.values())
+        return [worker.relieved for worker in workers if worker.relieved is not None]
 
     @property
     def hanging(self) -> Mapping[tuple[str, int], agent.State]:
         """Processes that the broker judges to be silent or without progress, by role and index."""
-        return {process: state for process, (_, state) in self._judged.items() if state != "well"}
+        judged = {(process.role, process.index): process.judged for process in self.hosts.processes}
+        return {process: state for process, state in judged.items() if state != "well"}
 
     @property
     def restart_causes(self) -> list[RestartCause]:
@@ -239,39 +228,35 @@ class RunState:
         mode = self.plan.config.mode
         if not mode.deterministic or mode.in_process:
             return None
-        return slowest(row for row in self.workers.values() if self._is_there(row.index))
+        return slowest(worker for worker in self.workers.values() if _is_there(worker))
 
-    def _is_there(self, worker: int) -> bool:
-        return self.workers[worker].state in ("ready", "ended")
-
-    def _row(self, event: HostEvent) -> WorkerRow | None:
-        if event.role != "worker" or event.index is None:
+    def _record(self, event: HostEvent) -> ProcessRecord | None:
+        """Of the process that the event is about."""
+        row = self.hosts.get(event.host)
+        if row is None or event.role is None:
             return None
-        return self.workers.setdefault(event.index, WorkerRow(event.host, event.index))
+        return row.record(ProcessSlot(event.role, event.index or 0))
 
     @_take.register
     def _on_worker_state(self, message: agent.WorkerState, event: HostEvent) -> None:
-        process = (message.role, message.index)
-        if message.role == "worker" and message.index not in self.workers:
-            return  # it was removed
-        if message.spawn >= self._judged.get(process, (0, "well"))[0]:
-            self._judged[process] = (message.spawn, message.state)
+        process = self.hosts.process(message.role, message.index)
+        if process is not None and message.spawn >= process.spawn:
+            process.spawn, process.judged = message.spawn, message.state
 
     @_take.register
     def _on_started(self, message: agent.Started, event: HostEvent) -> None:
-        self._judged[event.process] = (message.spawn, "well")
         if event.role == "broker":  # it begins to judge
-            self._judged = {process: (spawn, "well") for process, (spawn, _) in self._judged.items()}
-        row = self._row(event)
-        if row is not None:
-            row.state = "starting"
+            for judged in self.hosts.processes:
+                judged.judged = "well"
+        process = self._record(event)
+        if process is not None:
+            process.spawn, process.judged, process.state = message.spawn, "well", "starting"
 
     @_take.register
     def _on_ready(self, message: agent.Ready, event: HostEvent) -> None:
-        self.ready.add(event.process)
-        row = self._row(event)
-        if row is not None:
-            row.state = "ready"
+        process = self._record(event)
+        if process is not None:
+            process.state, process.is_ready = "ready", True
 
     @_take.register
     def _on_first_step(self, message: agent.FirstStep, event: HostEvent) -> None:
@@ -280,10 +265,10 @@ class RunState:
 
     @_take.register
     def _on_worker(self, message: agent.WorkerRates, event: HostEvent) -> None:
-        row = self._row(event)
-        if row is not None:
-            row.env_steps, row.env_steps_per_s = message.env_steps, message.env_steps_per_s
-            row.wait_fraction, row.episodes = message.wait_fraction, message.episodes
+        process = self._record(event)
+        if process is not None:
+            process.env_steps, process.env_steps_per_s = message.env_steps, message.env_steps_per_s
+            process.wait_fraction, process.episodes = message.wait_fraction, message.episodes
 
     @_take.register
     def _on_metrics(self, message: agent.Metrics, event: HostEvent) -> None:
@@ -318,60 +303,59 @@ class RunState:
 
     @_take.register
     def _on_exit(self, message: agent.Exited, event: HostEvent) -> None:
-        row = self._row(event)
-        if row is not None:
-            row.state = "ended" if message.expected else "down"
-            if self.ended is None:
-                self.ready.discard(event.process)
+        process = self._record(event)
+        if process is None:
+            return
+        process.state = "ended" if message.expected else "down"
         crashed = event.role == "learner" and message.code not in (0, None)
         if message.expected and not crashed:
+            process.is_ready = process.is_ready and (event.role != "worker" or self.ended is not None)
             return
-        self.ready.discard(event.process)
-        self._last_exit[event.process] = message
+        process.is_ready, process.last_exit = False, message
         if message.code == BAD_CONFIGURATION and (crashed or not self.has_begun):
             self.refused = self.refused or message.cause
         if message.expected:
-            self._note(event, "the run ends without a final checkpoint")
+            self._note(event, process, "the run ends without a final checkpoint")
             self.failure = self.failure or f"{event.where}: {message.cause}"
 
     @_take.register
     def _on_restart(self, message: agent.Restarting, event: HostEvent) -> None:
         self.restarts += 1
-        self._count_restart(event)
-        row = self._row(event)
-        if row is not None:
-            row.restarts += 1
+        process = self._record(event)
+        if process is None:
+            return
+        process.restarts += 1
+        self._count_restart(process)
         when = f"in {message.in_s:g} s" if message.in_s else "immediately"
-        self._note(event, f"restarting {when}{self._how_often(event)}")
+        self._note(event, process, f"restarting {when}{self._how_often(process, event.at)}")
 
     @_take.register
     def _on_restart_limit_reached(self, message: agent.RestartLimitReached, event: HostEvent) -> None:
-        row = self._row(event)
-        if row is not None:
-            row.state = "failed"
+        process = self._record(event)
+        if process is None:
+            return
+        process.state = "failed"
+        if process.role == "worker":
             self.last_failed_worker = f"{event.where}: {message.cause}"
-        self._note(
-            event, f"{self._why_not_restarted(event, message)}; {self._without(event.process[0])}", message.cause
-        )
+        why = self._why_not_restarted(process, message)
+        self._note(event, process, f"{why}; {self._without(process.role)}", message.cause)
 
-    def _count_restart(self, event: HostEvent) -> None:
-        died = self._last_exit.get(event.process)
-        role, cause = event.process[0], UNREPORTED if died is None else died.cause.partition("\n")[0]
-        key = (role, without_numbers(cause))
-        before = self._restart_causes.get(key, RestartCause(role, cause[:CAUSE_CHARACTERS], 0))
+    def _count_restart(self, process: ProcessRecord) -> None:
+        cause = UNREPORTED if process.last_exit is None else process.last_exit.cause.partition("\n")[0]
+        key = (process.role, without_numbers(cause))
+        before = self._restart_causes.get(key, RestartCause(process.role, cause[:CAUSE_CHARACTERS], 0))
         self._restart_causes[key] = replace(before, count=before.count + 1)
 
-    def _how_often(self, event: HostEvent) -> str:
+    def _how_often(self, process: ProcessRecord, now: float) -> str:
         """From the second restart on: how many it has left, as its agent counts them."""
         restart = self.plan.config.restart
-        times = self._restarted_at.setdefault((event.host, *event.process), [])
-        times[:] = [at for at in times if event.at - at < restart.window_s] + [event.at]
-        if len(times) < 2 and restart.max > 1:
+        process.restarted_at = [at for at in process.restarted_at if now - at < restart.window_s] + [now]
+        if len(process.restarted_at) < 2 and restart.max > 1:
             return ""
-        return f" (restart {len(times)} of at most {restart.max} within {restart.window_s:g} s)"
+        return f" (restart {len(process.restarted_at)} of at most {restart.max} within {restart.window_s:g} s)"
 
-    def _why_not_restarted(self, event: HostEvent, message: agent.RestartLimitReached) -> str:
-        died = self._last_exit.get(event.process)
+    def _why_not_restarted(self, process: ProcessRecord, message: agent.RestartLimitReached) -> str:
+        died = process.last_exit
         if died is not None and died.cause != message.cause and message.cause.startswith(died.cause):
             twice = message.cause.removeprefix(died.cause).strip(" ()")
             return f"not restarted: it raised the same exception {twice}"
@@ -408,9 +392,10 @@ class RunState:
 
     @_take.register
     def _on_agent(self, message: agent.Handshake, event: HostEvent) -> None:
-        """A new agent has other workers, and counts restarts from none."""
-        self._remove_workers(self._of_former_agent(event.host))
-        self._restarted_at = {slot: times for slot, times in self._restarted_at.items() if slot[0] != event.host}
+        """A new agent has other processes, and counts restarts from none."""
+        row = self.hosts.get(event.host)
+        if row is not None:
+            row.remove(row.processes.values())
 
     @_take.register
     def _on_problem(self, message: agent.ProblemReport, event: HostEvent) -> None:
@@ -420,19 +405,19 @@ class RunState:
     @_take.register
     def _on_relieved(self, message: agent.Relieved, event: HostEvent) -> None:
         """The broker placed vector envs by the speed of the workers."""
-        row = self.workers.get(message.worker)
-        if row is None:
+        worker = self.hosts.process("worker", message.worker)
+        if worker is None:
             return
         moved = message.before - message.after
         if moved < 0:
-            self._relieved.pop(message.worker, None)
+            worker.relieved = None
             done = f"it has {message.after} vector envs now, before {message.before}"
-            self.note(Problem(row.host, f"worker {message.worker} is faster again", done))
+            self.note(Problem(worker.host, f"worker {message.worker} is faster again", done))
             return
-        self._relieved[message.worker] = Relieved(row.host, message.worker, message.factor, message.after)
+        worker.relieved = Relieved(worker.host, message.worker, message.factor, message.after)
         done = f"{moved} of its {message.before} vector envs move to faster workers; the weights do not depend on it"
         cause = f"worker {message.worker} is {times(message.factor)} times slower than the others"
-        self.note(Problem(row.host, cause, done))
+        self.note(Problem(worker.host, cause, done))
 
     @_take.register
     def _on_acting(self, message: agent.ActingDigest, event: HostEvent) -> None:
@@ -482,12 +467,12 @@ class RunState:
         if row is None:
             return
         if row.is_gone:
-            self._set_workers(row.host, "ended")
+            row.set_workers("ended")
             return
-        self._remove_workers(self._of_former_agent(row.host, present=message.workers))
+        row.remove(worker for worker in row.worker_records if worker.index not in message.workers)
         for index in message.workers:
-            self.workers.setdefault(index, WorkerRow(row.host, index, "ready"))
-            self.ready.add(("worker", index))
+            worker = row.record(ProcessSlot("worker", index))
+            worker.state, worker.is_ready = "ready", True
 
     @_take.register
     def _on_warning(self, message: agent.Warned, event: HostEvent) -> None:
@@ -514,7 +499,7 @@ class RunState:
         """The launcher ends the part of a host that is not reached by SSH."""
         row = self.hosts.expect(host, ())
         row.state, row.cause = "drained", ""
-        self._set_workers(host, "ended")
+        row.set_workers("ended")
 
     def judge_leaving(self, now: float) -> None:
         """Hosts that ended in order while the run continues are lost. `now` in monotonic seconds."""
@@ -523,32 +508,12 @@ class RunState:
 
     def remove_left(self) -> None:
         """Remove the workers that were taken from their hosts and have no process; those of a lost host are shown."""
-        left = [row for row in self.workers.values() if row.state in ("ended", "down", "failed")]
-        self._remove_workers(row for row in left if not self.hosts.is_assigned(row.host, row.index))
-
-    def _remove_workers(self, rows: Iterable[WorkerRow]) -> None:
-        """Their indexes are not used again."""
-        for row in list(rows):
-            process = ("worker", row.index)
-            self.former_restarts[row.host] += row.restarts
-            del self.workers[row.index]
-            self.ready.discard(process)
-            self._relieved.pop(row.index, None)
-            self._last_exit.pop(process, None)
-            self._judged.pop(process, None)
-            self._restarted_at.pop((row.host, *process), None)
-
-    def _of_former_agent(self, host: str, present: Container[int] = ()) -> list[WorkerRow]:
-        return [row for row in self.workers.values() if row.host == host and row.index not in present]
-
-    def _set_workers(self, host: str, state: str) -> None:
-        """Of a host that is gone."""
-        for worker in [worker for worker in self.workers.values() if worker.host == host]:
-            worker.state = state
-            self.ready.discard(("worker", worker.index))
+        for row in self.hosts:
+            left = [worker for worker in row.worker_records if worker.state in ("ended", "down", "failed")]
+            row.remove(worker for worker in left if worker.index not in row.assigned)
 
     def _lose(self, loss: Loss) -> None:
-        self._set_workers(loss.host, "lost")
+        self.hosts[loss.host].set_workers("lost")
         if loss.host == self.plan.config.learner.host:
             self.agent_fault = self.agent_fault or "\n".join(filter(None, (loss.cause, loss.fix)))
             return
@@ -580,9 +545,9 @@ class RunState:
         role, index = event.process
         return str(Path(self.plan.run_dir) / "logs" / f"{event.host}-{role}-{index}.log")
 
-    def _note(self, event: HostEvent, action_taken: str, cause: str = UNREPORTED) -> None:
+    def _note(self, event: HostEvent, process: ProcessRecord, action_taken: str, cause: str = UNREPORTED) -> None:
         """`cause`: of a process whose end was not reported."""
-        died = self._last_exit.get(event.process)
+        died = process.last_exit
         if died is None:
             self.note(Problem(event.where, cause, action_taken))
             return
@@ -600,3 +565,7 @@ class RunState:
         )
         if raised:
             self._faults.add(fault)
+
+
+def _is_there(worker: ProcessRecord) -> bool:
+    return worker.state in ("ready", "ended")
