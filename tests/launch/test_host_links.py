@@ -19,9 +19,10 @@ from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
+from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import read_connection_file
-from zmqrl.launch.host_links import HostLinks, boots
-from zmqrl.launch.host_table import LEAVE_S
+from zmqrl.launch.host_links import HostLinks
+from zmqrl.launch.host_records import LEAVE_S
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of

@@ -10,7 +10,7 @@ import pytest
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.launch.problem_reports import StallDetector
-from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, Rejoining
+from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import WorkerState
 from zmqrl.orchestrators.base import HostEvent
@@ -106,15 +106,15 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
 
 def test_any_number_of_short_returns_is_followed_by_the_same_wait(run: Run) -> None:
     """The wait doubled with each attempt: 2.0 ** 1024 is an OverflowError, which ended the run."""
-    row, rejoining = run.state.hosts["b"], Rejoining()
+    row = run.state.hosts["b"]
     waits = []
     for _ in range(1100):
         row.state, lost_at = "failed", run.now
-        while not rejoining.due(run.state.hosts, run.now):
+        while not due(run.state.hosts, run.now):
             run.now += 0.5
         waits.append(run.now - lost_at)
         row.state = "ready"
-        rejoining.due(run.state.hosts, run.now)
+        settle(run.state.hosts, run.now)
         run.now += 1.0
     assert waits[0] == FIRST_S and set(waits[5:]) == {MOST_AFTER_RETURN_S}
 

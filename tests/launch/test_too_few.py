@@ -9,7 +9,7 @@ import pytest
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
-from zmqrl.launch.host_table import LEFT
+from zmqrl.launch.host_records import LEFT
 from zmqrl.launch.status import status_of
 from zmqrl.launch.too_few import SETTLE_S, TooFew
 from zmqrl.messages.agent import Allow

@@ -14,7 +14,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.launch.host_links import boots
+from zmqrl.launch.boots import boots
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import (
     AgentExited,

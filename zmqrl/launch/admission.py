@@ -9,13 +9,13 @@ from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.plan import Listen
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.host_table import HostTable
+from zmqrl.launch.host_records import Hosts
 from zmqrl.messages.files import ScaleRequest
 from zmqrl.orchestrators.base import Orchestrator
 
 
 def sections_to_admit(
-    request: ScaleRequest, config: Config, hosts: HostTable, listen: Listen | None, orchestrator: Orchestrator
+    request: ScaleRequest, config: Config, hosts: Hosts, listen: Listen | None, orchestrator: Orchestrator
 ) -> dict[str, HostSection]:
     """The sections of the hosts that the run admits with this request; nothing is changed.
 

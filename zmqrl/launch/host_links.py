@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -11,66 +12,28 @@ from pathlib import Path
 from msgspec import structs
 
 from zmqrl.config.codec import replace
-from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
-from zmqrl.config.sections import HostSection, LearnerSection
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, WireError
+from zmqrl.launch import rejoining, staffing
 from zmqrl.launch.admission import sections_to_admit, with_hosts
-from zmqrl.launch.connection_file import Invitations, remove_connection_file, write_connection_file
-from zmqrl.launch.host_table import HostRow
-from zmqrl.launch.rejoining import Rejoining
-from zmqrl.launch.requests import Requests, Scaling
+from zmqrl.launch.boots import boot_of
+from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
+from zmqrl.launch.host_records import HostRecord
+from zmqrl.launch.requests import Requests
 from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.staffing import Staffing
+from zmqrl.launch.scaling import Scaling
 from zmqrl.messages import agent
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent, Orchestrator
-from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.types import AllowList, HostKey
 from zmqrl.views.problem import Problem, counted
-
-
-def boots(plan: RunPlan) -> dict[str, Boot]:
-    """One boot per host that participates, the learner's first; what the launcher alone needs stays with it."""
-    learner = plan.config.learner.host
-    held = worker_indexes(plan.workers)
-    hosts = [learner, *(host for host, workers in held.items() if host != learner and workers)]
-    listen = _listen(plan, hosts) if len(hosts) > 1 else None
-    return {host: boot_of(plan, host, held.get(host, ()), listen if host == learner else None) for host in hosts}
-
-
-def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: Listen | None = None) -> Boot:
-    """Of the agent of one host. `listen`: of the broker, where it is the learner's host."""
-    plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
-    return Boot(
-        "agent",
-        0,
-        0,
-        host,
-        plan if host == LOCAL else replace(plan, run_dir=f"{REMOTE_RUNS}/{plan.run_id}/{host}"),
-        workers=tuple(workers),
-        listen=listen,
-        streams_logs=host != LOCAL,
-        neighbours="ignored" if host == LOCAL else "refused",
-    )
-
-
-def _listen(plan: RunPlan, hosts: Sequence[str]) -> Listen:
-    """All interfaces; loopback only when every other host uses a tunnel to this machine."""
-    tunnels = all(host in plan.config.hosts and plan.config.hosts[host].tunnel for host in hosts[1:])
-    only_tunnels = tunnels and hosts[0] == LOCAL
-    return Listen("127.0.0.1" if only_tunnels else "*", _ports(plan.config.learner))
-
-
-def _ports(learner: LearnerSection) -> tuple[int, int, int]:
-    if learner.port == "auto":
-        return (0, 0, 0)
-    return (learner.port, learner.port + 1, learner.port + 2)
-
+from zmqrl.wire.admission import digest_of
 
 STEP_EVERY_S = 1.0
 LOG_LIMIT_BYTES = 20_000_000
+TOKEN_BYTES = 32
 WITHOUT_VECTOR_ENVS = (
     "with env.recovery: restart_episode an added worker has no vector envs until another worker leaves; "
     "to redistribute them, stop the run and resume it"
@@ -101,16 +64,9 @@ class HostLinks:
         self._plan, self._state, self._orchestrator = plan, state, orchestrator
         self._learner_host, self._is_encrypted = plan.config.learner.host, plan.config.security.curve != "off"
         self._logs = Path(plan.run_dir) / "logs"
-        self._scaling = Scaling(plan)
-        self._rejoining = Rejoining()
-        self._staffing = Staffing(plan.config.hosts, plan.workers)
+        self._scaling = Scaling(plan, state.hosts)
         self._clock = clock
         self._requests = Requests(Path(plan.run_dir))
-        self._boots: dict[str, Boot] = {}
-        self._manual: set[str] = set()
-        self._uninvited: set[str] = set()
-        """Hosts that a connection file is to be written for."""
-        self._invitations = Invitations()
         self._allowed = AllowList()
         """As the learner's host has it."""
         self._step_at = 0.0
@@ -121,22 +77,16 @@ class HostLinks:
         """Begin to start every host's agent. Requests of an earlier attempt are not carried out."""
         with suppress(OSError):  # a request that cannot be removed is not served either
             self._requests.clear()
-        self._boots, sections = boots(self._plan), self._plan.config.hosts
-        self._manual = {host for host in self._boots if host in sections and sections[host].manual}
-        self._uninvited = set(self._manual)
-        for row in self._staffing.begin(self._state.hosts, self._clock()):
+        hosts = self._state.hosts
+        for row in hosts:
+            row.is_uninvited = row.section.manual
+        for row in staffing.begin(hosts, self._clock()):
             self._scaling.scale(row.host, 0, least=0)
-            self._state.hosts.expect(row.host, ())
-            if row is not self._state.hosts.learner:
+            if row is not hosts.learner:
                 self._state.drain(row.host)
             self._state.note(Problem(row.host, row.away, "it is not waited for"))
-        self._orchestrator.deploy(
-            {
-                host: replace(boot, workers=self._scaling.held(host))
-                for host, boot in self._boots.items()
-                if host not in self._manual and not self._state.hosts[host].is_gone
-            }
-        )
+        started = [row for row in hosts if not row.section.manual and not row.is_gone]
+        self._orchestrator.deploy({row.host: replace(row.boot, workers=row.held) for row in started})
 
     def step(self, now: float) -> None:
         """Staff and rejoin hosts, handle requests; `now` in monotonic seconds. OSError: requests are retried."""
@@ -158,7 +108,7 @@ class HostLinks:
 
     def _staff(self, now: float) -> None:
         """Take the workers of hosts that are to be left alone, and give them back."""
-        for change in self._staffing.due(self._state.hosts, self._clock(), now):
+        for change in staffing.due(self._state.hosts, self._clock(), now):
             row, before = change.row, change.row.workers
             try:
                 self._scaling.try_all({row.host: change.workers}, least=0)
@@ -166,14 +116,14 @@ class HostLinks:
                 self._report_once(row, f"{change.reason}, but: {error}", "it is tried again")
                 continue
             self._scale(row.host, change.workers, change.presence == "kept", least=0)
-            self._staffing.done(change)
+            change.done()
             if change.presence == "here":
                 done = f"back with {counted(change.workers, 'worker')}"
             else:
                 done = "its workers leave at the end of their segments" if before else "it has no workers"
             self._state.note(Problem(row.host, change.reason, done))
 
-    def _report_once(self, row: HostRow, cause: str, action_taken: str) -> None:
+    def _report_once(self, row: HostRecord, cause: str, action_taken: str) -> None:
         if cause not in row.reported:
             row.reported.add(cause)
             self._state.note(Problem(row.host, cause, action_taken))
@@ -182,8 +132,8 @@ class HostLinks:
         """Connect again to hosts that were lost; those that joined by a connection file come by themselves."""
         if self._plan.config.rejoin == "manual":
             return
-        for row in self._rejoining.due(self._state.hosts, now):
-            if row.host in self._manual:
+        for row in rejoining.due(self._state.hosts, now):
+            if row.section.manual:
                 continue
             try:
                 self._scaling.try_all({row.host: row.workers}, least=0)
@@ -192,7 +142,7 @@ class HostLinks:
                 self._report_once(row, cause, "the run continues without this host")
             else:
                 self._scale(row.host, row.workers, row.is_kept, least=0)
-        for row, away_s in self._rejoining.pop_returned():
+        for row, away_s in rejoining.settle(self._state.hosts, now):
             self._state.note(
                 Problem(row.host, f"was away for {away_s:.0f} s", f"back with {counted(row.workers, 'worker')}")
             )
@@ -218,12 +168,13 @@ class HostLinks:
                     for host in [row.host for row in hosts if row.state == "joining"]:
                         self._join(host)
             case agent.Enrolled():
-                admitted = self._invitations.accept(event.token)
-                if admitted is not None:
-                    hosts.enrol(admitted, event.public)
-                    remove_connection_file(self._private, admitted)
-            case agent.HostLost() | agent.HostHere() if event.host in self._manual and hosts[event.host].is_gone:
-                self._scaling.forget(event.host)  # without encryption it has no key that could leave the list
+                enrolled = hosts.enrol(event.token, event.public)
+                if enrolled is not None:
+                    remove_connection_file(self._private, enrolled.host)
+            case agent.HostLost() | agent.HostHere():
+                row = hosts.get(event.host)
+                if row is not None and row.section.manual and row.is_gone:
+                    row.is_revoked = True  # without encryption it has no key that could leave the list
 
     def _allow(self) -> None:
         """Send the allow-list, and whether the run is paused, when it has changed.
@@ -231,12 +182,12 @@ class HostLinks:
         Not at the end of the run: every agent leaves in its own time.
         The broker removes the workers of a host that leaves the list: with its next agent they have other indexes.
         """
-        hosts, tokens = self._state.hosts.keys, self._invitations.tokens
+        hosts, tokens = self._state.hosts.keys, self._state.hosts.tokens
         newest = AllowList(self._allowed.serial, hosts, tokens, self._state.paused, self._absent())
         is_known = newest == self._allowed
         if not is_known and self._state.hosts.learner.public and not self._state.hosts.ending:
             for host in _names(self._allowed.hosts) - _names(hosts):
-                self._scaling.forget(host)
+                self._state.hosts[host].is_revoked = True
             self._allowed = structs.replace(newest, serial=newest.serial + 1)
             self._orchestrator.command(self._learner_host, agent.Allow(self._allowed))
 
@@ -259,7 +210,7 @@ class HostLinks:
         state = self._state
         if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
             return None
-        is_alone = self._boots[self._learner_host].is_alone
+        is_alone = state.hosts.learner.boot.is_alone
         if not state.hosts.learner.is_gone and (is_alone or state.can_go_on):
             return None
         learner = state.hosts.learner  # what to do about the others was reported as a problem
@@ -273,21 +224,22 @@ class HostLinks:
         """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
         if self._state.hosts.listening is None:
             return
-        invited, self._uninvited = sorted(self._uninvited), set()
-        for host in invited:
-            indexes = self._scaling.held(host)
-            boot, join = replace(self._boots[host], workers=indexes), self._join_command(host)
+        for row in sorted((row for row in self._state.hosts if row.is_uninvited), key=lambda row: row.host):
+            row.is_uninvited = False
+            boot, join = replace(row.boot, workers=row.held), self._join_command(row.host)
             if join.server is not None:
-                join = structs.replace(join, enrolment=self._invitations.token_for(host))
+                join = structs.replace(join, enrolment=secrets.token_urlsafe(TOKEN_BYTES))
+                row.invitation = digest_of(str(join.enrolment))
             try:
                 path = write_connection_file(self._private, boot, join)
             except OSError as error:
-                self._invitations.void(host)
-                cause = f"the connection file cannot be written: {error}"
-                self._state.handle(HostEvent(host, agent.HostUnusable(cause, f"zmqrl scale {host}=N writes another")))
+                row.invitation = ""
+                cause, fix = f"the connection file cannot be written: {error}", "writes another"
+                event = agent.HostUnusable(cause, f"zmqrl scale {row.host}=N {fix}")
+                self._state.handle(HostEvent(row.host, event))
                 continue
             self._state.invite(
-                boot.host,
+                row.host,
                 f"copy {path} to that host (its token admits one host, once), and run there: "
                 f"zmqrl worker --connect {path.name}",
             )
@@ -324,7 +276,7 @@ class HostLinks:
             self._requests.answer(path, RequestAnswer(done="\n".join(answers)))
 
     def _sections_to_admit(self, request: ScaleRequest) -> dict[str, HostSection]:
-        listen = self._boots[self._learner_host].listen
+        listen = self._state.hosts.learner.boot.listen
         return sections_to_admit(request, self._plan.config, self._state.hosts, listen, self._orchestrator)
 
     def _admit(self, sections: Mapping[str, HostSection], workers: Mapping[str, int]) -> None:
@@ -338,18 +290,15 @@ class HostLinks:
         RunDirectory(Path(self._plan.run_dir)).write("config.json", stored_config(config, self._plan.env), durable=True)
         counts = {host: workers[host] for host in sections}
         self._plan = replace(self._plan, config=config, workers={**self._plan.workers, **counts})
-        self._scaling.admit(sections)
-        for host, section in sections.items():
-            self._boots[host] = boot_of(self._plan, host, ())
-            self._state.hosts.admit(host, section)
-            self._staffing.admit(host, section, workers[host])
-            self._manual.discard(host)
-            self._manual |= {host} if section.manual else set()
+        for host in sections:
+            row = self._state.hosts.admit(boot_of(self._plan, host, ()))
+            row.rule = staffing.rule_of(row.section, workers[host])
 
     def _check_manual(self, wanted: Mapping[str, int]) -> None:
         """ConfigError for a host that has joined by a connection file: no command reaches its agent."""
         for host, workers in wanted.items():
-            if host not in self._manual or self._state.hosts[host].state != "ready":
+            row = self._state.hosts.get(host)
+            if row is None or not row.section.manual or row.state != "ready":
                 continue
             if workers:
                 raise ConfigError(
@@ -363,22 +312,23 @@ class HostLinks:
                 )
 
     def _has_spent_its_token(self, host: str) -> bool:
-        return host in self._manual and self._state.hosts[host].state == "joining"
+        row = self._state.hosts.get(host)
+        return row is not None and row.section.manual and row.state == "joining"
 
     def _scale_manual(self, host: str, workers: int) -> str:
         """Its number of workers is in its connection file: that of before, and the key that it admitted, are void."""
-        self._invitations.void(host)
+        row = self._state.hosts[host]
+        row.invitation = ""
         remove_connection_file(self._private, host)
         if not workers:
             self._scaling.scale(host, 0, least=0)
             self._state.drain(host)
             self._allow()
             return f"{host}: removed from the run; env steps that it has not delivered are dropped"
-        row = self._state.hosts[host]
         row.state = "connecting"
-        self._allow()  # first: it forgets the indexes of the agent that is removed
-        self._state.hosts.expect(host, self._scaling.scale(host, workers, least=0))
-        self._uninvited.add(host)
+        self._allow()  # first: it revokes the workers of the agent that is removed
+        self._scaling.scale(host, workers, least=0)
+        row.is_uninvited = True
         self._invite()
         self._allow()
         if row.is_gone:
@@ -387,12 +337,12 @@ class HostLinks:
 
     def _scale(self, host: str, workers: int, stays: bool = False, least: int = 1) -> str:
         """`stays`: the agent stays without workers. `least`: workers that the run keeps."""
-        if host not in self._boots:
+        row = self._state.hosts.get(host)
+        if row is None:
             return f"{host}: not part of this run"
-        if host in self._manual:
+        if row.section.manual:
             return self._scale_manual(host, workers)
         indexes = self._scaling.scale(host, workers, least, self._state.failed_workers)
-        row = self._state.hosts.expect(host, indexes)
         row.is_kept = stays
         if not row.is_gone and row.state != "leaving":
             self._orchestrator.command(host, agent.SetWorkers(list(indexes), stays))
@@ -404,7 +354,7 @@ class HostLinks:
         if not workers and not stays:
             return f"{host}: not part of this run"
         row.state = "connecting"
-        self._orchestrator.deploy({host: replace(self._boots[host], workers=indexes)})
+        self._orchestrator.deploy({host: replace(row.boot, workers=indexes)})
         return f"{host}: {'reconnecting' if row.incarnation else 'connecting'}, {counted(workers, 'worker')}"
 
     def _keep(self, part: agent.LogText) -> None:

@@ -16,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
-from zmqrl.launch.host_table import HostTable, Loss, ProcessRecord
+from zmqrl.launch.host_records import Hosts, Loss, ProcessRecord
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -77,7 +77,7 @@ class RunState:
     agent_fault: str | None = None
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
-    hosts: HostTable = field(init=False)
+    hosts: Hosts = field(init=False)
     paused: bool = False
     """Fewer workers than `min_workers` are ready: the workers get no leases."""
     stored: int = 0
@@ -95,7 +95,7 @@ class RunState:
     _restart_causes: dict[tuple[str, str], RestartCause] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.hosts = HostTable(self.plan)
+        self.hosts = Hosts(self.plan)
 
     def handle(self, event: HostEvent) -> None:
         """Take one event in."""

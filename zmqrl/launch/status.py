@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zmqrl.config.codec import to_json
-from zmqrl.launch.host_table import HostRow, ProcessRecord
+from zmqrl.launch.host_records import HostRecord, ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.summary import recovery_of
 
@@ -61,7 +61,7 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
     }
 
 
-def host_status(row: HostRow, now: float) -> dict[str, Any]:
+def host_status(row: HostRecord, now: float) -> dict[str, Any]:
     """One row of the table of hosts."""
     workers = row.worker_records
     return {

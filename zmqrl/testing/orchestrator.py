@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.boots import boots
 from zmqrl.launch.configure import load
-from zmqrl.launch.host_links import HostLinks, boots
+from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.run_directory import RunDirectory
