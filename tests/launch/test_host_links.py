@@ -193,7 +193,7 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     assert links.state.hosts["b"].state == "lost"
     (problem,) = links.state.problems
     assert "the host agent exited (exit unknown)" in str(problem)
-    assert links.links.no_hosts_reason() is None, "local has a worker"
+    assert links.state.no_hosts_reason is None, "local has a worker"
 
 
 @pytest.mark.parametrize(("event", "data", "state", "texts"), [
@@ -224,13 +224,13 @@ def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path
     links.links.step(100.0)
     links.links.step(100.0 + LEAVE_S - 0.1)
     left, problems = links.state.hosts["b"].state, list(links.state.problems)
-    assert (left, problems, links.links.no_hosts_reason()) == ("leaving", [], None)
+    assert (left, problems, links.state.no_hosts_reason) == ("leaving", [], None)
     links.state.hosts.ending = ending
     links.links.step(100.0 + LEAVE_S + 1.0)
     found = (
         links.state.hosts["b"].state,
         [problem.cause for problem in links.state.problems],
-        links.links.no_hosts_reason(),
+        links.state.no_hosts_reason,
     )
     cause = "the host agent exited (exit code 0)"
     assert found == (("leaving", [], None) if ending else ("lost", [cause], f"no usable host left\nb: {cause}"))
@@ -412,16 +412,16 @@ def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
 
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
-    assert links.links.no_hosts_reason() is None
+    assert links.state.no_hosts_reason is None
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
-    assert links.links.no_hosts_reason() == "no usable host left\nb: no route"
+    assert links.state.no_hosts_reason == "no usable host left\nb: no route"
 
 
 def test_what_to_do_about_the_learners_host_is_part_of_the_reason(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path, learner=LearnerSection(host="b")), workers={"b": 2}))
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
     assert not links.state.problems
-    assert links.links.no_hosts_reason() == "no usable host left\nb: no route\nplug it in"
+    assert links.state.no_hosts_reason == "no usable host left\nb: no route\nplug it in"
 
 
 def test_other_hosts_are_unusable_when_none_of_those_of_the_start_was_reached(tmp_path: Path) -> None:

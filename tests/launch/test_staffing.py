@@ -104,7 +104,7 @@ def test_a_host_outside_its_window_at_the_start_is_not_connected_to(tmp_path: Pa
 
 def test_a_run_with_all_hosts_outside_of_their_windows_waits(tmp_path: Path) -> None:
     run = Run(tmp_path, "12:00", local=0, only="20:00-07:00")
-    assert run.links.no_hosts_reason() is None
+    assert run.state.no_hosts_reason is None
     assert (run.state.required_workers, run.state.expected_workers) == (0, 0)
 
 
@@ -115,7 +115,7 @@ def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
-    assert run.links.no_hosts_reason() is None
+    assert run.state.no_hosts_reason is None
 
 
 def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_pa
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
-    assert (run.links.no_hosts_reason(), run.state.required_workers) == (None, 0)
+    assert (run.state.no_hosts_reason, run.state.required_workers) == (None, 0)
     run.pass_time(to="20:00")
     assert run.state.required_workers == 1
 

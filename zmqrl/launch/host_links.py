@@ -202,24 +202,6 @@ class HostLinks:
         """Whether a worker gets vector envs while others have them."""
         return not self._plan.config.mode.deterministic or self._plan.config.env.recovery != "restart_episode"
 
-    def no_hosts_reason(self) -> str | None:
-        """Why the run cannot start or continue without further hosts; None while it can.
-
-        A run that has one host alone ends with its workers by a decision of its agent.
-        """
-        state = self._state
-        if state.hosts.ending or state.ended or state.failure or state.agent_exit is not None:
-            return None
-        is_alone = state.hosts.learner.boot.is_alone
-        if not state.hosts.learner.is_gone and (is_alone or state.can_go_on):
-            return None
-        learner = state.hosts.learner  # what to do about the others was reported as a problem
-        missing = [f"{row.host}: {(row is learner and state.agent_fault) or row.cause}" for row in state.hosts.missing]
-        reason = "no usable host left"
-        if state.expected_workers and not state.remaining_workers:
-            reason = f"all rollout workers failed, the last was {state.last_failed_worker}"
-        return "\n".join([reason, *missing])
-
     def _invite(self) -> None:
         """Write the connection files of hosts that are not reached by SSH, each once: its token admits one host."""
         if self._state.hosts.listening is None:

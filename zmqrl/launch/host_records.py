@@ -191,6 +191,11 @@ class HostRecord:
             worker.state, worker.is_ready = state, False
 
     @property
+    def has_agent(self) -> bool:
+        """Whether an agent of it has reported anything."""
+        return self.incarnation > 0 or bool(self.processes)
+
+    @property
     def is_failed(self) -> bool:
         """Whether the orchestrator reported it as unusable."""
         return self.state == "failed"

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
 from zmqrl.data_stores.base import few
 from zmqrl.errors import ConfigError, name_of
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
+from zmqrl.launch.end_policy import EndAction, EndPolicy, KillRun, Leave, Show, StopRun
 from zmqrl.launch.environment_record import EnvironmentWriter
 from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
@@ -28,11 +26,10 @@ from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.lineage import last_seen
 from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, StallDetector, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
-from zmqrl.launch.run_state import STOP, RunState
+from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stop_signals import SAME_PRESS_S, Request, StopFile, StopSignals, is_main_thread
-from zmqrl.launch.summary import Status, Summary, final_lines, summarise
-from zmqrl.launch.too_few import TooFew
+from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
+from zmqrl.launch.summary import Summary, final_lines, summarise
 from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.printable import printable
 from zmqrl.logs.standard_output import lossy_output
@@ -40,23 +37,16 @@ from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.base import QuietView, View, make_view
 from zmqrl.views.problem import Problem
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
-BAD_CONFIGURATION, FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 2, 1, 3, 4, 130, 0
 MONITOR_S = 0.1
 STATUS_EVERY_S = 1.0
-TEARDOWN_SLACK_S = 10.0
-KILL_GRACE_S = 2.0
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
 MOST_KILLED_NAMED = 5
-AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
-NO_OTHER_HOST = (
-    "no other host could be used, and a run for several hosts does not continue on this machine alone; "
-    f"to train on this machine only: --limit {LOCAL}"
-)
 RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
 
 
@@ -86,18 +76,6 @@ def launch(
         directory.discard()
         raise
     return launcher.run()
-
-
-@dataclass
-class _Deadlines:
-    """Monotonic times of what the launcher waits for."""
-
-    start_by: float
-    """Infinite once the run has started."""
-    status_at: float = 0.0
-    end_by: float | None = None
-    writing_until: float = 0.0
-    sent: Request = field(default=Request.NONE)
 
 
 class Observer:
@@ -145,11 +123,10 @@ class Launcher:
         self._environment: EnvironmentWriter | None = None
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
-        self._problems_reported = self._same_presses = 0
-        self._too_few = TooFew(plan.config.limits.too_few_s)
-        self._not_ready_error: str | None = None
-        self._no_hosts_at_start = self._taken_over = False
-        self._deadlines = _Deadlines(time.monotonic() + plan.config.limits.start_s)
+        self._problems_reported = 0
+        self._end_policy = EndPolicy(plan, time.monotonic())
+        self._taken_over = False
+        self._status_at = 0.0
 
     @property
     def summary(self) -> Summary | None:
@@ -209,7 +186,7 @@ class Launcher:
             self._watch(directory, recorder, view)
         except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
             traceback.print_exc()
-            self._state.failure = f"the launcher failed: {type(error).__name__}: {error}"
+            self._state.fail(f"the launcher failed: {type(error).__name__}: {error}")
         finally:
             self._leases.end()
             teardown = self._undeploy(view)
@@ -229,7 +206,7 @@ class Launcher:
     def _undeploy(self, view: View) -> Teardown:
         """The run is summed up, whatever the orchestrator raises."""
         try:
-            return self._orchestrator.undeploy(self._grace_s())
+            return self._orchestrator.undeploy(self._end_policy.grace_s(self._signals.request))
         except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
             traceback.print_exc()
             cause = f"could not be verified: {name_of(error)}: {error}"
@@ -271,30 +248,18 @@ class Launcher:
             self._confirm()
             now = time.monotonic()
             for problem in (
-                self._too_few.check(self._state, now),
                 self._stall_detector.check(self._state, now),
                 self._slow_worker.check(self._state, now),
             ):
                 if problem is not None:
                     self._state.note(problem)
-            self._report_problems(view)
             self._files.attempt("an answer to a request", self._links.step, now)
-            self._pass_requests(view, now)
-            self._check_other_hosts(now)
-            self._check_start(now)
-            self._check_pause(now)
-            self._check_wall_limit(now)
-            reason = self._links.no_hosts_reason()
-            if reason is not None:
-                self._state.failure = reason
-                self._no_hosts_at_start = bool(self._state.hosts.unusable_others)
-                if self._state.hosts.learner.state != "ready":
-                    return  # no learner can write a checkpoint
-                self._stop(now, failed=True)
-            if self._deadlines.end_by is not None and now > self._deadlines.end_by:
+            is_left = self._is_left(view, now)
+            self._report_problems(view)
+            if is_left:
                 return
-            if now >= self._deadlines.status_at:
-                self._deadlines.status_at = now + STATUS_EVERY_S
+            if now >= self._status_at:
+                self._status_at = now + STATUS_EVERY_S
                 if self._is_taken_over(directory):
                     return
                 self._write_status(directory)
@@ -321,9 +286,8 @@ class Launcher:
         successor = directory.successor
         if successor is not None:
             self._taken_over = True
-            self._state.failure = (
-                f"run directory {directory.path} was taken over by {successor}: this launcher sent no heartbeat"
-            )
+            cause = f"run directory {directory.path} was taken over by {successor}: this launcher sent no heartbeat"
+            self._state.fail(cause, replaces=True)
             self._orchestrator.command(None, agent.Kill())
         return self._taken_over
 
@@ -347,8 +311,6 @@ class Launcher:
             self._links.take(event)
         if isinstance(event.event, RECORDED):
             self._files.attempt("metrics", self._record, event, recorder)
-        elif isinstance(event.event, agent.Writing):
-            self._give_time()
         self._observe(self._observer.on_event(event, self._state))
         # While the run stops, the hosts that have not left would count as all.
         is_stopping = self._signals.request is not Request.NONE
@@ -385,103 +347,20 @@ class Launcher:
             view.message(str(problem))
         self._problems_reported = self._state.noted
 
-    def _pass_requests(self, view: View, now: float) -> None:
-        request = self._signals.request
-        if request <= self._deadlines.sent:
-            self._acknowledge(view)
-            return
-        first = self._deadlines.sent is Request.NONE
-        self._deadlines.sent = request
-        if request is Request.KILL:
-            view.message("killing every process of the run")
-            self._orchestrator.command(None, agent.Kill())
-            self._deadlines.end_by = now + KILL_GRACE_S
-        elif first:
-            if request is Request.INTERRUPT:
-                view.message(f"stopping with a checkpoint; {AGAIN}")
-            self._stop(now)
-
-    def _acknowledge(self, view: View) -> None:
-        """An interrupt that changed nothing."""
-        if self._signals.same_presses > self._same_presses and self._signals.request is Request.INTERRUPT:
-            view.message(f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}")
-        self._same_presses = self._signals.same_presses
-
-    def _stop(self, now: float, failed: bool = False) -> None:
-        self._state.hosts.ending = True
-        # the learner's host first: its learner needs the others' workers to reach a version boundary
-        self._orchestrator.command(self._plan.config.learner.host, agent.Stop(failed))
-        self._deadlines.end_by = self._clean_end_by(now)
-
-    def _give_time(self) -> None:
-        """The learner is writing a FULL that may take longer than the grace; it reports for `store.wait_s` at most."""
-        self._deadlines.writing_until = time.monotonic() + self._plan.config.limits.grace_s
-        if self._deadlines.end_by is not None and self._signals.request is not Request.KILL:
-            self._deadlines.end_by = max(self._deadlines.end_by, self._clean_end_by(time.monotonic()))
-
-    def _clean_end_by(self, now: float) -> float:
-        limits, evaluator = self._plan.config.limits, self._plan.config.evaluator
-        return now + 3 * limits.grace_s + evaluator.final_limit_s + TEARDOWN_SLACK_S
-
-    def _check_start(self, now: float) -> None:
-        """Once the learner and `min_workers` were ready, `TooFew` and the restart limits decide."""
-        state, config, start_s = self._state, self._plan.config, self._plan.config.limits.start_s
-        has_learner = state.is_learner_ready
-        is_stepping = state.first_step_s is not None
-        has_workers = config.mode.in_process or is_stepping or state.ready_workers >= config.min_workers
-        if has_learner and has_workers:
-            self._deadlines.start_by = math.inf
-        elif has_learner and state.required_workers < config.min_workers:  # hosts that are away are not waited for
-            self._deadlines.start_by = max(self._deadlines.start_by, now + start_s)
-        if now < self._deadlines.start_by or self._deadlines.end_by is not None:
-            return
-        limit = f"within limits.start_s ({start_s:g} s)"
-        workers = [] if has_workers else [self._too_few_ready(limit)]
-        learner = [] if has_learner else [f"the learner was not ready {limit}; see its log, or raise limits.start_s"]
-        self._end_not_ready("; ".join([*workers, *learner]), now)
-
-    def _check_pause(self, now: float) -> None:
-        if self._deadlines.end_by is None and not self._state.ended and self._too_few.is_over(now):
-            too_few_s = self._plan.config.limits.too_few_s
-            self._end_not_ready(self._too_few_ready(f"for limits.too_few_s ({too_few_s:g} s)"), now)
-
-    def _too_few_ready(self, when: str) -> str:
-        return f"{self._state.ready_workers} of at least {self._plan.config.min_workers} workers ready {when}"
-
-    def _check_other_hosts(self, now: float) -> None:
-        """A run for several hosts does not train on this machine alone without a request for that.
-
-        It is stopped once it is ready: a learner that is starting takes no stop.
-        """
-        others = self._state.hosts.unusable_others
-        if others and self._deadlines.end_by is None and self._state.all_ready and not self._state.ended:
-            self._not_ready_error = "\n".join([NO_OTHER_HOST, *(f"{row.host}: {row.cause}" for row in others)])
-            self._stop(now)
-
-    def _end_not_ready(self, error: str, now: float) -> None:
-        if self._state.failure is None:
-            self._not_ready_error = error
-        self._stop(now)
-
-    def _check_wall_limit(self, now: float) -> None:
-        """The learner ends the run at `run.max_wall_s`; a run whose learner cannot is stopped from here.
-
-        A learner that is writing has its grace begin again with each report, as in a stop.
-        """
-        max_wall_s, grace_s = self._plan.config.run.max_wall_s, self._plan.config.limits.grace_s
-        if max_wall_s is None or self._deadlines.end_by is not None or self._state.ended:
-            return
-        if now < self._deadlines.writing_until:
-            return
-        over_s = now - self._plan.began - max_wall_s
-        if over_s >= grace_s:
-            passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
-            cause = f"{passed}, and the learner did not end the run"
-            self._state.note(Problem("run", cause, "the run is stopped"))
-            self._stop(now)
-
-    def _grace_s(self) -> float:
-        return KILL_GRACE_S if self._signals.request is Request.KILL else self._plan.config.limits.grace_s
+    def _is_left(self, view: View, now: float) -> bool:
+        """Carry out what the end of the run needs now. True: nothing more is waited for."""
+        signals, actions = self._signals, list[EndAction]()
+        actions += self._end_policy.step(self._state, signals.request, signals.same_presses, now)
+        for action in actions:
+            match action:
+                case StopRun():
+                    # the learner's host first: its learner needs the others' workers to reach a version boundary
+                    self._orchestrator.command(self._plan.config.learner.host, agent.Stop(action.failed))
+                case KillRun():
+                    self._orchestrator.command(None, agent.Kill())
+                case Show():
+                    view.message(action.text)
+        return Leave() in actions
 
     def _warn(self, view: View) -> None:
         for warning in self._plan.warnings:
@@ -495,7 +374,10 @@ class Launcher:
             view.message(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
 
     def _sum_up(self, directory: RunDirectory, teardown: Teardown) -> int:
-        status, exit_code, error = self._outcome(directory, teardown)
+        # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
+        is_taken_over = self._state.refused is not None and self._is_taken_over(directory)
+        outcome = self._end_policy.outcome(self._state, self._signals.request, teardown, is_taken_over)
+        status, exit_code, error = outcome.status, outcome.exit_code, outcome.error
         if exit_code == BAD_CONFIGURATION and not self._state.has_begun:
             directory.discard()
             self.refusal = error
@@ -530,39 +412,6 @@ class Launcher:
         except OSError as error:
             print(f"summary.json cannot be written: {error}; its content:", file=sys.stderr)
             print(json.dumps(summary), file=sys.stderr, flush=True)
-
-    def _outcome(self, directory: RunDirectory, teardown: Teardown) -> tuple[Status, int, str | None]:
-        """2 before 1 before 4 (not ready) before 3; then interrupted, stopped, done."""
-        state = self._state
-        if state.agent_exit == BAD_CONFIGURATION and not state.workers and not state.is_learner_ready:
-            return "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
-        # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
-        if state.failure is not None and state.refused is not None and not self._is_taken_over(directory):
-            return "failed", BAD_CONFIGURATION, state.refused
-        request = self._signals.request
-        failure = state.failure or self._lost_agent(request)
-        if failure is not None and request is not Request.KILL:
-            return "failed", TOO_FEW if self._no_hosts_at_start else FAILED, failure
-        left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
-        if self._not_ready_error is not None:  # usually with hosts that cannot be reached
-            return "failed", TOO_FEW, f"{self._not_ready_error}; {left}" if teardown.left else self._not_ready_error
-        if teardown.left:
-            return "failed", UNCLEAN, left
-        cut_off = request is Request.NONE and state.cut_off is not None
-        if cut_off or request in (Request.INTERRUPT, Request.KILL):
-            return "interrupted", INTERRUPTED, None
-        stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == STOP)
-        if state.ended is None and not stopped:
-            return "failed", FAILED, "the learner has not reported the end of the training"
-        return ("stopped" if stopped else "done"), DONE, None
-
-    def _lost_agent(self, request: Request) -> str | None:
-        if self._state.finished or request is Request.KILL:
-            return None
-        agent, lost = f"the host agent of {self._plan.config.learner.host}", lost_agent(self._state)
-        if self._state.agent_fault is not None:
-            return f"{agent} failed: {self._state.agent_fault}"
-        return lost.cause if lost is not None else f"{agent} died"
 
 
 def _teardown_line(teardown: Teardown) -> str:

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
-from zmqrl.config.hosts import is_remote
-from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run_state import RunState
 from zmqrl.logs.standard_output import tail_of
-from zmqrl.supervision.process_table import cause_of
 from zmqrl.views.problem import Problem
 
 Arguments = ParamSpec("Arguments")
@@ -57,19 +54,9 @@ def lost_agent(state: RunState) -> Problem | None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
-    cause = f"the host agent of {host} exited unexpectedly: {_how_it_ended(state.plan, state.agent_exit)}"
     tail = tail_since(log, state.plan.started_at)
     ends = "its processes and the run end"
-    return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
-
-
-def _how_it_ended(plan: RunPlan, code: int) -> str:
-    """Of the learner's host's agent. SSH has -1 for every signal, and for a connection that was lost."""
-    host = plan.config.learner.host
-    section = plan.config.hosts.get(host)
-    if code == -1 and section is not None and is_remote(host, section):
-        return "signal or lost connection"
-    return cause_of(code)
+    return Problem(f"{host}/agent-0", str(state.lost_agent_cause), ends, log=str(log), log_tail=tail)
 
 
 def tail_since(log: Path, since: float) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.codec import replace
+from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest, times
@@ -21,6 +22,7 @@ from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import other_bits
+from zmqrl.supervision.process_table import cause_of
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, ProcessSlot, without_numbers
 from zmqrl.views.problem import Problem
 
@@ -78,8 +80,10 @@ class RunState:
     agent_exit: int | None = None
     """Exit code of the learner's host's agent: with it the run is over."""
     hosts: Hosts = field(init=False)
-    paused: bool = False
-    """Fewer workers than `min_workers` are ready: the workers get no leases."""
+    pause_cause: str = ""
+    """Why the workers get no leases: fewer than `min_workers` are ready. Empty: the run is not paused."""
+    writing_reports: int = 0
+    """How often the learner has reported that it is writing a checkpoint."""
     stored: int = 0
     """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
@@ -132,6 +136,16 @@ class RunState:
     def figures(self) -> Mapping[str, Any]:
         """What the learner reported last, by name: its metrics, updated by its final report."""
         return {**self.metrics, **({} if self.ended is None else msgspec.structs.asdict(self.ended))}
+
+    @property
+    def paused(self) -> bool:
+        """Whether the workers get no leases."""
+        return bool(self.pause_cause)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the run is stopped, at its end, or cannot continue."""
+        return self.hosts.ending or self.ended is not None or self.failure is not None or self.agent_exit is not None
 
     @property
     def has_begun(self) -> bool:
@@ -194,6 +208,37 @@ class RunState:
         """Why an engine had the learner's host end before the run was at its end; None: it did not."""
         at_its_end = self.ended is not None and self.ended.reason != STOP
         return self.hosts.learner.cause if self.finished and self.hosts.learner.is_failed and not at_its_end else None
+
+    @property
+    def no_hosts_reason(self) -> str | None:
+        """Why the run cannot start or continue without further hosts; None while it can.
+
+        A run that has one host alone ends with its workers by a decision of its agent.
+        """
+        learner = self.hosts.learner
+        if not learner.is_gone and (learner.boot.is_alone or self.can_go_on):
+            return None
+        # what to do about the others was reported as a problem
+        missing = [f"{row.host}: {(row is learner and self.agent_fault) or row.cause}" for row in self.hosts.missing]
+        reason = "no usable host left"
+        if self.expected_workers and not self.remaining_workers:
+            reason = f"all rollout workers failed, the last was {self.last_failed_worker}"
+        return "\n".join([reason, *missing])
+
+    @property
+    def lost_agent_cause(self) -> str | None:
+        """How the agent of the learner's host ended, unless it reported the end of all processes."""
+        if self.finished is not None:
+            return None
+        host = self.hosts.learner
+        if self.agent_fault is not None:
+            return f"the host agent of {host.host} failed: {self.agent_fault}"
+        if self.agent_exit is None:
+            return f"the host agent of {host.host} died"
+        # SSH has -1 for every signal, and for a connection that was lost
+        is_unknown = self.agent_exit == -1 and is_remote(host.host, host.section)
+        how = "signal or lost connection" if is_unknown else cause_of(self.agent_exit)
+        return f"the host agent of {host.host} exited unexpectedly: {how}"
 
     @property
     def bottleneck(self) -> Bottleneck | None:
@@ -285,6 +330,10 @@ class RunState:
             self.score = message
 
     @_take.register
+    def _on_writing(self, message: agent.Writing, event: HostEvent) -> None:
+        self.writing_reports += 1
+
+    @_take.register
     def _on_resumed(self, message: agent.Resumed, event: HostEvent) -> None:
         self.resumed_from = message
 
@@ -316,7 +365,7 @@ class RunState:
             self.refused = self.refused or message.cause
         if message.expected:
             self._note(event, process, "the run ends without a final checkpoint")
-            self.failure = self.failure or f"{event.where}: {message.cause}"
+            self.fail(f"{event.where}: {message.cause}")
 
     @_take.register
     def _on_restart(self, message: agent.Restarting, event: HostEvent) -> None:
@@ -381,6 +430,10 @@ class RunState:
             f"its vector envs {'move to the other workers' if self.plan.config.mode.deterministic else 'are removed'}"
         )
 
+    def fail(self, cause: str, replaces: bool = False) -> None:
+        """The run cannot continue. The first cause is kept, unless this one explains it."""
+        self.failure = cause if replaces else self.failure or cause
+
     def note(self, problem: Problem) -> None:
         """A problem, to be reported."""
         self.problems.append(problem)
@@ -433,7 +486,7 @@ class RunState:
     def _on_failed(self, message: agent.RunFailed, event: HostEvent) -> None:
         if event.host != self.plan.config.learner.host:
             return
-        self.failure = self.failure or message.cause
+        self.fail(message.cause)
         if self.problems:
             self.failure = f"{message.cause}\n{replace(self.problems[-1], is_repeated=False)}"
 
@@ -533,7 +586,7 @@ class RunState:
     def _on_lease_lost(self, message: agent.LeaseLost, event: HostEvent) -> None:
         """The learner's host ended in good order, and yet not because the run was at its end."""
         if event.host == self.plan.config.learner.host and not self.hosts.ending:
-            self.failure = self.failure or f"{event.host}: {self.hosts.learner.cause}"
+            self.fail(f"{event.host}: {self.hosts.learner.cause}")
 
     @_take.register
     def _on_agent_exit(self, message: agent.AgentExited, event: HostEvent) -> None:

@@ -19,24 +19,22 @@ class TooFew:
         self._since: float | None = None
 
     def check(self, state: RunState, now: float) -> Problem | None:
-        """Set `state.paused` as of `now`, in monotonic seconds; the problem to report, if that changes."""
+        """Set `state.pause_cause` as of `now`, in monotonic seconds; the problem to report, if that changes."""
         ready, required = state.ready_workers, state.required_workers
         self._has_begun = self._has_begun or ready >= state.plan.config.min_workers
-        is_ending = state.ended or state.hosts.ending or state.failure is not None
-        if not self._has_begun or is_ending or state.plan.config.mode.in_process:
+        if not self._has_begun or state.is_ending or state.plan.config.mode.in_process:
             return None
         if ready >= required:
             since, self._since = self._since, None
             if state.paused:
-                state.paused = False
+                state.pause_cause = ""
                 paused_s = 0.0 if since is None else now - since
                 return Problem("run", f"{_ready(ready)} again after {paused_s:.0f} s", "the run continues")
             return None
         self._since = now if self._since is None else self._since
         if state.paused or now - self._since < SETTLE_S:
             return None
-        state.paused = True
-        cause = f"{_ready(ready)}, min_workers is {required}{_who(state)}"
+        cause = state.pause_cause = f"{_ready(ready)}, min_workers is {required}{_who(state)}"
         action = f"the run is paused, for at most limits.too_few_s ({self._limit_s:g} s)"
         return Problem("run", cause, f"{action}; zmqrl scale HOST=N adds workers")
 
