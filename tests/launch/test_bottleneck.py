@@ -13,6 +13,7 @@ from zmqrl.config.codec import replace
 from zmqrl.launch.bottleneck import bottleneck, slowest
 from zmqrl.launch.host_records import ProcessRecord
 from zmqrl.launch.problem_reports import SlowWorkerReport
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.types import ModeName
 from zmqrl.views.base import bottleneck_of
@@ -67,7 +68,7 @@ def made(tmp_path: Path, mode: ModeName) -> RunState:
 
 
 def tell(state: RunState, name: str, index: int = 0, **data: Any) -> None:
-    state.handle(host_event("local", name, index=index, **data))
+    take(state, host_event("local", name, index=index, **data))
 
 
 def test_it_is_reported_once_after_a_while(tmp_path: Path) -> None:

@@ -10,13 +10,17 @@ import pytest
 from tests.launch.test_host_links import plan_of
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
-from zmqrl.config.sections import LearnerSection
-from zmqrl.launch.end_policy import KILL_GRACE_S, TEARDOWN_SLACK_S, EndAction, EndPolicy, KillRun, Leave, Show, StopRun
+from zmqrl.config.sections import LearnerSection, LimitsSection
+from zmqrl.launch.actions import Action, Leave, Send, Show
+from zmqrl.launch.end_policy import HOST_CAUSE_S, KILL_GRACE_S, SETTLE_S, TEARDOWN_SLACK_S, EndPolicy
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stop_signals import Request
-from zmqrl.launch.too_few import SETTLE_S
+from zmqrl.messages.agent import Kill, Stop
 from zmqrl.orchestrators.base import Teardown
 
+STOP, STOP_FAILED = (Send("local", Stop(failed)) for failed in (False, True))
+KILL = Send(None, Kill())
 CLEAN, LEFT = Teardown(1), Teardown(1, left=("b/worker-1 (pid 7)",))
 EXIT = {"code": 0, "introduced": True}
 
@@ -25,14 +29,14 @@ class Run:
     """A run with one worker on this machine and two on b, from second 1000 on."""
 
     def __init__(self, folder: Path, learner: str = "local", least: int = 3, **run: Any) -> None:
-        plan = plan_of(folder, learner=LearnerSection(host=learner), min_workers=least)
+        plan = plan_of(folder, learner=LearnerSection(host=learner), min_workers=least, limits=LimitsSection())
         config = replace(plan.config, run=replace(plan.config.run, **run))
         self.plan = replace(plan, config=config, began=1000.0)
         self.state, self.policy = RunState(self.plan), EndPolicy(self.plan, 1000.0)
         self.limits, self.request, self.same_presses = config.limits, Request.NONE, 0
 
     def tell(self, host: str, name: str, /, **data: Any) -> None:
-        self.state.handle(host_event(host, name, **data))
+        take(self.state, host_event(host, name, **data))
 
     def start(self, workers: int = 3) -> None:
         """Agents, learner and workers report that they work."""
@@ -50,7 +54,7 @@ class Run:
         self.tell(host, "finished")
         self.tell(host, "agent_exit", **EXIT)
 
-    def step(self, after_s: float) -> list[EndAction]:
+    def step(self, after_s: float) -> list[Action]:
         """What follows `after_s` after the start of the launcher."""
         return self.policy.step(self.state, self.request, self.same_presses, 1000.0 + after_s)
 
@@ -73,7 +77,7 @@ def test_a_stop_is_sent_once_and_waited_for_within_its_bound(run: Run, request_:
     run.start()
     assert run.step(1.0) == []
     run.request = request_
-    assert [action for action in run.step(2.0) if not isinstance(action, Show)] == [StopRun()]
+    assert [action for action in run.step(2.0) if not isinstance(action, Show)] == [STOP]
     assert run.step(3.0) == [] and run.step(2.0 + run.clean_end_s - 0.1) == []
     assert run.step(2.0 + run.clean_end_s) == [Leave()]
 
@@ -90,9 +94,9 @@ def test_a_stop_before_the_learners_host_has_started_waits_for_nothing(
     run.request = request_
     actions = run.step(6.0)
     if request_ is Request.KILL:
-        assert KillRun() in actions and run.step(6.0 + KILL_GRACE_S) == [Leave()]
+        assert KILL in actions and run.step(6.0 + KILL_GRACE_S) == [Leave()]
     else:
-        assert actions[-2:] == [StopRun(), Leave()]
+        assert actions[-2:] == [Send("b", Stop()), Leave()]
     run.tell("b", "host_failed", cause="the job was cancelled", fix="")
     run.tell("b", "agent_exit", code=2, introduced=False)
     assert run.outcome() == outcome
@@ -103,12 +107,14 @@ def test_a_learners_host_that_does_not_start_ends_the_run_after_the_start_limit(
     run = Run(tmp_path, learner="b")
     run.tell("local", "agent", public="local")
     assert run.step(run.limits.start_s - 0.1) == []
-    assert run.step(run.limits.start_s) == [StopRun(), Leave()]
-    run.tell("b", "host_failed", cause="the job was cancelled", fix="")
+    assert run.step(run.limits.start_s) == [Send("b", Stop())]
+    assert run.step(run.limits.start_s + HOST_CAUSE_S) == [Leave()]
+    run.tell("b", "host_failed", cause="the job is pending", fix="")
     run.tell("b", "agent_exit", code=-1, introduced=False)
     found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=False)
     assert (found.status, found.exit_code) == ("failed", 4)
-    assert "the learner's host b did not start within limits.start_s" in str(found.error)
+    first, cause = str(found.error).splitlines()
+    assert "the learner's host b did not start within limits.start_s" in first and cause == "the job is pending"
 
 
 def test_the_cause_of_an_agent_that_starts_too_late_is_the_error(run: Run) -> None:
@@ -120,7 +126,7 @@ def test_the_cause_of_an_agent_that_starts_too_late_is_the_error(run: Run) -> No
 
 def test_a_learner_that_is_not_ready_is_stopped_after_the_start_limit(run: Run) -> None:
     run.tell("local", "agent", public="local")
-    assert run.step(run.limits.start_s) == [StopRun()]
+    assert run.step(run.limits.start_s) == [STOP]
     run.tell("local", "finished")
     run.tell("local", "agent_exit", **EXIT)
     assert run.outcome() == ("failed", 4) and run.outcome(LEFT) == ("failed", 4)
@@ -135,13 +141,13 @@ def test_a_run_that_trains_with_fewer_workers_has_started(run: Run) -> None:
 def test_a_second_interrupt_kills_and_waits_for_the_kill_alone(run: Run) -> None:
     run.start()
     run.request = Request.INTERRUPT
-    assert run.step(1.0)[-1] == StopRun()
+    assert run.step(1.0)[-1] == STOP
     run.same_presses = 1
     (shown,) = run.step(1.5)
     assert isinstance(shown, Show) and "counts as the same" in shown.text
     assert run.step(1.6) == [], "it is acknowledged once"
     run.request = Request.KILL
-    assert run.step(3.0)[-1] == KillRun()
+    assert run.step(3.0)[-1] == KILL
     run.tell("local", "writing", role="learner", index=0)
     assert run.step(3.0 + KILL_GRACE_S) == [Leave()], "a kill does not wait for a checkpoint"
     assert (run.outcome(), run.policy.grace_s(run.request)) == (("interrupted", 130), KILL_GRACE_S)
@@ -150,7 +156,7 @@ def test_a_second_interrupt_kills_and_waits_for_the_kill_alone(run: Run) -> None
 def test_an_interrupt_does_not_extend_a_stop_for_another_reason(run: Run) -> None:
     run.tell("local", "agent", public="local")
     at = run.limits.start_s
-    assert run.step(at) == [StopRun()]
+    assert run.step(at) == [STOP]
     run.request = Request.INTERRUPT
     assert run.step(at + 5.0) == []
     assert run.step(at + run.clean_end_s) == [Leave()]
@@ -174,7 +180,7 @@ def test_the_wall_limit_waits_for_the_grace_of_a_learner_that_writes(tmp_path: P
     assert run.step(50.0 + 0.5 * grace_s) == []
     run.tell("local", "writing", role="learner", index=0)
     assert run.step(50.0 + grace_s) == [] and run.step(50.0 + 1.9 * grace_s) == []
-    assert run.step(50.0 + 2.1 * grace_s) == [StopRun()]
+    assert run.step(50.0 + 2.1 * grace_s) == [STOP]
     assert ["max_wall_s" in str(problem) for problem in run.state.problems] == [True]
 
 
@@ -184,7 +190,7 @@ def test_a_pause_that_is_too_long_ends_the_run(run: Run) -> None:
     run.tell("b", "agent_exit", code=None, introduced=True)
     assert run.step(2.0) == [] and not run.state.paused
     assert run.step(2.0 + SETTLE_S) == [] and "min_workers is 3" in run.state.pause_cause
-    assert run.step(2.0 + run.limits.too_few_s) == [StopRun()]
+    assert run.step(2.0 + run.limits.too_few_s) == [STOP]
     run.finish("stop")
     assert run.outcome() == ("failed", 4)
 
@@ -194,7 +200,7 @@ def test_without_a_usable_host_the_learner_writes_a_checkpoint_if_it_is_there(tm
     run.start()
     for host, index in (("local", 0), ("b", 1), ("b", 2)):
         run.tell(host, "restart_limit_reached", role="worker", index=index, cause="exit code 1")
-    assert run.step(1.0) == [StopRun(failed=True)]
+    assert run.step(1.0) == [STOP_FAILED]
     run.finish("stop")
     assert run.outcome() == ("failed", 1)
     lost = Run(tmp_path / "lost", learner="b")
@@ -210,7 +216,7 @@ def test_a_run_for_several_hosts_does_not_train_on_this_machine_alone(tmp_path: 
     assert run.step(1.0) == [], "a learner that starts takes no stop"
     run.tell("local", "ready", role="learner", index=0)
     run.tell("local", "ready", role="worker", index=0)
-    assert run.step(2.0) == [StopRun()]
+    assert run.step(2.0) == [STOP]
     run.finish("stop")
     found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=False)
     assert found.exit_code == 4 and "b: no answer" in str(found.error)

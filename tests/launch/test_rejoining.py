@@ -11,6 +11,7 @@ from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
+from zmqrl.launch.run_events import take
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import WorkerState
 from zmqrl.orchestrators.base import HostEvent
@@ -44,7 +45,7 @@ class Run(Links):
         found, end = [], self.now + seconds
         while self.now < end:
             before = len(self.orchestrator.deployed)
-            self.links.step(self.now)
+            self.step(self.now)
             if len(self.orchestrator.deployed) > before:
                 found.append(self.now)
                 self.refuse()
@@ -75,16 +76,16 @@ def test_a_host_that_is_back_has_other_workers_and_is_reported(run: Run) -> None
     run.lose()
     run.attempts(10.0)
     while run.state.hosts["b"].state != "connecting":
-        run.links.step(run.now)
+        run.step(run.now)
         run.now += 1.0
     run.come("other")
     (boot,) = run.orchestrator.deployed[-1].values()
     assert boot.workers == (3, 4), "those of before were removed"
     deployed = len(run.orchestrator.deployed)
-    run.links.step(run.now)
+    run.step(run.now)
     assert run.problems("back with 2 workers") == 1
     run.now += SETTLED_S
-    run.links.step(run.now)
+    run.step(run.now)
     assert len(run.orchestrator.deployed) == deployed
     assert run.state.hosts["b"].cause == ""
 
@@ -94,12 +95,12 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
     for number in range(6):
         run.lose()
         while run.state.hosts["b"].state != "connecting":
-            run.links.step(run.now)
+            run.step(run.now)
             run.now += 0.25
         at.append(run.now)
         run.come(f"key{number}")
         run.now += 1.0
-        run.links.step(run.now)
+        run.step(run.now)
     waits = [b - a for a, b in itertools.pairwise(at)]
     assert waits[-1] > 2 * waits[0]
 
@@ -126,7 +127,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
         run.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
         run.tell("b", "ready", role="worker", index=index)
         run.tell("local", "relieved", role="broker", worker=index, factor=6.0, before=2, after=0)
-        run.state.handle(HostEvent("local", WorkerState("worker", index, 0, "slow"), "broker", 0))
+        take(run.state, HostEvent("local", WorkerState("worker", index, 0, "slow"), "broker", 0))
 
     for index in range(1, 81, 2):
         work(index)

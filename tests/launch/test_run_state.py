@@ -16,6 +16,7 @@ from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
@@ -75,14 +76,14 @@ def state(tmp_path: Path) -> RunState:
 
 
 def test_a_run_fails_by_its_learners_host_alone(state: RunState) -> None:
-    state.handle(host_event("b", "failed", cause="all rollout workers failed"))
+    take(state, host_event("b", "failed", cause="all rollout workers failed"))
     assert state.failure is None
-    state.handle(host_event("local", "failed", cause="learner-0 is not restarted"))
+    take(state, host_event("local", "failed", cause="learner-0 is not restarted"))
     assert state.failure == "learner-0 is not restarted"
 
 
 def tell(state: RunState, name: str, **data: Any) -> None:
-    state.handle(host_event("local", name, **data))
+    take(state, host_event("local", name, **data))
 
 
 def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> None:

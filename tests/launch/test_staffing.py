@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_host_links import Links, Notebook, plan_of
+from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, YieldSection
-from zmqrl.launch.host_links import HostLinks
-from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import host_status
 from zmqrl.messages.agent import SetWorkers
 
@@ -25,13 +23,11 @@ class Run(Links):
     def __init__(self, folder: Path, time: str, local: int = 1, **config: Any) -> None:
         b = {name: config.pop(name) for name in ("only", "yield_when") if name in config}
         hosts = {"local": HostSection(workers=local), "b": HostSection(workers=2, **b)}
-        (folder / "logs").mkdir()
         self.folder, self.now, self.keys = folder, 1000.0, 0
         self.wall = datetime.fromisoformat(f"2026-01-05 {time}")
         plan = replace(plan_of(folder, hosts=hosts, **config), workers={"local": local, "b": 2})
-        self.state, self.orchestrator = RunState(plan), Notebook()
-        self.links = HostLinks(plan, self.state, self.orchestrator, folder / "private", lambda: self.wall)
-        self.links.deploy()
+        self.clock = lambda: self.wall
+        super().__init__(plan)
         self.tell("local", "agent", public="server")
         self.listen()
 
@@ -48,7 +44,7 @@ class Run(Links):
     def pass_time(self, seconds: float = 1.0, to: str | None = None) -> None:
         self.now += seconds
         self.wall = self.wall + timedelta(seconds=seconds) if to is None else datetime.fromisoformat(f"2026-01-05 {to}")
-        self.links.step(self.now)
+        self.step(self.now)
 
     def leave(self) -> None:
         self.tell("b", "agent_exit", code=0, introduced=True)

@@ -9,9 +9,9 @@ import pytest
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
-from zmqrl.launch.host_records import LEFT
+from zmqrl.launch.end_policy import SETTLE_S, TooFew
+from zmqrl.launch.reports import LEFT
 from zmqrl.launch.status import status_of
-from zmqrl.launch.too_few import SETTLE_S, TooFew
 from zmqrl.messages.agent import Allow
 
 LIMIT_S = 60.0
@@ -56,11 +56,11 @@ def test_the_broker_is_notified_with_the_list(tmp_path: Path) -> None:
     links = links_of(tmp_path)
     assert not links.allowed().paused
     serial, links.state.pause_cause = links.allowed().serial, "no worker is ready"
-    links.links.step(1.0)
-    links.links.step(2.5)
+    links.step(1.0)
+    links.step(2.5)
     assert (links.allowed().paused, links.allowed().serial) == (True, serial + 1)
     links.state.pause_cause = ""
-    links.links.step(4.0)
+    links.step(4.0)
     assert not links.allowed().paused
     assert len({command.allowed.serial for _, command in links.orchestrator.commands(Allow)}) == serial + 2  # type: ignore[attr-defined]
 

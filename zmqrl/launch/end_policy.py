@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch import reports
+from zmqrl.launch.actions import Action, Leave, Send, Show
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.stop_signals import SAME_PRESS_S, Request
 from zmqrl.launch.summary import Status
-from zmqrl.launch.too_few import TooFew
+from zmqrl.messages import agent
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.problem import Problem
@@ -20,38 +21,14 @@ FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 1, 3, 4, 130, 0
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
+SETTLE_S = 2.0
+"""A worker that is only restarted is back within this time."""
+HOST_CAUSE_S = 2.0
+"""Why a host has not started within `limits.start_s` is reported within this time."""
 NO_OTHER_HOST = (
     "no other host could be used, and a run for several hosts does not continue on this machine alone; "
     f"to train on this machine only: --limit {LOCAL}"
 )
-
-
-@dataclass(frozen=True)
-class StopRun:
-    """The learner's host ends its part with a checkpoint, and the other hosts follow."""
-
-    failed: bool = False
-    """No round can be completed."""
-
-
-@dataclass(frozen=True)
-class KillRun:
-    """SIGKILL every process of the run."""
-
-
-@dataclass(frozen=True)
-class Show:
-    """A line for the user."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Nothing more is waited for: the end of all processes is verified, and the run is summed up."""
-
-
-EndAction: TypeAlias = StopRun | KillRun | Show | Leave
 
 
 @dataclass(frozen=True)
@@ -61,6 +38,39 @@ class Outcome:
     status: Status
     exit_code: int
     error: str | None = None
+
+
+class TooFew:
+    """Counts from the first time that the run had `min_workers`; before that `limits.start_s` applies."""
+
+    def __init__(self, limit_s: float) -> None:
+        """`limit_s`: `limits.too_few_s`."""
+        self._limit_s = limit_s
+        self._has_begun = False
+        self._since: float | None = None
+
+    def check(self, state: RunState, now: float) -> Problem | None:
+        """Set `state.pause_cause` as of `now`, in monotonic seconds; the problem to report, if that changes."""
+        ready, required = state.ready_workers, state.required_workers
+        self._has_begun = self._has_begun or ready >= state.plan.config.min_workers
+        if not self._has_begun or state.is_ending or state.plan.config.mode.in_process:
+            return None
+        if ready >= required:
+            since, self._since = self._since, None
+            if state.paused:
+                state.pause_cause = ""
+                return reports.enough_again(state, 0.0 if since is None else now - since)
+            return None
+        self._since = now if self._since is None else self._since
+        if state.paused or now - self._since < SETTLE_S:
+            return None
+        problem = reports.too_few(state, self._limit_s)
+        state.pause_cause = problem.cause
+        return problem
+
+    def is_over(self, now: float) -> bool:
+        """Whether the run has been paused for as long as it may be."""
+        return self._since is not None and now - self._since >= self._limit_s
 
 
 class EndPolicy:
@@ -87,7 +97,7 @@ class EndPolicy:
         self._is_unstarted = False
         """The run was stopped before its learner's host had started: nothing of it is waited for."""
 
-    def step(self, state: RunState, request: Request, same_presses: int, now: float) -> list[EndAction]:
+    def step(self, state: RunState, request: Request, same_presses: int, now: float) -> list[Action]:
         """What follows at `now`. `same_presses`: interrupts that counted as the first one."""
         self._extend(state, request, now)
         problem = self._too_few.check(state, now)
@@ -112,7 +122,7 @@ class EndPolicy:
         if self.end_by is not None and request is not Request.KILL:
             self.end_by = max(self.end_by, self._clean_end_by(now))
 
-    def _follow(self, state: RunState, request: Request, same_presses: int, now: float) -> list[EndAction]:
+    def _follow(self, state: RunState, request: Request, same_presses: int, now: float) -> list[Action]:
         """The user's request; one that was followed before changes nothing."""
         repeated, self._same_presses = same_presses > self._same_presses, same_presses
         if request <= self._sent:
@@ -122,7 +132,7 @@ class EndPolicy:
         self._sent, is_first = request, self._sent is Request.NONE
         if request is Request.KILL:
             self.end_by, self._is_unstarted = now + KILL_GRACE_S, not state.hosts.learner.has_agent
-            return [Show("killing every process of the run"), KillRun()]
+            return [Show("killing every process of the run"), Send(None, agent.Kill())]
         if not is_first or self.end_by is not None:
             return []
         actions = self._stop(state, now)
@@ -131,7 +141,7 @@ class EndPolicy:
             return [Show(f"{how}; {AGAIN}"), *actions]
         return actions
 
-    def _check(self, state: RunState, now: float) -> list[EndAction]:
+    def _check(self, state: RunState, now: float) -> list[Action]:
         """The reasons for which a run ends that its learner does not end, the most serious first."""
         reason = None if state.is_ending else state.no_hosts_reason
         if reason is not None:
@@ -149,15 +159,19 @@ class EndPolicy:
             return self._stop(state, now)
         error = self._start_error(state, now) or self._pause_error(state, now)
         if error is not None:
-            self._not_ready = error if state.failure is None else None
-            return self._stop(state, now)
+            self._not_ready = error
+            actions = self._stop(state, now)
+            if self._is_unstarted:
+                self.end_by = now + HOST_CAUSE_S
+            return actions
         return self._stop(state, now) if self._is_over_wall_limit(state, now) else []
 
-    def _stop(self, state: RunState, now: float, failed: bool = False) -> list[EndAction]:
+    def _stop(self, state: RunState, now: float, failed: bool = False) -> list[Action]:
         state.hosts.ending = True
         self._is_unstarted = not state.hosts.learner.has_agent
         self.end_by = now if self._is_unstarted else self._clean_end_by(now)
-        return [StopRun(failed)]
+        # the learner's host alone: its learner needs the others' workers to reach a version boundary
+        return [Send(state.hosts.learner.host, agent.Stop(failed))]
 
     def _clean_end_by(self, now: float) -> float:
         return now + 3 * self._limits.grace_s + self._plan.config.evaluator.final_limit_s + TEARDOWN_SLACK_S
@@ -200,8 +214,7 @@ class EndPolicy:
         over_s = now - self._plan.began - max_wall_s
         if over_s < self._limits.grace_s:
             return False
-        passed = f"run.max_wall_s ({max_wall_s:g} s) passed {over_s:.0f} s ago"
-        state.note(Problem("run", f"{passed}, and the learner did not end the run", "the run is stopped"))
+        state.note(reports.over_wall_limit(max_wall_s, over_s))
         return True
 
     def outcome(self, state: RunState, request: Request, teardown: Teardown, is_taken_over: bool) -> Outcome:
@@ -225,7 +238,9 @@ class EndPolicy:
             return Outcome("failed", TOO_FEW if self._had_no_hosts else FAILED, failure)
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._not_ready is not None:  # usually with hosts that cannot be reached
-            return Outcome("failed", TOO_FEW, f"{self._not_ready}; {left}" if teardown.left else self._not_ready)
+            fault = state.agent_fault if self._is_unstarted else None
+            error = "\n".join(filter(None, (self._not_ready, fault)))
+            return Outcome("failed", TOO_FEW, f"{error}; {left}" if teardown.left else error)
         if teardown.left:
             return Outcome("failed", UNCLEAN, left)
         cut_off = request is Request.NONE and state.cut_off is not None

@@ -17,15 +17,16 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
 from zmqrl.data_stores.base import few
 from zmqrl.errors import ConfigError, name_of
+from zmqrl.launch.action_runner import ActionRunner
 from zmqrl.launch.end_notices import UNSTORED_URL, notify_end
-from zmqrl.launch.end_policy import EndAction, EndPolicy, KillRun, Leave, Show, StopRun
 from zmqrl.launch.environment_record import EnvironmentWriter
-from zmqrl.launch.host_links import HostLinks
 from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.lineage import last_seen
-from zmqrl.launch.problem_reports import AdvisoryWrites, SlowWorkerReport, StallDetector, lost_agent
+from zmqrl.launch.problem_reports import AdvisoryWrites, lost_agent
 from zmqrl.launch.run_directory import RunDirectory, resume_command
+from zmqrl.launch.run_events import take
+from zmqrl.launch.run_machine import RunMachine
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
@@ -113,18 +114,17 @@ class Launcher:
         self._on_ready: Callable[[], None] | None = on_ready
         self._directory = directory
         self._state = RunState(plan, last_seen=last_seen(Path(plan.run_dir)) if plan.resume else None)
-        self._links = HostLinks(plan, self._state, orchestrator, private_folder(plan.run_id))
+        self._machine = RunMachine(plan, self._state, orchestrator.refusal, time.monotonic())
         self._leases = LeaseRenewal(orchestrator, plan.config.store.wait_s)
         self._files = AdvisoryWrites(Path(plan.run_dir), self._state.note)
+        private = private_folder(plan.run_id)
+        self._actions = ActionRunner(self._machine, plan, orchestrator, self._files, private)
         self._signals = StopSignals()
         self._stop_file = StopFile(Path(plan.run_dir))
         self._target = target_of(plan)
         self._mirror: UrlMirror | None = None
         self._environment: EnvironmentWriter | None = None
-        self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
-        self._slow_worker = SlowWorkerReport()
         self._problems_reported = 0
-        self._end_policy = EndPolicy(plan, time.monotonic())
         self._taken_over = False
         self._status_at = 0.0
 
@@ -173,7 +173,7 @@ class Launcher:
     def _run_in(self, directory: RunDirectory) -> int:
         self._environment = EnvironmentWriter(self._plan)
         try:
-            self._links.deploy()
+            self._actions.begin(time.monotonic())
         except ConfigError:
             directory.discard()
             raise
@@ -183,6 +183,7 @@ class Launcher:
             self._leases.start()
             view = make_view(self._plain, self._quiet)
             self._warn(view)
+            self._actions.show = view.message
             self._watch(directory, recorder, view)
         except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
             traceback.print_exc()
@@ -206,7 +207,7 @@ class Launcher:
     def _undeploy(self, view: View) -> Teardown:
         """The run is summed up, whatever the orchestrator raises."""
         try:
-            return self._orchestrator.undeploy(self._end_policy.grace_s(self._signals.request))
+            return self._orchestrator.undeploy(self._machine.end_policy.grace_s(self._signals.request))
         except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
             traceback.print_exc()
             cause = f"could not be verified: {name_of(error)}: {error}"
@@ -247,16 +248,9 @@ class Launcher:
                 self._confirm()
             self._confirm()
             now = time.monotonic()
-            for problem in (
-                self._stall_detector.check(self._state, now),
-                self._slow_worker.check(self._state, now),
-            ):
-                if problem is not None:
-                    self._state.note(problem)
-            self._files.attempt("an answer to a request", self._links.step, now)
-            is_left = self._is_left(view, now)
+            self._actions.tick(now, self._signals.request, self._signals.same_presses)
             self._report_problems(view)
-            if is_left:
+            if self._actions.is_left:
                 return
             if now >= self._status_at:
                 self._status_at = now + STATUS_EVERY_S
@@ -303,12 +297,8 @@ class Launcher:
         self._files.attempt("status.json", directory.write, "status.json", self._status())
 
     def _take(self, event: HostEvent, recorder: Recorder) -> None:
-        self._state.handle(event)
+        self._actions.take(event, time.monotonic())
         self._start_copies()
-        if isinstance(event.event, agent.LogText):
-            self._files.attempt("a log", self._links.take, event)
-        else:
-            self._links.take(event)
         if isinstance(event.event, RECORDED):
             self._files.attempt("metrics", self._record, event, recorder)
         self._observe(self._observer.on_event(event, self._state))
@@ -340,27 +330,12 @@ class Launcher:
         if self._state.failure is None:
             self._take(event, recorder)
         else:
-            self._state.handle(event)
+            take(self._state, event)
 
     def _report_problems(self, view: View) -> None:
         for problem in self._state.noted_since(self._problems_reported):
             view.message(str(problem))
         self._problems_reported = self._state.noted
-
-    def _is_left(self, view: View, now: float) -> bool:
-        """Carry out what the end of the run needs now. True: nothing more is waited for."""
-        signals, actions = self._signals, list[EndAction]()
-        actions += self._end_policy.step(self._state, signals.request, signals.same_presses, now)
-        for action in actions:
-            match action:
-                case StopRun():
-                    # the learner's host first: its learner needs the others' workers to reach a version boundary
-                    self._orchestrator.command(self._plan.config.learner.host, agent.Stop(action.failed))
-                case KillRun():
-                    self._orchestrator.command(None, agent.Kill())
-                case Show():
-                    view.message(action.text)
-        return Leave() in actions
 
     def _warn(self, view: View) -> None:
         for warning in self._plan.warnings:
@@ -376,7 +351,7 @@ class Launcher:
     def _sum_up(self, directory: RunDirectory, teardown: Teardown) -> int:
         # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
         is_taken_over = self._state.refused is not None and self._is_taken_over(directory)
-        outcome = self._end_policy.outcome(self._state, self._signals.request, teardown, is_taken_over)
+        outcome = self._machine.end_policy.outcome(self._state, self._signals.request, teardown, is_taken_over)
         status, exit_code, error = outcome.status, outcome.exit_code, outcome.error
         if exit_code == BAD_CONFIGURATION and not self._state.has_begun:
             directory.discard()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
+from zmqrl.launch import reports
 from zmqrl.launch.run_state import RunState
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.views.problem import Problem
@@ -89,8 +90,7 @@ class StallDetector:
         if self._is_reported or now - self._since < self._after_s:
             return None
         self._is_reported = True
-        cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
-        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
+        return reports.stalled(state, self._after_s)
 
 
 class SlowWorkerReport:
@@ -107,33 +107,4 @@ class SlowWorkerReport:
         if late is None or late.host in self._reported or now - self._since[late.host] < SLOW_S:
             return None
         self._reported.add(late.host)
-        several = sum(row.workers > 0 for row in state.hosts) > 1
-        others = "those of the other hosts" if several else "the others"
-        cause = f"worker {late.worker} is {late.factor:.1f} times slower than {others}, which wait for it"
-        fix = f"; zmqrl drain {late.host} moves its vector envs to the other hosts" if several else ""
-        return Problem(late.host, cause, f"the run continues at the speed of this worker; check the load there{fix}")
-
-
-HANGING = {"slow": "makes no progress", "stalled": "makes no progress", "lost": "sends no heartbeats"}
-"""Of a process that has started, by the state in which it is judged to be."""
-
-
-def _who(state: RunState) -> str:
-    """The processes and hosts that a run without progress may be waiting for."""
-    learner = "ready" if state.is_learner_ready else "not ready"
-    processes = [
-        ("worker", worker.index, worker.host, str(worker.state))
-        for worker in state.workers.values()
-        if worker.state != "ended"
-    ]
-    away = []
-    for role, index, host, is_now in [*processes, ("learner", 0, state.plan.config.learner.host, learner)]:
-        judged = state.hanging.get((role, index))
-        if is_now != "ready":
-            away.append(f"{host}/{role}-{index} is {is_now}")
-        elif judged is not None:
-            away.append(f"{host}/{role}-{index} {HANGING[judged]}")
-    away += [
-        f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained") or row.away
-    ]
-    return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"
+        return reports.slow_worker(late, state)

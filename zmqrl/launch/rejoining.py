@@ -19,33 +19,33 @@ def due(hosts: Hosts, now: float) -> list[HostRecord]:
     Hosts that never joined have a fault that their user has to fix.
     """
     found = []
-    for row in hosts:
-        is_wanted = row.is_missing and row.incarnation and (row.workers or row.is_kept)
-        if is_wanted and row is not hosts.learner and _attempt(row, now):
-            found.append(row)
+    for record in hosts:
+        is_wanted = record.is_missing and record.incarnation and (record.workers or record.is_kept)
+        if is_wanted and record is not hosts.learner and _attempt(record, now):
+            found.append(record)
     return found
 
 
 def settle(hosts: Hosts, now: float) -> list[tuple[HostRecord, float]]:
     """Hosts that have returned since the last call, and how many seconds they were away."""
     returned = []
-    for row in hosts:
-        absence = row.absence
-        if absence is None or row.is_missing:
+    for record in hosts:
+        absence = record.absence
+        if absence is None or record.is_missing:
             continue
-        if row.state in ("drained", "ended"):
-            row.absence = None
-        elif row.state == "ready":
+        if record.state in ("drained", "ended"):
+            record.absence = None
+        elif record.state == "ready":
             if absence.ready_since is None:
                 absence.ready_since = now
-                returned.append((row, now - absence.since))
+                returned.append((record, now - absence.since))
             if now - absence.ready_since >= SETTLED_S:
-                row.absence = None
+                record.absence = None
     return returned
 
 
-def _attempt(row: HostRecord, now: float) -> bool:
-    absence = row.absence = row.absence or Absence(now, now + FIRST_S, FIRST_S)
+def _attempt(record: HostRecord, now: float) -> bool:
+    absence = record.absence = record.absence or Absence(now, now + FIRST_S, FIRST_S)
     if absence.ready_since is not None:  # it was here for a while
         absence.since, absence.ready_since = now, None
         absence.next_at = now + _delay_s(absence, now, MOST_AFTER_RETURN_S)

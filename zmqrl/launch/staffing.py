@@ -20,7 +20,7 @@ UNSETTLED = ("connecting", "joining", "leaving")
 class Change:
     """What is to be done with one host."""
 
-    row: HostRecord
+    record: HostRecord
     rule: StaffingRule
     presence: Presence
     workers: int
@@ -30,8 +30,8 @@ class Change:
     def done(self) -> None:
         """It has taken effect."""
         self.rule.presence = self.presence
-        self.row.away = "" if self.presence == "here" else self.reason
-        self.row.is_kept = self.presence == "kept"
+        self.record.away = "" if self.presence == "here" else self.reason
+        self.record.is_kept = self.presence == "kept"
 
 
 def rule_of(section: HostSection, workers: int) -> StaffingRule | None:
@@ -42,11 +42,11 @@ def rule_of(section: HostSection, workers: int) -> StaffingRule | None:
 
 def begin(hosts: Hosts, wall: datetime) -> list[HostRecord]:
     """The hosts that are outside of their windows at the start of the run, which are not connected to."""
-    for row in hosts:
-        row.rule = rule_of(row.section, row.workers)
+    for record in hosts:
+        record.rule = rule_of(record.section, record.workers)
     for change in due(hosts, wall, 0.0, starts=True):
         change.done()
-    return [row for row in hosts if row.rule is not None and row.rule.presence == "gone"]
+    return [record for record in hosts if record.rule is not None and record.rule.presence == "gone"]
 
 
 def due(hosts: Hosts, wall: datetime, now: float, starts: bool = False) -> list[Change]:
@@ -55,31 +55,31 @@ def due(hosts: Hosts, wall: datetime, now: float, starts: bool = False) -> list[
     One that is not `done` is due again. A host that is just connecting or ending is settled first.
     """
     found = []
-    for row in hosts:
-        rule = row.rule
+    for record in hosts:
+        rule = record.rule
         if rule is None:
             continue
-        presence, reason = _wanted(row, rule, wall, now)
+        presence, reason = _wanted(record, rule, wall, now)
         if presence != rule.presence:
-            if starts or _is_settled(row, rule, presence, row is hosts.learner):
-                found.append(Change(row, rule, presence, rule.workers if presence == "here" else 0, reason))
-        elif row.away:
-            row.away = reason
+            if starts or _is_settled(record, rule, presence, record is hosts.learner):
+                found.append(Change(record, rule, presence, rule.workers if presence == "here" else 0, reason))
+        elif record.away:
+            record.away = reason
     return found
 
 
-def _wanted(row: HostRecord, rule: StaffingRule, wall: datetime, now: float) -> tuple[Presence, str]:
+def _wanted(record: HostRecord, rule: StaffingRule, wall: datetime, now: float) -> tuple[Presence, str]:
     """What the host is to be, and why."""
-    only, yields = row.section.only, row.section.yield_when
+    only, yields = record.section.only, record.section.yield_when
     windows = None if only is None else Windows.of(only)
-    _measure(row, rule, now)
+    _measure(record, rule, now)
     if windows is not None and not windows.is_open(wall):
-        key = f"hosts.{row.host}.only: {only}"
+        key = f"hosts.{record.host}.only: {only}"
         return "gone", f"outside its window until {_edge(windows, wall)} ({key})"
     if yields is not None and rule.used_at is not None and now - rule.used_at < yields.quiet_s:
         return "kept", f"in use by others: {rule.use}"
     if rule.presence == "kept" and yields is not None:
-        if row.is_gone or row.incarnation != rule.measured_by:
+        if record.is_gone or record.incarnation != rule.measured_by:
             return "kept", f"not measured since its use by others: {rule.use}"
         return "here", f"not in use by others for {yields.quiet_s:g} s"
     return "here", "" if windows is None else f"its window is open until {_edge(windows, wall)}"
@@ -92,12 +92,12 @@ def _edge(windows: Windows, wall: datetime) -> str:
     return edge.strftime(f"{day}%H:%M{seconds}")
 
 
-def _measure(row: HostRecord, rule: StaffingRule, now: float) -> None:
+def _measure(record: HostRecord, rule: StaffingRule, now: float) -> None:
     """Each measurement counts once."""
-    yields, found = row.section.yield_when, row.other_use
+    yields, found = record.section.yield_when, record.other_use
     if yields is None or found is None:
         return
-    row.other_use, rule.measured_by = None, row.incarnation
+    record.other_use, rule.measured_by = None, record.incarnation
     if yields.load is not None and found.load > yields.load:
         rule.used_at, rule.use = now, f"load {found.load:g} (yield_when.load: {yields.load:g})"
     if yields.user_active and found.input_idle_s is not None and found.input_idle_s < yields.quiet_s:
@@ -106,7 +106,7 @@ def _measure(row: HostRecord, rule: StaffingRule, now: float) -> None:
             rule.used_at, rule.use = at, "input on a terminal (yield_when.user_active)"
 
 
-def _is_settled(row: HostRecord, rule: StaffingRule, presence: Presence, is_learners: bool) -> bool:
-    ends = rule.presence == "gone" and row.state == "ready" and not row.workers and not is_learners
-    is_unmeasured = presence == "kept" and row.is_gone
-    return not (ends or is_unmeasured or row.state in UNSETTLED)
+def _is_settled(record: HostRecord, rule: StaffingRule, presence: Presence, is_learners: bool) -> bool:
+    ends = rule.presence == "gone" and record.state == "ready" and not record.workers and not is_learners
+    is_unmeasured = presence == "kept" and record.is_gone
+    return not (ends or is_unmeasured or record.state in UNSETTLED)
