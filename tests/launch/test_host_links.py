@@ -352,7 +352,7 @@ def test_a_host_that_joined_by_a_file_and_left_needs_another_file(
     manual.tell("local", "enrolled", role="broker", index=0, token=digest_of(second), public="other")
     assert manual.allowed().hosts == {"other": HostKey("b", 2)}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[3])
-    assert list(manual.state.workers) == [3]
+    assert list(manual.state.hosts.workers) == [3]
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["not used", "used without a join"])
@@ -383,7 +383,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
     assert (manual.state.hosts["b"].state, manual.orchestrator.commands(SetWorkers)) == ("ready", [])
     assert "b: removed from the run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
     assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
-    assert {manual.state.workers[index].state for index in (1, 2)} == {"ended"}
+    assert {manual.state.hosts.workers[index].state for index in (1, 2)} == {"ended"}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
     assert manual.allowed().hosts == {}, "a report of before"
     assert "new connection file" in manual.serve(tmp_path, '{"scale": {"b": 1}}', 5.0)
@@ -477,7 +477,7 @@ def test_a_run_of_one_host_keeps_the_worker_that_did_not_fail(tmp_path: Path) ->
     links.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
     assert "local: 1 worker" in links.serve(tmp_path, '{"scale": {"local": 1}}', 1.0)
     assert links.orchestrator.commands(SetWorkers) == [("local", SetWorkers([1]))]
-    assert links.state.remaining_workers == 1
+    assert links.state.hosts.remaining_workers == 1
 
 
 def test_a_run_of_one_host_takes_no_other_and_refuses_all_that_was_requested_with_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
+from zmqrl.launch.bottleneck import relieved_workers
 from zmqrl.launch.problem_reports import StallDetector
 from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
 from zmqrl.launch.run_events import take
@@ -145,7 +146,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     assert [row["index"] for row in status["workers"]] == [81, 82]
     (b,) = (row for row in status["hosts"] if row["host"] == "b")
     assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)
-    assert [relieved.worker for relieved in run.state.relieved_workers] == [82]
+    assert relieved_workers(run.state) == ["b (worker 82), 6.0x slower, has no vector envs"]
     assert list(run.state.hanging) == [("worker", 81), ("worker", 82)]
     run.state.metrics["env_steps"] = 64
     stalls = StallDetector(300.0)

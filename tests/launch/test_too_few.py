@@ -47,6 +47,7 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
     assert too_few.check(links.state, 150.0) is None, "once"
     assert (too_few.is_over(102.0 + LIMIT_S - 1), too_few.is_over(102.0 + LIMIT_S)) == (False, True)
     links.state.hosts.expect("b", (3, 4))
+    links.tell("b", "agent", public="other")
     ready(links, 3, 4)
     assert "3 workers are ready again after 48 s" in str(too_few.check(links.state, 150.0))
     assert not links.state.paused and not too_few.is_over(1000.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -10,7 +11,9 @@ from pathlib import Path
 from msgspec import structs
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.errors import name_of
 from zmqrl.launch import actions as act
+from zmqrl.launch import reports
 from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
 from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.requests import Requests
@@ -18,7 +21,7 @@ from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages.agent import Join, LogText
-from zmqrl.orchestrators.base import HostEvent, Orchestrator
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 
 LOG_LIMIT_BYTES = 20_000_000
 
@@ -70,6 +73,16 @@ class ActionRunner:
         if now >= self._requests_at:
             self._requests_at = now + STEP_EVERY_S
             self._files.attempt("an answer to a request", self._serve, now)
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        """End every process. The run is summed up, whatever the orchestrator raises."""
+        try:
+            return self._orchestrator.undeploy(grace_s)
+        except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
+            traceback.print_exc()
+            cause = f"could not be verified: {name_of(error)}: {error}"
+            self._machine.state.note(reports.unverified_end(cause, self._plan.run_id))
+            return Teardown(ended=0, left=(f"? ({cause})",))
 
     def _serve(self, now: float) -> None:
         for path, request in self._requests.waiting():

@@ -39,6 +39,11 @@ class Outcome:
     exit_code: int
     error: str | None = None
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a process rejected the configuration."""
+        return self.exit_code == BAD_CONFIGURATION
+
 
 class TooFew:
     """Counts from the first time that the run had `min_workers`; before that `limits.start_s` applies."""
@@ -226,7 +231,7 @@ class EndPolicy:
             teardown: What the orchestrator verified.
             is_taken_over: Another launcher owns the run directory: a learner that finds it exits with code 2 as well.
         """
-        has_learner = bool(state.workers) or state.is_learner_ready or self._is_unstarted
+        has_learner = bool(state.hosts.workers) or state.is_learner_ready or self._is_unstarted
         if state.agent_exit == BAD_CONFIGURATION and not has_learner:
             return Outcome(
                 "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"

@@ -10,7 +10,6 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.launch.boots import boots
-from zmqrl.launch.bottleneck import Relieved
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import ProcessSlot
@@ -20,6 +19,15 @@ LEAVE_S = 10.0
 """At the end of a run the other hosts may be known to have ended so much before the learner is."""
 ProcessState: TypeAlias = Literal["starting", "ready", "down", "failed", "ended", "lost"]
 """failed: it reached its restart limit. lost: with its host."""
+
+
+@dataclass(frozen=True)
+class Relieved:
+    """A worker of a sync run has fewer vector envs than the others: the broker has moved them by speed."""
+
+    factor: float
+    """Its time for a segment by the median of the others, when they were moved."""
+    vector_envs: int
 
 
 @dataclass(eq=False)
@@ -275,6 +283,32 @@ class Hosts:
         """The record of a process of any host."""
         slot = ProcessSlot(role, index)
         return next((record.processes[slot] for record in self if slot in record.processes), None)
+
+    @property
+    def workers(self) -> dict[int, ProcessRecord]:
+        """Rollout workers of the newest agent of each host, by index, without those that have left."""
+        return {worker.index: worker for row in self for worker in row.worker_records}
+
+    @property
+    def expected_workers(self) -> int:
+        """Workers of the hosts that have not failed."""
+        return sum(row.workers for row in self if not row.is_gone)
+
+    @property
+    def remaining_workers(self) -> int:
+        """Of `expected_workers` those that are restarted when they die."""
+        failed = self.failed_workers
+        return sum(index not in failed for row in self if not row.is_gone for index in row.assigned)
+
+    @property
+    def failed_workers(self) -> set[int]:
+        """Indexes of the workers that reached their restart limit."""
+        return {worker.index for worker in self.workers.values() if worker.state == "failed"}
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the run has a worker, or a host that is to return with workers."""
+        return self.remaining_workers > 0 or self.awaits_return
 
     @property
     def missing(self) -> list[HostRecord]:

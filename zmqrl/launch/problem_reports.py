@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from zmqrl.launch import reports
+from zmqrl.launch.bottleneck import slowest_worker
 from zmqrl.launch.run_state import RunState
 from zmqrl.logs.standard_output import tail_of
 from zmqrl.views.problem import Problem
@@ -84,7 +85,7 @@ class StallDetector:
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
-        is_paused = state.paused or (not state.remaining_workers and any(row.away for row in state.hosts))
+        is_paused = state.paused or (not state.hosts.remaining_workers and any(row.away for row in state.hosts))
         if is_paused or self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._is_reported = seen, now, False
         if self._is_reported or now - self._since < self._after_s:
@@ -102,7 +103,7 @@ class SlowWorkerReport:
 
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds."""
-        late = state.slowest_worker
+        late = slowest_worker(state)
         self._since = {} if late is None else {late.host: self._since.get(late.host, now)}
         if late is None or late.host in self._reported or now - self._since[late.host] < SLOW_S:
             return None

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from zmqrl.launch import reports
 from zmqrl.launch.actions import Handler
-from zmqrl.launch.bottleneck import Relieved
-from zmqrl.launch.host_records import ProcessRecord
+from zmqrl.launch.host_records import ProcessRecord, Relieved
 from zmqrl.launch.run_state import UNREPORTED, RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -23,8 +22,10 @@ def _on_started(message: agent.Started, event: HostEvent, state: RunState) -> No
 
 
 def _on_ready(message: agent.Ready, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    process.state, process.is_ready = "ready", True
+    host = state.hosts[event.host]
+    process = host.record_of(event)
+    if not host.is_gone:  # else it was on its way when the host was lost
+        process.state, process.is_ready = "ready", True
 
 
 def _on_first_step(message: agent.FirstStep, event: HostEvent, state: RunState) -> None:
@@ -50,7 +51,7 @@ def _on_relieved(message: agent.Relieved, event: HostEvent, state: RunState) -> 
     if worker is None:
         return
     is_slower = message.before >= message.after
-    worker.relieved = Relieved(worker.host, worker.index, message.factor, message.after) if is_slower else None
+    worker.relieved = Relieved(message.factor, message.after) if is_slower else None
     state.note(reports.relieved(worker, message) if is_slower else reports.faster_again(worker, message))
 
 

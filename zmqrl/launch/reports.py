@@ -74,7 +74,7 @@ def _without(process: ProcessRecord, state: RunState) -> str:
         return "the run continues without evaluations"
     if process.role != "worker":
         return "the run ends"
-    if state.remaining_workers:
+    if state.hosts.remaining_workers:
         return f"its vector envs {_where_vector_envs_go(state)}"
     waits = "the run waits for the hosts that are to return"
     return f"no rollout worker remains; {waits if state.hosts.awaits_return else 'the run ends'}"
@@ -126,11 +126,11 @@ def fix_of_unreachable(record: HostRecord, cause: str) -> str:
 def lost_host(record: HostRecord, fix: str, state: RunState) -> Problem:
     """A host with workers that is not there, though it should be."""
     others = "no host with workers remains"
-    if state.can_go_on and not state.remaining_workers:
+    if state.hosts.can_go_on and not state.hosts.remaining_workers:
         others = "no host with workers remains; the run waits for its return"
     elif state.hosts.unusable_others:
         others = "no other host can be used"
-    elif state.can_go_on:
+    elif state.hosts.can_go_on:
         others = f"the run continues without this host; its vector envs {_where_vector_envs_go(state)}"
     return Problem(record.host, record.cause, f"{fix}\n{others}" if fix else others)
 
@@ -176,7 +176,7 @@ def presence_changed(record: HostRecord, reason: str, is_here: bool, had_workers
 def too_few(state: RunState, limit_s: float) -> Problem:
     """The run pauses: who is missing, and the workers that are not restarted."""
     hosts = [f"{record.host} is {record.state}" for record in state.hosts if record.workers and record.state != "ready"]
-    workers = [f"{worker} failed" for worker in state.workers.values() if worker.state == "failed"]
+    workers = [f"{worker} failed" for worker in state.hosts.workers.values() if worker.state == "failed"]
     missing = ", ".join([*hosts, *workers])
     cause = f"{_ready(state)}, min_workers is {state.required_workers}{f': {missing}' if missing else ''}"
     action = f"the run is paused, for at most limits.too_few_s ({limit_s:g} s)"
@@ -199,6 +199,12 @@ def over_wall_limit(max_wall_s: float, over_s: float) -> Problem:
     return Problem("run", f"{passed}, and the learner did not end the run", "the run is stopped")
 
 
+def unverified_end(cause: str, run_id: str) -> Problem:
+    """The orchestrator failed to end the run."""
+    fix = f"to end and verify what is left: zmqrl down {run_id}"
+    return Problem("the end of the processes", cause, fix)
+
+
 def stalled(state: RunState, after_s: float) -> Problem:
     """The run stores nothing."""
     cause = f"no env step stored for limits.stalled_after_s ({after_s:g} s), at {state.env_steps:,}"
@@ -210,7 +216,7 @@ def _waited_for(state: RunState) -> str:
     learner = ProcessRecord(state.hosts.learner.host, "learner", 0)
     learner = state.hosts.process("learner", 0) or learner
     away = []
-    for process in [*(worker for worker in state.workers.values() if worker.state != "ended"), learner]:
+    for process in [*(worker for worker in state.hosts.workers.values() if worker.state != "ended"), learner]:
         is_ready = process.is_ready if process is learner else process.state == "ready"
         if not is_ready:
             away.append(f"{process} is {'not ready' if process is learner else process.state}")

@@ -74,7 +74,7 @@ class RunMachine:
             now: When the start of the run is counted from.
             new_token: A one-time token for a connection file.
         """
-        self._plan, self._state = plan, state
+        self._plan, self.state = plan, state
         self._changes = WorkerChanges(plan, state, refusal)
         self._membership = Membership(plan.config, state, new_token)
         self._step_at = now
@@ -90,7 +90,7 @@ class RunMachine:
         actions: list[act.Action] = []
         match received:
             case HostEvent():
-                actions += take(self._state, received)
+                actions += take(self.state, received)
             case act.Tick():
                 actions += self._tick(received, now)
             case act.RequestReceived():
@@ -102,44 +102,43 @@ class RunMachine:
         return [*actions, *self._membership.follow()]
 
     def _begin(self, wall: datetime) -> list[act.Action]:
-        hosts = self._state.hosts
+        hosts = self.state.hosts
         for record in hosts:
             record.is_uninvited = record.section.manual
         for record in staffing.begin(hosts, wall):
             self._changes.remove_workers(record)
             if record is not hosts.learner:
                 record.drain()
-            self._state.note(reports.not_waited_for(record))
+            self.state.note(reports.not_waited_for(record))
         started = [record for record in hosts if not record.section.manual and not record.is_gone]
         return [act.Deploy({record.host: replace(record.boot, workers=record.held) for record in started})]
 
     # time
 
     def _tick(self, tick: act.Tick, now: float) -> list[act.Action]:
-        for problem in (self._stall_detector.check(self._state, now), self._slow_worker.check(self._state, now)):
+        for problem in (self._stall_detector.check(self.state, now), self._slow_worker.check(self.state, now)):
             if problem is not None:
-                self._state.note(problem)
+                self.state.note(problem)
         actions: list[act.Action] = []
         if now >= self._step_at:
             self._step_at = now + STEP_EVERY_S
             actions += self._step(tick.wall, now)
-        return [*actions, *self.end_policy.step(self._state, tick.request, tick.same_presses, now)]
+        return [*actions, *self.end_policy.step(self.state, tick.request, tick.same_presses, now)]
 
     def _step(self, wall: datetime, now: float) -> list[act.Action]:
         """What is looked at once a second."""
-        hosts = self._state.hosts
+        hosts = self.state.hosts
         for record in hosts.stayed_away(now):
-            lose(self._state, record, "lost", "the host agent exited (exit code 0)")
+            lose(self.state, record, "lost", "the host agent exited (exit code 0)")
+        actions = [] if hosts.ending else [*self._staff(wall, now), *self._rejoin(now)]
         for record in hosts:
             record.remove_left()
-        if hosts.ending:
-            return []
-        return [*self._staff(wall, now), *self._rejoin(now)]
+        return actions
 
     def _staff(self, wall: datetime, now: float) -> list[act.Action]:
         """Take the workers of hosts that are to be left alone, and give them back."""
         actions: list[act.Action] = []
-        for change in staffing.due(self._state.hosts, wall, now):
+        for change in staffing.due(self.state.hosts, wall, now):
             record, had_workers, is_here = change.record, change.record.workers > 0, change.presence == "here"
             try:
                 actions += self._changes.change(record, change.workers, stays=change.presence == "kept")
@@ -147,7 +146,7 @@ class RunMachine:
                 self._report_once(record, f"{change.reason}, but: {error}", "it is tried again")
                 continue
             change.done()
-            self._state.note(reports.presence_changed(record, change.reason, is_here, had_workers))
+            self.state.note(reports.presence_changed(record, change.reason, is_here, had_workers))
         return actions
 
     def _rejoin(self, now: float) -> list[act.Action]:
@@ -155,7 +154,7 @@ class RunMachine:
         if self._plan.config.rejoin == "manual":
             return []
         actions: list[act.Action] = []
-        for record in rejoining.due(self._state.hosts, now):
+        for record in rejoining.due(self.state.hosts, now):
             if record.section.manual:
                 continue
             try:
@@ -163,14 +162,14 @@ class RunMachine:
             except ConfigError as error:
                 cause = f"cannot be connected to again: {error}"
                 self._report_once(record, cause, "the run continues without this host")
-        for record, away_s in rejoining.settle(self._state.hosts, now):
-            self._state.note(reports.returned(record, away_s))
+        for record, away_s in rejoining.settle(self.state.hosts, now):
+            self.state.note(reports.returned(record, away_s))
         return actions
 
     def _report_once(self, record: HostRecord, cause: str, action_taken: str) -> None:
         if cause not in record.reported:
             record.reported.add(cause)
-            self._state.note(Problem(record.host, cause, action_taken))
+            self.state.note(Problem(record.host, cause, action_taken))
 
     # requests
 
@@ -179,7 +178,7 @@ class RunMachine:
         request = received.request
         if isinstance(request, WireError):
             self._refused[request.reason] += 1
-            count_refused(self._state, "a request file", self._refused)
+            count_refused(self.state, "a request file", self._refused)
             return [act.Answer(received.path, RequestAnswer(refused=str(request)))]
         try:
             record = self._changes.check(received.path, request)
@@ -189,8 +188,8 @@ class RunMachine:
 
     def _carry_out(self, path: Path, request: ScaleRequest) -> list[act.Action]:
         actions, lines = self._changes.carry_out(request)
-        is_listening = self._state.hosts.listening is not None
-        invited = {record.host for record in self._state.hosts if record.is_uninvited and is_listening}
+        is_listening = self.state.hosts.listening is not None
+        invited = {record.host for record in self.state.hosts if record.is_uninvited and is_listening}
         self._answers.append(_Waiting(path, lines, invited))
         return [*actions, *self._pop_answers()]
 
@@ -201,16 +200,16 @@ class RunMachine:
                 return [act.Answer(action.path, RequestAnswer(refused=error))]
             self._changes.admit(action)
             return self._carry_out(action.path, action.request)
-        record = self._state.hosts[action.boot.host]
+        record = self.state.hosts[action.boot.host]
         if performed.place is not None:
-            self._state.note(reports.invited(record.host, performed.place))
+            self.state.note(reports.invited(record.host, performed.place))
         else:
             record.invitation = ""
             cause, fix = (
                 f"the connection file cannot be written: {error}",
                 f"zmqrl scale {record.host}=N writes another",
             )
-            lose(self._state, record, "failed", cause, fix)
+            lose(self.state, record, "failed", cause, fix)
         for answer in self._answers:
             answer.written(record)
         return self._pop_answers()

@@ -13,7 +13,6 @@ import msgspec
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.bottleneck import Bottleneck, Relieved, Slowest, bottleneck, slowest
 from zmqrl.launch.host_records import Hosts, ProcessRecord
 from zmqrl.launch.lineage import LastSeen
 from zmqrl.messages import agent
@@ -132,11 +131,6 @@ class RunState:
         return self.ended is not None or bool(self.metrics.get("env_steps"))
 
     @property
-    def workers(self) -> dict[int, ProcessRecord]:
-        """Rollout workers of the newest agent of each host, by index, without those that have left."""
-        return {worker.index: worker for row in self.hosts for worker in row.worker_records}
-
-    @property
     def is_learner_ready(self) -> bool:
         """Whether the learner reported READY, and runs."""
         learner = self.hosts.learner.processes.get(ProcessSlot("learner", 0))
@@ -147,40 +141,19 @@ class RunState:
         """Workers that reported READY and have not failed; in single the learner counts as one."""
         if self.plan.config.mode.in_process:
             return int(self.is_learner_ready)
-        return sum(worker.is_ready for worker in self.workers.values())
+        return sum(worker.is_ready for worker in self.hosts.workers.values())
 
     @property
     def all_ready(self) -> bool:
         """The learner and every worker of the hosts that have not failed."""
-        enough = self.ready_workers >= max(self.expected_workers, self.required_workers)
+        enough = self.ready_workers >= max(self.hosts.expected_workers, self.required_workers)
         return self.is_learner_ready and (enough or self.plan.config.mode.in_process)
-
-    @property
-    def expected_workers(self) -> int:
-        """Workers of the hosts that have not failed."""
-        return sum(row.workers for row in self.hosts if not row.is_gone)
 
     @property
     def required_workers(self) -> int:
         """`min_workers`, or all workers of the hosts that are here now where others are to return."""
         least = self.plan.config.min_workers
-        return min(least, self.remaining_workers) if any(row.away for row in self.hosts) else least
-
-    @property
-    def remaining_workers(self) -> int:
-        """Of `expected_workers` those that are restarted when they die."""
-        failed = self.failed_workers
-        return sum(index not in failed for row in self.hosts if not row.is_gone for index in row.assigned)
-
-    @property
-    def failed_workers(self) -> set[int]:
-        """Indexes of the workers that reached their restart limit."""
-        return {worker.index for worker in self.workers.values() if worker.state == "failed"}
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether the run has a worker, or a host that is to return with workers."""
-        return self.remaining_workers > 0 or self.hosts.awaits_return
+        return min(least, self.hosts.remaining_workers) if any(row.away for row in self.hosts) else least
 
     @property
     def cut_off(self) -> str | None:
@@ -195,12 +168,12 @@ class RunState:
         A run that has one host alone ends with its workers by a decision of its agent.
         """
         learner = self.hosts.learner
-        if not learner.is_gone and (learner.boot.is_alone or self.can_go_on):
+        if not learner.is_gone and (learner.boot.is_alone or self.hosts.can_go_on):
             return None
         # what to do about the others was reported as a problem
         missing = [f"{row.host}: {(row is learner and self.agent_fault) or row.cause}" for row in self.hosts.missing]
         reason = "no usable host left"
-        if self.expected_workers and not self.remaining_workers:
+        if self.hosts.expected_workers and not self.hosts.remaining_workers:
             reason = f"all rollout workers failed, the last was {self.last_failed_worker}"
         return "\n".join([reason, *missing])
 
@@ -220,22 +193,6 @@ class RunState:
         return f"the host agent of {host.host} exited unexpectedly: {how}"
 
     @property
-    def bottleneck(self) -> Bottleneck | None:
-        """Who the others wait for, from their wait fractions; None without measurements."""
-        known = self.figures
-        learner_waits = known.get("wait_fraction")
-        if learner_waits is None:
-            return None
-        workers = [row for row in self.workers.values() if row.state not in ("down", "failed", "lost")]
-        return bottleneck(workers, learner_waits, known.get("store_wait_fraction", 0.0), self.slowest_worker)
-
-    @property
-    def relieved_workers(self) -> list[Relieved]:
-        """Workers of a sync run that have fewer vector envs than others because they are slower."""
-        workers = filter(_is_there, self.workers.values())
-        return [worker.relieved for worker in workers if worker.relieved is not None]
-
-    @property
     def hanging(self) -> Mapping[tuple[str, int], agent.State]:
         """Processes that the broker judges to be silent or without progress, by role and index."""
         judged = {(process.role, process.index): process.judged for process in self.hosts.processes}
@@ -250,14 +207,6 @@ class RunState:
     def restart_causes(self) -> list[RestartCause]:
         """The most frequent causes of restarts, the most frequent first."""
         return sorted(self._restart_causes.values(), key=lambda cause: -cause.count)[:CAUSES_KEPT]
-
-    @property
-    def slowest_worker(self) -> Slowest | None:
-        """The worker that the others of a sync run wait for; None: none is clearly slower."""
-        mode = self.plan.config.mode
-        if not mode.deterministic or mode.in_process:
-            return None
-        return slowest(worker for worker in self.workers.values() if _is_there(worker))
 
     def fail(self, cause: str, replaces: bool = False) -> None:
         """The run cannot continue. The first cause is kept, unless this one explains it."""
@@ -290,7 +239,3 @@ class RunState:
         """Of roles."""
         for role, peak in peak_pss_mb.items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)
-
-
-def _is_there(worker: ProcessRecord) -> bool:
-    return worker.state in ("ready", "ended")

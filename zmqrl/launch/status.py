@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zmqrl.config.codec import to_json
+from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
 from zmqrl.launch.host_records import HostRecord, ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.summary import recovery_of
@@ -29,7 +30,7 @@ WORKER_FIELDS = (
 def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
     """JSON data at unix time `now`, `wall_s` seconds after the start of the command."""
     done, eta_s = _progress(state, wall_s)
-    run = state.plan.config.run
+    run, late = state.plan.config.run, slowest_worker(state)
     return {
         "run_id": state.plan.run_id,
         "run_dir": state.plan.run_dir,
@@ -47,16 +48,16 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
         "returns": list(state.returns)[-RETURNS_SHOWN:],
         "score": {} if state.score is None else to_json(state.score),
         "restarts": state.restarts,
-        "bottleneck": state.bottleneck,
-        "slowest": None if state.slowest_worker is None else str(state.slowest_worker),
-        "relieved": [str(relieved) for relieved in state.relieved_workers],
+        "bottleneck": find_bottleneck(state),
+        "slowest": None if late is None else str(late),
+        "relieved": relieved_workers(state),
         "ready_workers": state.ready_workers,
-        "expected_workers": state.expected_workers,
+        "expected_workers": state.hosts.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,
         "recovery": recovery_of(state.plan),
         "hosts": [host_status(row, now) for row in state.hosts],
         "refused": state.refused_messages,
-        "workers": [_worker_status(worker) for _, worker in sorted(state.workers.items())],
+        "workers": [_worker_status(worker) for _, worker in sorted(state.hosts.workers.items())],
         "problems": [str(problem) for problem in list(state.problems)[-5:]],
     }
 

@@ -95,7 +95,7 @@ class WorkerChanges:
         if record.section.manual:
             return self._invite(record, workers)
         is_there = not record.is_gone and record.state != "leaving"
-        indexes = self._scaling.scale(record.host, workers, least=0, failed=self._state.failed_workers)
+        indexes = self._scaling.scale(record.host, workers, least=0, failed=self._hosts.failed_workers)
         record.is_kept = stays
         if is_there:
             return [Send(record.host, agent.SetWorkers(list(indexes), stays))]
