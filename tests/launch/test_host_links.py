@@ -23,7 +23,7 @@ from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, Se
 from zmqrl.launch.action_runner import ActionRunner
 from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import read_connection_file
-from zmqrl.launch.host_records import LEAVE_S
+from zmqrl.launch.hosts import LEAVE_S
 from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.requests import FOLDER
 from zmqrl.launch.run_machine import RunMachine

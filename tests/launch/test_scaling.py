@@ -10,7 +10,7 @@ from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.boots import boot_of
-from zmqrl.launch.host_records import Hosts
+from zmqrl.launch.hosts import Hosts
 from zmqrl.launch.scaling import Scaling
 from zmqrl.types import ModeName
 

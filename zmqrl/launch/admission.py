@@ -10,7 +10,7 @@ from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.plan import Listen
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.host_records import Hosts
+from zmqrl.launch.hosts import Hosts
 from zmqrl.messages.files import ScaleRequest
 
 Refusal: TypeAlias = Callable[[str, HostSection], str | None]

@@ -67,17 +67,17 @@ class Membership:
         return [act.Send(hosts.learner.host, agent.Allow(self._allowed))]
 
     def _join(self) -> list[act.Action]:
-        """Hosts whose key is on the list that the broker follows receive its addresses, each agent once per broker."""
+        """Hosts whose key is on the list that the broker follows receive its addresses, once unless they change."""
         listening, actions = self._state.hosts.listening, list[act.Action]()
         if listening is None:
             return actions
+        join = self._join_command(listening)
         for record in self._state.hosts:
-            if record.state != "joining" or record.section.manual or record.joins is listening:
-                continue
             is_listed = record.public in self._allowed.hosts and record.listed_at <= listening.serial
-            if is_listed or not record.public:
-                record.joins = listening
-                actions.append(act.SendJoin(record.host, self._join_command(listening)))
+            is_joining = record.state == "joining" and not record.section.manual and (is_listed or not record.public)
+            if is_joining and record.joins != join:
+                record.joins = join
+                actions.append(act.SendJoin(record.host, join))
         return actions
 
     def _join_command(self, listening: agent.BrokerAddresses) -> agent.Join:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from zmqrl.launch import reports
 from zmqrl.launch.actions import Handler
-from zmqrl.launch.host_records import ProcessRecord, Relieved
+from zmqrl.launch.process_records import ProcessRecord, Relieved
 from zmqrl.launch.run_state import UNREPORTED, RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zmqrl.launch.host_records import Absence, HostRecord, Hosts
+from zmqrl.launch.host_records import Absence, HostRecord
+from zmqrl.launch.hosts import Hosts
 
 FIRST_S, MOST_S, MOST_AFTER_RETURN_S = 0.5, 2.0, 5.0
 """Wait before the first attempt, which doubles up to the longest; and the longest for a host that is lost again soon

@@ -8,7 +8,8 @@ from pathlib import Path
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import RestartSection
 from zmqrl.launch.bottleneck import Slowest, times
-from zmqrl.launch.host_records import HostRecord, ProcessRecord
+from zmqrl.launch.host_records import HostRecord
+from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.handshake import other_bits

@@ -65,7 +65,7 @@ class RunMachine:
         now: float,
         new_token: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES),
     ) -> None:
-        """act.Begin with `state`.
+        """Decide about a run from its start.
 
         Args:
             plan: Of the run.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.errors import ConfigError
-from zmqrl.launch.host_records import Hosts
+from zmqrl.launch.hosts import Hosts
 from zmqrl.views.problem import counted
 
 

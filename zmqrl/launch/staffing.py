@@ -11,7 +11,8 @@ from datetime import datetime
 
 from zmqrl.config.sections import HostSection
 from zmqrl.config.windows import Windows
-from zmqrl.launch.host_records import HostRecord, Hosts, Presence, StaffingRule
+from zmqrl.launch.host_records import HostRecord, Presence, StaffingRule
+from zmqrl.launch.hosts import Hosts
 
 UNSETTLED = ("connecting", "joining", "leaving")
 

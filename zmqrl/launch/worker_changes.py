@@ -71,13 +71,12 @@ class WorkerChanges:
         """A request that was checked. Returns the answer for each host too."""
         total, actions, lines = self._scaling.total, list[Action](), dict[str, str]()
         for host in sorted(request.scale, key=lambda host: request.scale[host] - self._held(host)):  # room first
-            record = self._hosts.get(host)
-            if record is None:
-                lines[host] = f"{host}: not part of this run"
-                continue
-            lines[host] = self._described(record, request.scale[host])
-            actions += self._change(record, request.scale[host])
-            record.away = ""  # until its window opens or closes, or its other users come or go
+            record, line = self._hosts.get(host), "not part of this run"
+            if record is not None:
+                done, line = self._change(record, request.scale[host])
+                actions += done
+                record.away = ""  # until its window opens or closes, or its other users come or go
+            lines[host] = f"{host}: {line}"
         if self._scaling.total > total and not moves_vector_envs(self._plan.config):
             lines[""] = WITHOUT_VECTOR_ENVS
         return actions, lines
@@ -89,33 +88,25 @@ class WorkerChanges:
             ConfigError: The run has no room for them; nothing was changed.
         """
         self._scaling.try_all({record.host: workers}, least=0)
-        return self._change(record, workers, stays)
+        return self._change(record, workers, stays)[0]
 
-    def _change(self, record: HostRecord, workers: int, stays: bool = False) -> list[Action]:
-        if record.section.manual:
-            return self._invite(record, workers)
-        is_there = not record.is_gone and record.state != "leaving"
-        indexes = self._scaling.scale(record.host, workers, least=0, failed=self._hosts.failed_workers)
-        record.is_kept = stays
-        if is_there:
-            return [Send(record.host, agent.SetWorkers(list(indexes), stays))]
-        if not workers and not stays:
-            return []
-        record.state = "connecting"
-        return [Deploy({record.host: replace(record.boot, workers=indexes)})]
-
-    def _described(self, record: HostRecord, workers: int) -> str:
-        """What `_change` is going to do."""
+    def _change(self, record: HostRecord, workers: int, stays: bool = False) -> tuple[list[Action], str]:
+        """Returns what is done, and what the user is told of it."""
         host, some = record.host, counted(workers, "worker")
         if record.section.manual:
             if workers:
-                return f"{host}: {some}, once it joins with its new connection file"
-            return f"{host}: removed from the run; env steps that it has not delivered are dropped"
+                return self._invite(record, workers), f"{some}, once it joins with its new connection file"
+            return self._invite(record, 0), "removed from the run; env steps that it has not delivered are dropped"
+        indexes = self._scaling.scale(host, workers, least=0, failed=self._hosts.failed_workers)
+        record.is_kept = stays
         if not record.is_gone and record.state != "leaving":
-            return f"{host}: {some}" if workers else f"{host}: workers leave at the end of their segments"
-        if not workers:
-            return f"{host}: not part of this run"
-        return f"{host}: {'reconnecting' if record.incarnation else 'connecting'}, {some}"
+            command = Send(host, agent.SetWorkers(list(indexes), stays))
+            return [command], some if workers else "workers leave at the end of their segments"
+        if not workers and not stays:
+            return [], "not part of this run"
+        record.state = "connecting"
+        how = "reconnecting" if record.incarnation else "connecting"
+        return [Deploy({host: replace(record.boot, workers=indexes)})], f"{how}, {some}"
 
     def _invite(self, record: HostRecord, workers: int) -> list[Action]:
         """The workers of a manual host are in its connection file; that of before, and its key, are void."""
