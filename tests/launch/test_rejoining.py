@@ -147,7 +147,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     (b,) = (row for row in status["hosts"] if row["host"] == "b")
     assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)
     assert relieved_workers(run.state) == ["b (worker 82), 6.0x slower, has no vector envs"]
-    assert list(run.state.hanging) == [("worker", 81), ("worker", 82)]
+    assert [worker.judged for worker in run.state.hosts.workers.values()] == ["slow", "slow"]
     run.state.metrics["env_steps"] = 64
     stalls = StallDetector(300.0)
     assert stalls.check(run.state, 0.0) is None

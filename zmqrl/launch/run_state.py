@@ -194,12 +194,6 @@ class RunState:
         return f"the host agent of {host.host} exited unexpectedly: {how}"
 
     @property
-    def hanging(self) -> Mapping[tuple[str, int], agent.State]:
-        """Processes that the broker judges to be silent or without progress, by role and index."""
-        judged = {(process.role, process.index): process.judged for process in self.hosts.processes}
-        return {process: state for process, state in judged.items() if state != "well"}
-
-    @property
     def refused_messages(self) -> dict[str, int]:
         """By reason, of all places."""
         return dict(sum(self.refused_by.values(), Counter()))
