@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import settings
@@ -371,3 +371,78 @@ def test_a_machine_does_nothing_but_return_actions(kind: str, tmp_path: Path) ->
         found = [action for second in range(4) for action in machine.handle(act.Tick(NOON), second)]
         assert [list(action.boots) for action in found if isinstance(action, act.Deploy)] == [["b"]]
     assert list(tmp_path.iterdir()) == []
+
+
+class Table:
+    """A run with one worker on this machine and two on b, and the actions of each input by their types."""
+
+    def __init__(self, folder: Path) -> None:
+        plan = plan_of(folder)
+        self.machine = RunMachine(plan, RunState(plan), lambda host, section: None, 0.0)
+
+    def tell(self, host: str, name: str, /, **data: Any) -> list[act.Action]:
+        return self.machine.handle(host_event(host, name, **data), 0.0)
+
+    def request(self, scale: dict[str, int], **sections: HostSection) -> list[act.Action]:
+        return self.machine.handle(act.RequestReceived(Path("1.json"), ScaleRequest(scale, sections)), 0.0)
+
+    def perform(self, action: act.Action, error: str | None) -> list[act.Action]:
+        assert isinstance(action, act.WriteInvitation | act.RecordConfig)
+        return self.machine.handle(act.Performed(action, error, None if error else Path("b.connect")), 0.0)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+def types(actions: list[act.Action]) -> list[str]:
+    """Names of the actions, and of the commands that are sent."""
+    sent = [action.command if isinstance(action, act.Send) else action for action in actions]
+    return [type(action).__name__ for action in sent]
+
+
+def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None:
+    assert types(table.machine.handle(act.Begin(NOON), 0.0)) == ["Deploy"]
+    assert types(table.tell("b", "agent", public="key")) == [], "the learner's host has no agent yet"
+    assert types(table.tell("local", "agent", public="server")) == ["Allow"]
+    assert types(table.tell("local", "listening", **LISTENING, serial=0)) == []
+    assert types(table.tell("local", "listening", **LISTENING, serial=1)) == ["SendJoin"]
+    assert types(table.tell("local", "listening", **LISTENING, serial=1)) == []
+    moved = {**LISTENING, "ports": (4, 5, 6)}
+    assert types(table.tell("local", "listening", **moved, serial=1)) == ["SendJoin"], "another broker"
+    assert types(table.tell("b", "joined", address="a", milliseconds=1.0, store=True)) == []
+    assert types(table.tell("b", "agent_exit", code=None, introduced=True)) == ["Allow"]
+    assert types(table.tell("b", "log", name="b-worker-1", text="x")) == ["KeepLog"]
+
+
+@pytest.mark.parametrize(("scale", "expected"), [
+    ({"local": 2}, ["SetWorkers", "Answer"]),
+    ({"local": 0, "b": 3}, ["SetWorkers", "SetWorkers", "Answer"]),
+    ({"local": 0, "b": 0}, ["Answer"]),
+    ({"nowhere": 1}, ["Answer"]),
+    ({"c": 0}, ["Answer"]),
+])  # fmt: skip
+def test_a_request_leads_to_commands_and_one_answer(table: Table, scale: dict[str, int], expected: list[str]) -> None:
+    assert types(table.request(scale)) == expected
+
+
+@pytest.mark.parametrize(("error", "expected"), [(None, ["Deploy", "Answer"]), ("no space", ["Answer"])])
+def test_an_added_host_is_recorded_before_anything_starts_there(
+    table: Table, error: str | None, expected: list[str]
+) -> None:
+    (record,) = table.request({"x": 1}, x=HostSection())
+    assert types(table.perform(record, error)) == expected
+    assert (table.machine.state.hosts.get("x") is None) == (error is not None)
+
+
+@pytest.mark.parametrize("error", [None, "no space"])
+def test_a_request_for_a_manual_host_is_answered_once_its_file_is_written(table: Table, error: str | None) -> None:
+    table.tell("local", "agent", public="server")
+    table.tell("local", "listening", **LISTENING, serial=0)
+    (record,) = table.request({"m": 1}, m=HostSection(manual=True))
+    removed, write, allow = table.perform(record, None)
+    assert types([removed, write, allow]) == ["RemoveInvitation", "WriteInvitation", "Allow"]
+    answer = table.perform(write, error)[0]
+    assert isinstance(answer, act.Answer)
+    assert ("no space" in str(answer.answer.done)) == (error is not None)
