@@ -72,7 +72,10 @@ class ActionRunner:
         self._handle(act.Tick(self._clock(), request, same_presses), now)
         if now >= self._requests_at:
             self._requests_at = now + STEP_EVERY_S
-            self._files.attempt("an answer to a request", self._serve, now)
+            received: list[act.RequestReceived] = []
+            self._files.attempt("the folder of requests", self._receive, received)
+            for each in received:
+                self._handle(each, now)
 
     def undeploy(self, grace_s: float) -> Teardown:
         """End every process. The run is summed up, whatever the orchestrator raises."""
@@ -84,9 +87,10 @@ class ActionRunner:
             self._machine.state.note(reports.unverified_end(cause, self._plan.run_id))
             return Teardown(ended=0, left=(f"? ({cause})",))
 
-    def _serve(self, now: float) -> None:
+    def _receive(self, received: list[act.RequestReceived]) -> None:
+        """Take the requests that are waiting, also those before one that cannot be read."""
         for path, request in self._requests.waiting():
-            self._handle(act.RequestReceived(path, request), now)
+            received.append(act.RequestReceived(path, request))
 
     def _handle(self, received: act.Input, now: float) -> None:
         self._run(self._machine.handle(received, now), now)
