@@ -13,6 +13,7 @@ from tests.agent.plans import stand_in_plan
 from tests.launch.test_run_state import tell
 from zmqrl.api.callbacks import Callbacks, Checkpoint, RunObserver, Score
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
@@ -29,7 +30,7 @@ def plan(tmp_path: Path) -> RunPlan:
 
 def observed(plan: RunPlan, event: HostEvent, **functions: Any) -> tuple[RunObserver, bool]:
     state = RunState(plan)
-    state.handle(event)
+    take(state, event)
     observer = RunObserver(plan, Callbacks(**functions))
     return observer, observer.on_event(event, state)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.commands import Command
 from tests.stored_runs import summary_data
 from zmqrl.cli.status import StatusLines
-from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_output import RunOutput
 from zmqrl.logs.printable import printable, printable_data
 from zmqrl.views.problem import Problem
 from zmqrl.views.tables import render
@@ -62,7 +62,7 @@ def test_a_message_of_the_command(zmqrl: Command, run: Path) -> None:
 def test_a_problem_and_what_the_launcher_prints(capsys: pytest.CaptureFixture[str]) -> None:
     problem = Problem("gpu1", HOSTILE, "restarted", {"step": HOSTILE}, log_tail=(f"Error: {HOSTILE}",))
     assert str(problem).count(ESCAPED) == 3 and is_plain(str(problem))
-    Launcher._print(SimpleNamespace(_quiet=False), f"failed: {HOSTILE}")  # type: ignore[arg-type]
+    RunOutput.print(SimpleNamespace(_quiet=False), f"failed: {HOSTILE}")  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"failed: {ESCAPED}\n"
 
 

@@ -10,16 +10,21 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
-from zmqrl.launch.bottleneck import bottleneck, slowest
+from zmqrl.launch.bottleneck import bottleneck, relieved_workers, slowest, slowest_worker
 from zmqrl.launch.problem_reports import SlowWorkerReport
-from zmqrl.launch.run_state import RunState, WorkerRow
+from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.run_events import take
+from zmqrl.launch.run_state import RunState
 from zmqrl.types import ModeName
 from zmqrl.views.base import bottleneck_of
 
 
-def rows(*figures: tuple[str, float, float]) -> list[WorkerRow]:
+def rows(*figures: tuple[str, float, float]) -> list[ProcessRecord]:
     """Host, env steps per second, wait fraction."""
-    return [WorkerRow(host, index, "ready", 100, rate, wait) for index, (host, rate, wait) in enumerate(figures)]
+    return [
+        ProcessRecord(host, "worker", index, "ready", True, 100, rate, wait)
+        for index, (host, rate, wait) in enumerate(figures)
+    ]
 
 
 def test_one_slow_host_is_the_bottleneck_and_not_the_bus() -> None:
@@ -48,7 +53,7 @@ def test_a_slow_host_is_compared_with_the_workers_of_other_hosts() -> None:
         [],
     ],
 )
-def test_nobody_is_named_without_being_clearly_slower(workers: list[WorkerRow]) -> None:
+def test_nobody_is_named_without_being_clearly_slower(workers: list[ProcessRecord]) -> None:
     assert slowest(workers) is None
 
 
@@ -63,7 +68,7 @@ def made(tmp_path: Path, mode: ModeName) -> RunState:
 
 
 def tell(state: RunState, name: str, index: int = 0, **data: Any) -> None:
-    state.handle(host_event("local", name, index=index, **data))
+    take(state, host_event("local", name, index=index, **data))
 
 
 def test_it_is_reported_once_after_a_while(tmp_path: Path) -> None:
@@ -72,7 +77,7 @@ def test_it_is_reported_once_after_a_while(tmp_path: Path) -> None:
     ((second, problem),) = [(second, one) for second, one in found if one is not None]
     assert second == 30 and "worker 1 is 5.0 times slower than the others" in problem.cause
     tell(state, "worker", role="worker", index=1, env_steps=10, env_steps_per_s=20.0, wait_fraction=0.8)
-    assert state.slowest_worker is None
+    assert slowest_worker(state) is None
 
 
 def test_a_pause_of_it_begins_the_wait_again(tmp_path: Path) -> None:
@@ -84,7 +89,7 @@ def test_a_pause_of_it_begins_the_wait_again(tmp_path: Path) -> None:
 
 
 def test_in_async_no_worker_waits_for_another(tmp_path: Path) -> None:
-    assert made(tmp_path, "async").slowest_worker is None
+    assert slowest_worker(made(tmp_path, "async")) is None
 
 
 def test_a_view_names_it() -> None:
@@ -97,8 +102,8 @@ def test_a_view_names_it() -> None:
 def test_a_worker_that_the_broker_has_relieved_is_named(tmp_path: Path) -> None:
     state = made(tmp_path, "sync")
     tell(state, "relieved", role="broker", worker=1, factor=6.08, before=2, after=0)
-    assert list(map(str, state.relieved_workers)) == ["local (worker 1), 6.1x slower, has no vector envs"]
+    assert relieved_workers(state) == ["local (worker 1), 6.1x slower, has no vector envs"]
     assert "worker 1 is 6.1 times slower than the others" in str(state.problems[-1])
     assert "2 of its 2 vector envs move to faster workers" in str(state.problems[-1])
     tell(state, "relieved", role="broker", worker=1, factor=1.0, before=1, after=2)
-    assert (state.relieved_workers, state.problems[-1].cause) == ([], "worker 1 is faster again")
+    assert (relieved_workers(state), state.problems[-1].cause) == ([], "worker 1 is faster again")

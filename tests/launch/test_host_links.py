@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from tests.messages.samples import host_event
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.config.sections import HostSection, LearnerSection, SecuritySection
+from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, SecuritySection
+from zmqrl.launch.action_runner import ActionRunner
+from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import read_connection_file
-from zmqrl.launch.host_links import HostLinks, boots
-from zmqrl.launch.host_table import LEAVE_S
+from zmqrl.launch.hosts import LEAVE_S
+from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.requests import FOLDER
+from zmqrl.launch.run_machine import RunMachine
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import Allow, Command, Join, SetWorkers
@@ -31,6 +35,8 @@ from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.admission import digest_of
 
 LISTENING = {"addresses": ["10.0.0.1"], "ports": (1, 2, 3), "token": "t"}
+PATIENT = LimitsSection(start_s=1e6)
+"""No start is too late."""
 JOIN = Join(["10.0.0.1"], (1, 2, 3), "t", "server", None)
 
 
@@ -64,23 +70,33 @@ def plan_of(run_dir: Path, **config: Any) -> RunPlan:
     plan = bus_plan("sync", vector_envs=6, run_dir=run_dir)
     hosts = {"local": HostSection(workers=1), "b": HostSection(workers=2), "c": HostSection(workers=0)}
     return replace(
-        plan, config=replace(plan.config, **{"hosts": hosts, **config}), workers={"local": 1, "b": 2, "c": 0}
+        plan,
+        config=replace(plan.config, **{"hosts": hosts, "limits": PATIENT, **config}),
+        workers={"local": 1, "b": 2, "c": 0},
     )
 
 
 class Links:
     """What `Launcher` does with an event."""
 
+    clock = staticmethod(datetime.now)
+
     def __init__(self, plan: RunPlan) -> None:
-        (Path(plan.run_dir) / "logs").mkdir(parents=True)
+        run_dir = Path(plan.run_dir)
+        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
         self.state, self.orchestrator = RunState(plan), Notebook()
-        self.links = HostLinks(plan, self.state, self.orchestrator, Path(plan.run_dir) / "private")
-        self.links.deploy()
+        self.machine = RunMachine(plan, self.state, self.orchestrator.refusal, now=0.0)
+        files = AdvisoryWrites(run_dir, self.state.note)
+        self.actions = ActionRunner(
+            self.machine, plan, self.orchestrator, files, run_dir / "private", lambda: self.clock()
+        )
+        self.actions.begin(0.0)
 
     def tell(self, host: str, name: str, /, **data: Any) -> None:
-        event = host_event(host, name, **data)
-        self.state.handle(event)
-        self.links.take(event)
+        self.actions.take(host_event(host, name, **data), 0.0)
+
+    def step(self, now: float) -> None:
+        self.actions.tick(now)
 
     def listen(self) -> None:
         """The broker reports that it follows the newest allow-list."""
@@ -95,7 +111,7 @@ class Links:
         folder = run_dir / FOLDER
         folder.mkdir(exist_ok=True)
         (folder / "1.json").write_text(text)
-        self.links.step(now)
+        self.step(now)
         return (folder / "1.answer").read_text()
 
 
@@ -104,7 +120,7 @@ def test_a_request_to_an_earlier_attempt_is_not_carried_out(tmp_path: Path) -> N
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1.json").write_text('{"scale": {"b": 0}}')
     links = Links(plan_of(tmp_path))
-    links.links.step(1.0)
+    links.step(1.0)
     assert links.orchestrator.commands(SetWorkers) == []
     assert list((tmp_path / FOLDER).iterdir()) == []
 
@@ -192,7 +208,7 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     assert links.state.hosts["b"].state == "lost"
     (problem,) = links.state.problems
     assert "the host agent exited (exit unknown)" in str(problem)
-    assert links.links.no_hosts_reason() is None, "local has a worker"
+    assert links.state.no_hosts_reason is None, "local has a worker"
 
 
 @pytest.mark.parametrize(("event", "data", "state", "texts"), [
@@ -220,16 +236,16 @@ def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path
     links.tell("b", "agent")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
-    links.links.step(100.0)
-    links.links.step(100.0 + LEAVE_S - 0.1)
+    links.step(100.0)
+    links.step(100.0 + LEAVE_S - 0.1)
     left, problems = links.state.hosts["b"].state, list(links.state.problems)
-    assert (left, problems, links.links.no_hosts_reason()) == ("leaving", [], None)
+    assert (left, problems, links.state.no_hosts_reason) == ("leaving", [], None)
     links.state.hosts.ending = ending
-    links.links.step(100.0 + LEAVE_S + 1.0)
+    links.step(100.0 + LEAVE_S + 1.0)
     found = (
         links.state.hosts["b"].state,
         [problem.cause for problem in links.state.problems],
-        links.links.no_hosts_reason(),
+        links.state.no_hosts_reason,
     )
     cause = "the host agent exited (exit code 0)"
     assert found == (("leaving", [], None) if ending else ("lost", [cause], f"no usable host left\nb: {cause}"))
@@ -336,7 +352,7 @@ def test_a_host_that_joined_by_a_file_and_left_needs_another_file(
     manual.tell("local", "enrolled", role="broker", index=0, token=digest_of(second), public="other")
     assert manual.allowed().hosts == {"other": HostKey("b", 2)}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[3])
-    assert list(manual.state.workers) == [3]
+    assert list(manual.state.hosts.workers) == [3]
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["not used", "used without a join"])
@@ -367,7 +383,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
     assert (manual.state.hosts["b"].state, manual.orchestrator.commands(SetWorkers)) == ("ready", [])
     assert "b: removed from the run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 3.0)
     assert (manual.state.hosts["b"].state, manual.allowed().hosts) == ("drained", {})
-    assert {manual.state.workers[index].state for index in (1, 2)} == {"ended"}
+    assert {manual.state.hosts.workers[index].state for index in (1, 2)} == {"ended"}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[1, 2])
     assert manual.allowed().hosts == {}, "a report of before"
     assert "new connection file" in manual.serve(tmp_path, '{"scale": {"b": 1}}', 5.0)
@@ -411,16 +427,16 @@ def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
 
 def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
-    assert links.links.no_hosts_reason() is None
+    assert links.state.no_hosts_reason is None
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
-    assert links.links.no_hosts_reason() == "no usable host left\nb: no route"
+    assert links.state.no_hosts_reason == "no usable host left\nb: no route"
 
 
 def test_what_to_do_about_the_learners_host_is_part_of_the_reason(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path, learner=LearnerSection(host="b")), workers={"b": 2}))
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
     assert not links.state.problems
-    assert links.links.no_hosts_reason() == "no usable host left\nb: no route\nplug it in"
+    assert links.state.no_hosts_reason == "no usable host left\nb: no route\nplug it in"
 
 
 def test_other_hosts_are_unusable_when_none_of_those_of_the_start_was_reached(tmp_path: Path) -> None:
@@ -461,7 +477,7 @@ def test_a_run_of_one_host_keeps_the_worker_that_did_not_fail(tmp_path: Path) ->
     links.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
     assert "local: 1 worker" in links.serve(tmp_path, '{"scale": {"local": 1}}', 1.0)
     assert links.orchestrator.commands(SetWorkers) == [("local", SetWorkers([1]))]
-    assert links.state.remaining_workers == 1
+    assert links.state.hosts.remaining_workers == 1
 
 
 def test_a_run_of_one_host_takes_no_other_and_refuses_all_that_was_requested_with_it(tmp_path: Path) -> None:
@@ -495,15 +511,15 @@ def test_a_host_joins_the_live_run(links: Links, tmp_path: Path, host: str, requ
     assert [to for to, _ in links.orchestrator.commands(Join)] == [host]
     links.tell(host, "joined", address="10.0.0.1", milliseconds=1.5, store=False)
     links.tell(host, "agent_exit", code=None, introduced=True)
-    links.links.step(10.0)
-    links.links.step(20.0)
+    links.step(10.0)
+    links.step(20.0)
     assert len(links.orchestrator.deployed) == 3, "it is taken back as a host of the start"
 
 
 def test_a_host_that_never_joined_is_not_connected_to_again(links: Links, tmp_path: Path) -> None:
     links.serve(tmp_path, '{"scale": {"x": 2}, "hosts": {"x": {}}}', 1.0)
     links.tell("x", "host_failed", cause="no route", fix="plug it in")
-    links.links.step(100.0)
+    links.step(100.0)
     assert (len(links.orchestrator.deployed), links.state.hosts["x"].cause) == (2, "no route")
     again = '{"scale": {"x": 1}, "hosts": {"x": {"ssh": "10.0.0.9"}}}'
     assert "x: connecting, 1 worker" in links.serve(tmp_path, again, 102.0)

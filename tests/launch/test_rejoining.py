@@ -9,8 +9,10 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
+from zmqrl.launch.bottleneck import relieved_workers
 from zmqrl.launch.problem_reports import StallDetector
-from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, Rejoining
+from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
+from zmqrl.launch.run_events import take
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import WorkerState
 from zmqrl.orchestrators.base import HostEvent
@@ -44,7 +46,7 @@ class Run(Links):
         found, end = [], self.now + seconds
         while self.now < end:
             before = len(self.orchestrator.deployed)
-            self.links.step(self.now)
+            self.step(self.now)
             if len(self.orchestrator.deployed) > before:
                 found.append(self.now)
                 self.refuse()
@@ -75,16 +77,16 @@ def test_a_host_that_is_back_has_other_workers_and_is_reported(run: Run) -> None
     run.lose()
     run.attempts(10.0)
     while run.state.hosts["b"].state != "connecting":
-        run.links.step(run.now)
+        run.step(run.now)
         run.now += 1.0
     run.come("other")
     (boot,) = run.orchestrator.deployed[-1].values()
     assert boot.workers == (3, 4), "those of before were removed"
     deployed = len(run.orchestrator.deployed)
-    run.links.step(run.now)
+    run.step(run.now)
     assert run.problems("back with 2 workers") == 1
     run.now += SETTLED_S
-    run.links.step(run.now)
+    run.step(run.now)
     assert len(run.orchestrator.deployed) == deployed
     assert run.state.hosts["b"].cause == ""
 
@@ -94,27 +96,27 @@ def test_a_host_that_is_lost_each_time_is_tried_less_often(run: Run) -> None:
     for number in range(6):
         run.lose()
         while run.state.hosts["b"].state != "connecting":
-            run.links.step(run.now)
+            run.step(run.now)
             run.now += 0.25
         at.append(run.now)
         run.come(f"key{number}")
         run.now += 1.0
-        run.links.step(run.now)
+        run.step(run.now)
     waits = [b - a for a, b in itertools.pairwise(at)]
     assert waits[-1] > 2 * waits[0]
 
 
 def test_any_number_of_short_returns_is_followed_by_the_same_wait(run: Run) -> None:
     """The wait doubled with each attempt: 2.0 ** 1024 is an OverflowError, which ended the run."""
-    row, rejoining = run.state.hosts["b"], Rejoining()
+    row = run.state.hosts["b"]
     waits = []
     for _ in range(1100):
         row.state, lost_at = "failed", run.now
-        while not rejoining.due(run.state.hosts, run.now):
+        while not due(run.state.hosts, run.now):
             run.now += 0.5
         waits.append(run.now - lost_at)
         row.state = "ready"
-        rejoining.due(run.state.hosts, run.now)
+        settle(run.state.hosts, run.now)
         run.now += 1.0
     assert waits[0] == FIRST_S and set(waits[5:]) == {MOST_AFTER_RETURN_S}
 
@@ -126,7 +128,7 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
         run.tell("b", "started", role="worker", index=index, pid=1, start_time=1, spawn=0)
         run.tell("b", "ready", role="worker", index=index)
         run.tell("local", "relieved", role="broker", worker=index, factor=6.0, before=2, after=0)
-        run.state.handle(HostEvent("local", WorkerState("worker", index, 0, "slow"), "broker", 0))
+        take(run.state, HostEvent("local", WorkerState("worker", index, 0, "slow"), "broker", 0))
 
     for index in range(1, 81, 2):
         work(index)
@@ -144,8 +146,8 @@ def test_a_returned_host_has_the_rows_of_its_present_workers_alone(run: Run) -> 
     assert [row["index"] for row in status["workers"]] == [81, 82]
     (b,) = (row for row in status["hosts"] if row["host"] == "b")
     assert (b["ready"], b["restarts"], run.state.restarts) == (1, 41, 41)
-    assert [relieved.worker for relieved in run.state.relieved_workers] == [82]
-    assert list(run.state.hanging) == [("worker", 81), ("worker", 82)]
+    assert relieved_workers(run.state) == ["b (worker 82), 6.0x slower, has no vector envs"]
+    assert [worker.judged for worker in run.state.hosts.workers.values()] == ["slow", "slow"]
     run.state.metrics["env_steps"] = 64
     stalls = StallDetector(300.0)
     assert stalls.check(run.state, 0.0) is None

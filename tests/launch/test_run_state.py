@@ -15,7 +15,9 @@ from tests.messages.samples import host_event
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
+from zmqrl.launch.bottleneck import find_bottleneck
 from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
@@ -75,14 +77,14 @@ def state(tmp_path: Path) -> RunState:
 
 
 def test_a_run_fails_by_its_learners_host_alone(state: RunState) -> None:
-    state.handle(host_event("b", "failed", cause="all rollout workers failed"))
+    take(state, host_event("b", "failed", cause="all rollout workers failed"))
     assert state.failure is None
-    state.handle(host_event("local", "failed", cause="learner-0 is not restarted"))
+    take(state, host_event("local", "failed", cause="learner-0 is not restarted"))
     assert state.failure == "learner-0 is not restarted"
 
 
 def tell(state: RunState, name: str, **data: Any) -> None:
-    state.handle(host_event("local", name, **data))
+    take(state, host_event("local", name, **data))
 
 
 def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> None:
@@ -95,17 +97,17 @@ def test_summary_has_the_contract_s_keys_in_order_and_nulls(state: RunState) -> 
     (0.7, 0.1, "workers"), (0.1, 0.7, "learner"), (0.7, 0.7, "bus"),
 ])  # fmt: skip
 def test_bottleneck_is_who_the_others_wait_for(state: RunState, learner: float, worker: float, word: str) -> None:
-    assert state.bottleneck is None
+    assert find_bottleneck(state) is None
     tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=worker)
     tell(state, "metrics", role="learner", index=0, values={"wait_fraction": learner})
-    assert state.bottleneck == word
+    assert find_bottleneck(state) == word
 
 
 def test_a_learner_without_workers_waits_for_workers(state: RunState) -> None:
     tell(state, "worker", role="worker", index=0, env_steps=10, wait_fraction=0.7)
     tell(state, "metrics", role="learner", index=0, values={"wait_fraction": 0.7})
     tell(state, "restart_limit_reached", role="worker", index=0, cause="ValueError")
-    assert state.bottleneck == "workers"
+    assert find_bottleneck(state) == "workers"
 
 
 def test_the_first_env_step_is_the_earliest_by_the_clock_of_the_run(

@@ -9,7 +9,9 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.requests import Scaling
+from zmqrl.launch.boots import boot_of
+from zmqrl.launch.hosts import Hosts
+from zmqrl.launch.scaling import Scaling
 from zmqrl.types import ModeName
 
 
@@ -19,23 +21,39 @@ def plan_of(mode: ModeName = "sync", vector_envs: int = 4) -> RunPlan:
     return replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": 2, "b": 1, "c": 0})
 
 
+class Run:
+    """A run and its records."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan, self.hosts = plan, Hosts(plan)
+        self.scaling = Scaling(plan, self.hosts)
+        self.scale, self.try_all = self.scaling.scale, self.scaling.try_all
+
+    def held(self, host: str) -> tuple[int, ...]:
+        return self.hosts[host].held
+
+    def revoke(self, host: str) -> None:
+        """The host is lost, and the broker has removed its workers."""
+        self.hosts[host].is_revoked = True
+
+
 def test_an_index_that_was_given_up_is_never_used_again() -> None:
-    scaling = Scaling(plan_of())
-    assert (scaling.held("local"), scaling.held("b"), scaling.total) == ((0, 1), (2,), 3)
-    assert scaling.scale("b", 2) == (2, 3)
-    assert scaling.scale("b", 0) == ()
-    assert scaling.scale("b", 1) == (4,)
-    scaling.forget("b")
-    assert scaling.scale("b", 2) == (5, 6)
-    assert scaling.total == 4
+    run = Run(plan_of())
+    assert (run.held("local"), run.held("b"), run.scaling.total) == ((0, 1), (2,), 3)
+    assert run.scale("b", 2) == (2, 3)
+    assert run.scale("b", 0) == ()
+    assert run.scale("b", 1) == (4,)
+    run.revoke("b")
+    assert run.scale("b", 2) == (5, 6)
+    assert run.scaling.total == 4
 
 
 def test_workers_that_are_not_restarted_leave_first() -> None:
-    scaling = Scaling(plan_of())
-    assert scaling.scale("local", 1, failed={0}) == (1,)
-    assert scaling.scale("local", 3, failed={0}) == (1, 3, 4)
-    assert scaling.scale("local", 3, failed={3}) == (1, 3, 4)
-    assert scaling.scale("local", 1, failed={1, 3, 4}) == (1,)
+    run = Run(plan_of())
+    assert run.scale("local", 1, failed={0}) == (1,)
+    assert run.scale("local", 3, failed={0}) == (1, 3, 4)
+    assert run.scale("local", 3, failed={3}) == (1, 3, 4)
+    assert run.scale("local", 1, failed={1, 3, 4}) == (1,)
 
 
 @pytest.mark.parametrize(("mode", "host", "workers", "why"), [
@@ -46,60 +64,60 @@ def test_workers_that_are_not_restarted_leave_first() -> None:
     ("async", "b", 3, "b=3 gives 5 workers, and this run supports at most 4: stop it with `zmqrl stop`"),
 ])  # fmt: skip
 def test_refusals(mode: ModeName, host: str, workers: int, why: str) -> None:
-    scaling = Scaling(plan_of(mode))
+    run = Run(plan_of(mode))
     with pytest.raises(ConfigError, match="^" + why.replace("?", r"\?")):
-        scaling.scale(host, workers)
-    assert scaling.held("b") == (2,), "nothing was changed"
+        run.scale(host, workers)
+    assert run.held("b") == (2,), "nothing was changed"
 
 
 def test_in_async_workers_that_left_make_room_for_others_until_the_indexes_are_used_up() -> None:
-    scaling = Scaling(plan_of("async"))
+    run = Run(plan_of("async"))
     for _ in range(100):
-        scaling.forget("b")
-        assert len(scaling.scale("b", 2)) == 2
-    assert scaling.held("b") == (201, 202)
-    scaling._next = MOST_WORKERS - 1
-    scaling.forget("b")
+        run.revoke("b")
+        assert len(run.scale("b", 2)) == 2
+    assert run.held("b") == (201, 202)
+    run.hosts.next_index = MOST_WORKERS - 1
+    run.revoke("b")
     with pytest.raises(
         ConfigError, match=f"^b=2: the run has already started {MOST_WORKERS - 1} workers, and the limit is"
     ):
-        scaling.scale("b", 2)
-    assert scaling.scale("b", 1) == (MOST_WORKERS - 1,)
+        run.scale("b", 2)
+    assert run.scale("b", 1) == (MOST_WORKERS - 1,)
 
 
 def test_the_learner_s_host_takes_part_without_workers() -> None:
-    scaling = Scaling(replace(plan_of(), workers={"local": 0, "b": 2}))
-    assert scaling.scale("local", 1) == (2,)
+    run = Run(replace(plan_of(), workers={"local": 0, "b": 2}))
+    assert run.scale("local", 1) == (2,)
 
 
 def test_a_host_is_admitted() -> None:
-    scaling = Scaling(plan_of())
-    assert scaling.try_all({"x": 1}, admitted=["x"]) == ["x"]
+    run = Run(plan_of())
+    assert run.try_all({"x": 1}, admitted=["x"]) == ["x"]
     with pytest.raises(ConfigError, match="unknown host 'x'"):
-        scaling.scale("x", 1)
-    scaling.admit(["x"])
-    assert scaling.scale("x", 1) == (3,)
+        run.scale("x", 1)
+    run.hosts.admit(boot_of(run.plan, "x", ()))
+    assert run.scale("x", 1) == (3,)
 
 
 def test_workers_move_to_another_host_in_one_request() -> None:
     """Those that leave make room first, and in between the run may have none."""
-    scaling = Scaling(plan_of())
-    assert scaling.try_all({"x": 4, "local": 0, "b": 0}, admitted=["x"]) == ["local", "b", "x"]
+    run = Run(plan_of())
+    assert run.try_all({"x": 4, "local": 0, "b": 0}, admitted=["x"]) == ["local", "b", "x"]
     with pytest.raises(ConfigError, match=r"^local, b: no other host has workers"):
-        scaling.try_all({"local": 0, "b": 0})
+        run.try_all({"local": 0, "b": 0})
 
 
 def test_the_last_worker_stays() -> None:
-    scaling = Scaling(plan_of())
-    scaling.scale("local", 0)
+    run = Run(plan_of())
+    run.scale("local", 0)
     with pytest.raises(ConfigError, match=r"b: no other host has workers"):
-        scaling.scale("b", 0)
+        run.scale("b", 0)
 
 
 def test_of_several_changes_all_are_tried_before_any_is_made() -> None:
-    scaling = Scaling(plan_of())
-    scaling.try_all({"local": 1, "b": 3})
+    run = Run(plan_of())
+    run.try_all({"local": 1, "b": 3})
     with pytest.raises(ConfigError, match="b=3 gives 5 workers"):
-        scaling.try_all({"local": 2, "b": 3})
-    assert (scaling.held("local"), scaling.held("b")) == ((0, 1), (2,)), "nothing was changed"
-    assert scaling.scale("b", 2) == (2, 3), "no index was used up"
+        run.try_all({"local": 2, "b": 3})
+    assert (run.held("local"), run.held("b")) == ((0, 1), (2,)), "nothing was changed"
+    assert run.scale("b", 2) == (2, 3), "no index was used up"

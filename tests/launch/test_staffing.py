@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.launch.test_host_links import Links, Notebook, plan_of
+from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, YieldSection
-from zmqrl.launch.host_links import HostLinks
-from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import host_status
 from zmqrl.messages.agent import SetWorkers
 
@@ -25,19 +23,17 @@ class Run(Links):
     def __init__(self, folder: Path, time: str, local: int = 1, **config: Any) -> None:
         b = {name: config.pop(name) for name in ("only", "yield_when") if name in config}
         hosts = {"local": HostSection(workers=local), "b": HostSection(workers=2, **b)}
-        (folder / "logs").mkdir()
         self.folder, self.now, self.keys = folder, 1000.0, 0
         self.wall = datetime.fromisoformat(f"2026-01-05 {time}")
         plan = replace(plan_of(folder, hosts=hosts, **config), workers={"local": local, "b": 2})
-        self.state, self.orchestrator = RunState(plan), Notebook()
-        self.links = HostLinks(plan, self.state, self.orchestrator, folder / "private", lambda: self.wall)
-        self.links.deploy()
+        self.clock = lambda: self.wall
+        super().__init__(plan)
         self.tell("local", "agent", public="server")
         self.listen()
 
     @property
     def b(self) -> dict[str, Any]:
-        return host_status(self.state, self.state.hosts["b"], 0.0)
+        return host_status(self.state.hosts["b"], 0.0)
 
     def come(self) -> None:
         self.keys += 1
@@ -48,7 +44,7 @@ class Run(Links):
     def pass_time(self, seconds: float = 1.0, to: str | None = None) -> None:
         self.now += seconds
         self.wall = self.wall + timedelta(seconds=seconds) if to is None else datetime.fromisoformat(f"2026-01-05 {to}")
-        self.links.step(self.now)
+        self.step(self.now)
 
     def leave(self) -> None:
         self.tell("b", "agent_exit", code=0, introduced=True)
@@ -97,15 +93,15 @@ def test_a_host_outside_its_window_at_the_start_is_not_connected_to(tmp_path: Pa
     run = Run(tmp_path, "12:00", only="20:00-07:00")
     assert run.deployed() == []
     assert (run.b["state"], run.b["workers"], run.state.hosts.missing) == ("away", 0, [])
-    assert (run.state.expected_workers, run.problems("it is not waited for")) == (1, 1)
+    assert (run.state.hosts.expected_workers, run.problems("it is not waited for")) == (1, 1)
     run.pass_time(to="20:00")
     assert run.deployed() == [(3, 4)]
 
 
 def test_a_run_with_all_hosts_outside_of_their_windows_waits(tmp_path: Path) -> None:
     run = Run(tmp_path, "12:00", local=0, only="20:00-07:00")
-    assert run.links.no_hosts_reason() is None
-    assert (run.state.required_workers, run.state.expected_workers) == (0, 0)
+    assert run.state.no_hosts_reason is None
+    assert (run.state.required_workers, run.state.hosts.expected_workers) == (0, 0)
 
 
 def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
-    assert run.links.no_hosts_reason() is None
+    assert run.state.no_hosts_reason is None
 
 
 def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_path: Path) -> None:
@@ -126,7 +122,7 @@ def test_a_run_whose_other_workers_are_not_restarted_waits_for_the_window(tmp_pa
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()
-    assert (run.links.no_hosts_reason(), run.state.required_workers) == (None, 0)
+    assert (run.state.no_hosts_reason, run.state.required_workers) == (None, 0)
     run.pass_time(to="20:00")
     assert run.state.required_workers == 1
 
@@ -205,14 +201,17 @@ def test_a_host_that_yields_again_and_again_leaves_no_rows_of_workers_that_left(
         died = {"role": "worker", "index": second, "cause": "exit code 1", "detail": {}, "log": "", "log_tail": []}
         run.tell("b", "exit", **died, code=1, expected=False)
         run.tell("b", "restart", role="worker", index=second, in_s=5.0)
-        assert {row.index: row.state for row in run.state.workers.values()} == {first: "ready", second: "down"}
+        workers = run.state.hosts.workers
+        assert {index: worker.state for index, worker in workers.items()} == {first: "ready", second: "down"}
         use(run, 9.0)
         run.pass_time()
-        assert [row.index for row in run.state.workers.values()] == [first], "the other has no process to wait for"
+        assert [row.index for row in run.state.hosts.workers.values()] == [first], (
+            "the other has no process to wait for"
+        )
         run.tell("local", "worker_state", role="worker", index=second, spawn=0, state="lost")
         run.tell("b", "exit", **{**died, "index": first, "cause": "exit code 0"}, code=0, expected=True)
         run.pass_time()
-        assert (run.state.workers, run.state.ready, run.state.hanging) == ({}, set(), {})
+        assert run.state.hosts["b"].processes == {}
         run.pass_time(300.0)
         use(run)
     assert run.workers() == [(0, True), (2, False)] * rounds
@@ -226,7 +225,7 @@ def test_what_is_still_on_its_way_of_a_worker_that_was_removed_makes_no_row(tmp_
     for name, data in (("started", {"pid": 1, "start_time": 1, "spawn": 1}), ("ready", {})):
         run.tell("b", name, role="worker", index=1, **data)
     run.tell("b", "restart_limit_reached", role="worker", index=2, cause="exit code 1")
-    assert (run.state.workers, run.state.ready, run.state.hanging) == ({}, set(), {})
+    assert run.state.hosts["b"].processes == {}
 
 
 def test_a_measurement_counts_once(tmp_path: Path) -> None:

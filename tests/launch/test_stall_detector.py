@@ -8,6 +8,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.launch.problem_reports import StallDetector
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import State, WorkerState
 from zmqrl.orchestrators.base import HostEvent
@@ -21,7 +22,7 @@ def state(tmp_path: Path) -> RunState:
 
 def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
     values = {"env_steps": env_steps, "updates": updates}
-    state.handle(host_event("local", "metrics", role="learner", index=0, values=values))
+    take(state, host_event("local", "metrics", role="learner", index=0, values=values))
 
 
 def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
@@ -40,7 +41,7 @@ def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) ->
     reported = []
     for second in range(300):
         rows = min(second, 200) // 50 * 64
-        state.handle(host_event("local", "usage", processes={}, arena_usage=ArenaUsage(2, rows)))
+        take(state, host_event("local", "usage", processes={}, arena_usage=ArenaUsage(2, rows)))
         reported += [second] if detector.check(state, second) else []
     assert reported == [260]
 
@@ -58,8 +59,8 @@ def test_nor_is_a_learner_that_makes_up_for_what_it_owes(state: RunState) -> Non
 def test_who_is_away_is_named(state: RunState) -> None:
     detector = StallDetector(60.0)
     stored(state, 1_500)
-    state.handle(host_event("local", "ready", role="worker", index=0))
-    state.handle(host_event("local", "started", role="worker", index=1))
+    take(state, host_event("local", "ready", role="worker", index=0))
+    take(state, host_event("local", "started", role="worker", index=1))
     assert detector.check(state, 0.0) is None
     text = str(detector.check(state, 60.0))
     assert "no env step stored for limits.stalled_after_s (60 s), at 1,500" in text
@@ -72,13 +73,13 @@ def ready(state: RunState) -> RunState:
     state.hosts["local"].state = "ready"
     stored(state, 1_500)
     for role, index in (("learner", 0), ("worker", 0), ("worker", 1)):
-        state.handle(host_event("local", "started", role=role, index=index, spawn=1))
-        state.handle(host_event("local", "ready", role=role, index=index))
+        take(state, host_event("local", "started", role=role, index=index, spawn=1))
+        take(state, host_event("local", "ready", role=role, index=index))
     return state
 
 
 def judged(state: RunState, role: JudgedRole, index: int, spawn: int, judgement: State) -> None:
-    state.handle(HostEvent("local", WorkerState(role, index, spawn, judgement), "broker", 0))
+    take(state, HostEvent("local", WorkerState(role, index, spawn, judgement), "broker", 0))
 
 
 def stall(state: RunState) -> str:
@@ -96,25 +97,25 @@ def test_who_sends_no_heartbeats_or_makes_no_progress_is_named(ready: RunState) 
     assert "local/learner-0 sends no heartbeats" in text and "local/worker-0 makes no progress" in text
     assert "worker-1" not in text and "responsive" not in text
     judged(ready, "worker", 0, 1, "well")
-    ready.handle(host_event("local", "exit", role="learner", index=0, code=None, expected=False))
-    ready.handle(host_event("local", "started", role="learner", index=0, spawn=2))
+    take(ready, host_event("local", "exit", role="learner", index=0, code=None, expected=False))
+    take(ready, host_event("local", "started", role="learner", index=0, spawn=2))
     assert "learner-0 is not ready" in stall(ready) and "worker" not in stall(ready)
-    ready.handle(host_event("local", "ready", role="learner", index=0))
+    take(ready, host_event("local", "ready", role="learner", index=0))
     assert "all processes are running and responsive" in stall(ready)
 
 
 def test_a_new_broker_has_judged_nobody(ready: RunState) -> None:
     judged(ready, "learner", 0, 1, "lost")
-    ready.handle(host_event("local", "started", role="broker", index=0, spawn=1))
+    take(ready, host_event("local", "started", role="broker", index=0, spawn=1))
     assert "all processes are running and responsive" in stall(ready)
 
 
 def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
     detector = StallDetector(60.0)
     stored(state, 1_500)
-    state.handle(host_event("local", "ready", role="learner", index=0))
+    take(state, host_event("local", "ready", role="learner", index=0))
     worker: dict[str, Any] = {"role": "worker", "index": 0, "code": 0, "cause": "exit code 0"}
-    state.handle(host_event("local", "exit", **worker, expected=True))
+    take(state, host_event("local", "exit", **worker, expected=True))
     state.hosts["local"].state = "drained"
     assert detector.check(state, 0.0) is None
     text = str(detector.check(state, 60.0))
@@ -125,5 +126,5 @@ def test_a_run_that_starts_or_ends_is_left_alone(state: RunState) -> None:
     detector = StallDetector(60.0)
     assert not any(detector.check(state, second) for second in range(100))
     stored(state, 100)
-    state.handle(host_event("local", "ended", role="learner", index=0, env_steps=100))
+    take(state, host_event("local", "ended", role="learner", index=0, env_steps=100))
     assert not any(detector.check(state, second) for second in range(100, 300))

@@ -9,9 +9,9 @@ import pytest
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
-from zmqrl.launch.host_table import LEFT
+from zmqrl.launch.end_policy import SETTLE_S, TooFew
+from zmqrl.launch.reports import LEFT
 from zmqrl.launch.status import status_of
-from zmqrl.launch.too_few import SETTLE_S, TooFew
 from zmqrl.messages.agent import Allow
 
 LIMIT_S = 60.0
@@ -47,6 +47,7 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
     assert too_few.check(links.state, 150.0) is None, "once"
     assert (too_few.is_over(102.0 + LIMIT_S - 1), too_few.is_over(102.0 + LIMIT_S)) == (False, True)
     links.state.hosts.expect("b", (3, 4))
+    links.tell("b", "agent", public="other")
     ready(links, 3, 4)
     assert "3 workers are ready again after 48 s" in str(too_few.check(links.state, 150.0))
     assert not links.state.paused and not too_few.is_over(1000.0)
@@ -55,12 +56,12 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
 def test_the_broker_is_notified_with_the_list(tmp_path: Path) -> None:
     links = links_of(tmp_path)
     assert not links.allowed().paused
-    serial, links.state.paused = links.allowed().serial, True
-    links.links.step(1.0)
-    links.links.step(2.5)
+    serial, links.state.pause_cause = links.allowed().serial, "no worker is ready"
+    links.step(1.0)
+    links.step(2.5)
     assert (links.allowed().paused, links.allowed().serial) == (True, serial + 1)
-    links.state.paused = False
-    links.links.step(4.0)
+    links.state.pause_cause = ""
+    links.step(4.0)
     assert not links.allowed().paused
     assert len({command.allowed.serial for _, command in links.orchestrator.commands(Allow)}) == serial + 2  # type: ignore[attr-defined]
 
@@ -100,7 +101,7 @@ def test_the_last_host_is_waited_for_where_it_is_connected_to_again(tmp_path: Pa
     links.tell("b", "agent", public="key")
     links.tell("b", "agent_exit", code=None, introduced=True)
     (problem,) = links.state.problems
-    assert (links.links.no_hosts_reason() is None) == goes_on
+    assert (links.state.no_hosts_reason is None) == goes_on
     assert ("the run waits for its return" in str(problem)) == goes_on
 
 
@@ -117,12 +118,12 @@ def test_a_worker_that_is_not_restarted_is_no_reason_to_stop_waiting_for_a_host(
     links.tell("local", "exit", **died, code=1, expected=False, detail={}, log="", log_tail=[])
     links.tell("local", "restart_limit_reached", **died)
     assert "its vector envs move to the other workers" in str(links.state.problems[-1])
-    assert links.links.no_hosts_reason() is None
+    assert links.state.no_hosts_reason is None
     links.tell("b", "agent_exit", code=None, introduced=True)
     (_, lost) = links.state.problems
     assert ("no host with workers remains" in str(lost), "the run waits for its return" in str(lost)) == (True, goes_on)
     reason = f"all rollout workers failed, the last was local/worker-0: exit code 1\nb: {lost.cause}"
-    assert links.links.no_hosts_reason() == (None if goes_on else reason)
+    assert links.state.no_hosts_reason == (None if goes_on else reason)
     too_few.check(links.state, 1.0)
     too_few.check(links.state, 1.0 + SETTLE_S)
     assert links.state.paused
@@ -132,10 +133,10 @@ def test_a_run_ends_with_the_last_worker_of_several_hosts(tmp_path: Path) -> Non
     """The agent of one host does not know of the others."""
     links = links_of(tmp_path)
     for index, host in enumerate(("local", "b", "b")):
-        assert links.links.no_hosts_reason() is None
+        assert links.state.no_hosts_reason is None
         links.tell(host, "restart_limit_reached", role="worker", index=index, cause=f"exit code {index}")
     assert "no rollout worker remains; the run ends" in str(links.state.problems[-1])
-    assert links.links.no_hosts_reason() == "all rollout workers failed, the last was b/worker-2: exit code 2"
+    assert links.state.no_hosts_reason == "all rollout workers failed, the last was b/worker-2: exit code 2"
 
 
 def test_where_the_events_of_the_last_host_do_not_come_its_output_is_named(tmp_path: Path) -> None:
@@ -144,22 +145,22 @@ def test_where_the_events_of_the_last_host_do_not_come_its_output_is_named(tmp_p
     links = Links(replace(plan_of(tmp_path, hosts=hosts), workers={"b": 2}))
     links.tell("local", "agent", public="server")
     links.tell("local", "host_here", role="broker", index=0, host="b", workers=[0, 1])
-    assert links.links.no_hosts_reason() is None
+    assert links.state.no_hosts_reason is None
     links.tell("local", "host_here", role="broker", index=0, host="b", workers=[])
-    assert links.links.no_hosts_reason() == f"no usable host left\nb: {LEFT}"
+    assert links.state.no_hosts_reason == f"no usable host left\nb: {LEFT}"
 
 
 def test_the_loss_of_the_learners_host_is_the_only_reason_while_others_have_workers(tmp_path: Path) -> None:
     links = links_of(tmp_path)
     links.tell("local", "host_failed", cause="no memory", fix="add some")
-    assert links.links.no_hosts_reason() == "no usable host left\nlocal: no memory\nadd some"
+    assert links.state.no_hosts_reason == "no usable host left\nlocal: no memory\nadd some"
 
 
 def test_a_run_on_one_host_is_ended_by_its_agent(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"local": 1}))
     links.tell("local", "agent", public="server")
     links.tell("local", "restart_limit_reached", role="worker", index=0, cause="exit code 1")
-    assert links.links.no_hosts_reason() is None
+    assert links.state.no_hosts_reason is None
     links.tell("local", "failed", cause="all rollout workers failed")
     assert links.state.failure is not None
 

@@ -13,7 +13,7 @@ from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.launcher import TEARDOWN_SLACK_S
+from zmqrl.launch.end_policy import TEARDOWN_SLACK_S
 from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
 UNIT = RunUnit("pole", Path("/runs/pole"), Path("/lab"), ["/venv/bin/python", "-m", "zmqrl"], {"PATH": "/bin"}, 400)

@@ -38,6 +38,7 @@ from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.launch.run_output import record
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
 from zmqrl.messages import agent, check, doctor, files, lines
@@ -239,7 +240,8 @@ def test_what_the_launcher_takes_never_ends_it(tmp_path_factory: Any, data: Any,
             taken = HostEvent("local", event.report, event.role, event.index)
         else:
             taken = HostEvent("local", event)
-        launcher._take(taken, Records())  # type: ignore[arg-type]
+        launcher._actions.take(taken, time.monotonic())
+        record(Records(), taken, launcher._state)  # type: ignore[arg-type]
     state, now = launcher._state, time.time()
     status = status_of(state, now, state.wall_s)
     render(status)

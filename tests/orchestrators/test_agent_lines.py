@@ -14,7 +14,8 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.launch.host_links import boots
+from zmqrl.launch.boots import boots
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages.agent import (
     AgentExited,
@@ -84,7 +85,7 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(received: Received, tmp_
     assert counts == {"not JSON": 1, "fields": 1, "unknown event": 3}
     state = RunState(stand_in_plan(tmp_path / "run"))
     for event in events:
-        state.handle(event)
+        take(state, event)
     assert state.refused_messages == counts
     causes = [problem.cause for problem in state.problems]
     assert causes == ["rejected 1 x not JSON", "rejected 1 x fields", "rejected 1 x unknown event"], "once per reason"

@@ -14,8 +14,8 @@ from tests.system.slurm_runs import configuration
 from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import HostFailed
+from zmqrl.launch.boots import boots
 from zmqrl.launch.configure import load
-from zmqrl.launch.host_links import boots
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.messages.agent import AgentExited
 from zmqrl.orchestrators import slurm_commands

@@ -19,9 +19,9 @@ from tests.system.slurm_runs import configuration
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.launch.boots import boots
 from zmqrl.launch.checked import resolve_auto_workers
 from zmqrl.launch.configure import load
-from zmqrl.launch.host_links import boots
 from zmqrl.launch.plan_run import plan_run
 from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator

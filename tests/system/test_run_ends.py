@@ -131,7 +131,7 @@ def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytes
         raise OSError("no space left")
 
     plan = _endless(tmp_path / "run", "single")
-    monkeypatch.setattr("zmqrl.launch.launcher.status_of", fail)
+    monkeypatch.setattr("zmqrl.launch.run_output.status_of", fail)
     assert launch(plan, plain=True) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"

@@ -250,3 +250,20 @@ def test_a_job_that_stays_pending_ends_the_run_with_the_reason(begin: Begin, clu
         left = cluster.run("squeue", "-h", "-o", "%j").split()
     assert (code, left) == (4, ["sleep"]), err
     assert "is pending (Resources)" in err and "raise limits.start_s (8 s)" in err and "--submit" in err, err
+
+
+@pytest.mark.parametrize(("number", "start_s", "code"), [(signal.SIGTERM, 120.0, 130), (None, 4.0, 4)])
+def test_a_run_whose_learners_job_is_pending_is_not_waited_for(
+    begin: Begin, cluster: Slurm, number: int | None, start_s: float, code: int
+) -> None:
+    with cluster.occupied("n1"):
+        hosts = {"local": {"workers": 1}, "n1": {"workers": 1}}
+        sections = {"hosts": hosts, "learner": {"host": "n1"}, "min_workers": 1, "limits": {"start_s": start_s}}
+        run = begin("unstarted", sections=sections)
+        run.wait_for(lambda: run.status().get("phase") == "starting")
+        with within(END_S + (0.0 if number else start_s)):
+            if number is not None:
+                run.process.send_signal(number)
+            found, _, err = run.end()
+        left = cluster.run("squeue", "-h", "-o", "%j").split()
+    assert (found, run.summary()["exit_code"], left) == (code, code, ["sleep"]), err

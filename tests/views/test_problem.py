@@ -9,6 +9,7 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
 from zmqrl.launch.problem_reports import tail_since
+from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import RunState
 from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_tail
 
@@ -55,7 +56,7 @@ def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, s
     state = RunState(stand_in_plan(tmp_path / "run"))
 
     def tell(name: str, **data: Any) -> None:
-        state.handle(host_event("local", name, role=role, index=0, **data))
+        take(state, host_event("local", name, role=role, index=0, **data))
 
     tell("exit", code=code, expected=False, cause=f"exit code {code}", detail={}, log="", log_tail=[])
     tell("restart_limit_reached", cause=f"exit code {code}")
@@ -66,7 +67,7 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
     state = RunState(stand_in_plan(tmp_path / "run"))
 
     def tell(name: str, **data: Any) -> None:
-        state.handle(host_event("local", name, role="worker", index=0, **data))
+        take(state, host_event("local", name, role="worker", index=0, **data))
 
     tail = ["Traceback (most recent call last):", '  File "my_envs.py", line 9, in step', "KeyError: 'robot offline'"]
     for seed in (41, 97):
@@ -75,11 +76,11 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
         if seed == 41:
             tell("restart", in_s=0.0)
     tell("restart_limit_reached", cause=f"{cause} (twice before its first step)")
-    state.handle(host_event("local", "failed", cause="all rollout workers failed"))
+    take(state, host_event("local", "failed", cause="all rollout workers failed"))
     played = {"code": 1, "expected": False, "detail": {}, "log": "", "log_tail": tail}
     cause = "EnvFault: step raised KeyError (seed -1)"
-    state.handle(host_event("local", "exit", role="evaluator", index=0, cause=cause, **played))
-    state.handle(host_event("local", "restart", role="evaluator", index=0, in_s=0.0))
+    take(state, host_event("local", "exit", role="evaluator", index=0, cause=cause, **played))
+    take(state, host_event("local", "restart", role="evaluator", index=0, in_s=0.0))
     first, second, of_evaluator = map(str, state.problems)
     assert cause in of_evaluator and "my_envs.py" not in of_evaluator
     assert "my_envs.py" in first and "my_envs.py" not in second
@@ -96,7 +97,7 @@ def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, othe
     state = RunState(replace(plan, workers={"local": 2}))
 
     def tell(name: str, index: int, **data: Any) -> None:
-        state.handle(host_event("local", name, role="worker", index=index, **data))
+        take(state, host_event("local", name, role="worker", index=index, **data))
 
     for index in (0, 1):
         tell("ready", index)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from zmqrl.config.codec import replace
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.plan import Listen
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.host_table import HostTable
+from zmqrl.launch.hosts import Hosts
 from zmqrl.messages.files import ScaleRequest
-from zmqrl.orchestrators.base import Orchestrator
+
+Refusal: TypeAlias = Callable[[str, HostSection], str | None]
+"""`Orchestrator.refusal`."""
 
 
-def sections_to_admit(
-    request: ScaleRequest, config: Config, hosts: HostTable, listen: Listen | None, orchestrator: Orchestrator
-) -> dict[str, HostSection]:
+def sections_to_admit(request: ScaleRequest, config: Config, hosts: Hosts, refusal: Refusal) -> dict[str, HostSection]:
     """The sections of the hosts that the run admits with this request; nothing is changed.
 
     Args:
         request: From another command.
         config: The configuration of the run, with all hosts so far.
         hosts: As they are now.
-        listen: Of the broker.
-        orchestrator: Of the run.
+        refusal: Why a host cannot be added, by the orchestrator of the run.
 
     Raises:
         ConfigError: A host is part of the run already, or cannot become part of it.
@@ -37,16 +37,16 @@ def sections_to_admit(
             raise ConfigError(f"{host}: a request that adds a host states its number of workers")
         if host in known and not known[host].is_gone:
             raise ConfigError(f"{host} is part of this run already ({known[host].state}); use `zmqrl scale`")
-        _check_way(host, section, listen, orchestrator)
+        _check_way(host, section, hosts.learner.boot.listen, refusal)
     if found:
         check_hosts(replace(config, hosts={**config.hosts, **found}))
     return found
 
 
-def _check_way(host: str, section: HostSection, listen: Listen | None, orchestrator: Orchestrator) -> None:
+def _check_way(host: str, section: HostSection, listen: Listen | None, refusal: Refusal) -> None:
     """ConfigError when the host could not connect to the broker of the run, or not be started."""
     resume = f"stop the run with `zmqrl stop` and resume it with workers on {host}"
-    why = None if section.manual else orchestrator.refusal(host, section)
+    why = None if section.manual else refusal(host, section)
     if why is None and listen is None:
         why = "the run was started on one host, and its broker does not accept connections from other hosts"
     if why is not None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, Protocol
 
+from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.run_state import RunState
+from zmqrl.views.problem import counted
+
 Bottleneck = Literal["workers", "learner", "bus", "store"]
 BOTH_WAIT = 1.25
 """Learner and workers may wait in turns (sum 1); if both wait at once, it is what lies between them."""
@@ -38,21 +42,6 @@ class Slowest:
 
     def __str__(self) -> str:
         return f"{self.host} (worker {self.worker}), {times(self.factor)}x slower"
-
-
-@dataclass(frozen=True)
-class Relieved:
-    """A worker of a sync run that has fewer vector envs than the others: the broker has moved them by speed."""
-
-    host: str
-    worker: int
-    factor: float
-    """Its time for a segment by the median of the others, when they were moved."""
-    vector_envs: int
-
-    def __str__(self) -> str:
-        held = f"{self.vector_envs or 'no'} vector env{'s' * (self.vector_envs != 1)}"
-        return f"{self.host} (worker {self.worker}), {times(self.factor)}x slower, has {held}"
 
 
 def times(factor: float) -> str:
@@ -87,3 +76,33 @@ def bottleneck(workers: Iterable[Rates], learner_waits: float, store_waits: floa
 def _speed(worker: Rates) -> float:
     """Env steps per second of the time in which it steps."""
     return worker.env_steps_per_s / max(1.0 - worker.wait_fraction, 0.01)
+
+
+def find_bottleneck(state: RunState) -> Bottleneck | None:
+    """Who the others wait for, from their wait fractions; None without measurements."""
+    known = state.figures
+    learner_waits = known.get("wait_fraction")
+    if learner_waits is None:
+        return None
+    workers = [worker for worker in state.hosts.workers.values() if worker.state not in ("down", "failed", "lost")]
+    return bottleneck(workers, learner_waits, known.get("store_wait_fraction", 0.0), slowest_worker(state))
+
+
+def slowest_worker(state: RunState) -> Slowest | None:
+    """The worker that the others of a sync run wait for; None: none is clearly slower."""
+    mode = state.plan.config.mode
+    return slowest(_present(state)) if mode.deterministic and not mode.in_process else None
+
+
+def relieved_workers(state: RunState) -> list[str]:
+    """Workers of a sync run that have fewer vector envs than others because they are slower."""
+    found = [(worker, worker.relieved) for worker in _present(state) if worker.relieved is not None]
+    return [
+        f"{worker.host} (worker {worker.index}), {times(relieved.factor)}x slower, "
+        f"has {counted(relieved.vector_envs or 'no', 'vector env')}"
+        for worker, relieved in found
+    ]
+
+
+def _present(state: RunState) -> list[ProcessRecord]:
+    return [worker for worker in state.hosts.workers.values() if worker.state in ("ready", "ended")]

@@ -1,12 +1,10 @@
-"""How a host that SSH cannot reach joins a run: a file with the address of the broker and a token, and who used it."""
+"""How a host that SSH cannot reach joins a run: a file with the address of the broker and a one-time token."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import secrets
-from collections.abc import Mapping
 from pathlib import Path
 
 from zmqrl.config.codec import from_json, object_of, to_json
@@ -14,7 +12,6 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Join
 from zmqrl.messages.files import ConnectionFile
-from zmqrl.wire.admission import digest_of
 
 FORMAT = 2
 
@@ -59,36 +56,3 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
             f"{path} is not a connection file: {error}; use the file HOST.connect that the launcher wrote"
         ) from error
     return found.boot, found.join
-
-
-TOKEN_BYTES = 32
-
-
-class Invitations:
-    """Who may still enrol a key, and who has."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, str | None] = {}
-
-    @property
-    def tokens(self) -> Mapping[str, str | None]:
-        """As the allow-list has them: a copy."""
-        return dict(self._hosts)
-
-    def token_for(self, host: str) -> str:
-        """A new token of 256 bits for `host`; one that it was given earlier and has not used is void."""
-        self.void(host)
-        token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._hosts[digest_of(token)] = host
-        return token
-
-    def void(self, host: str) -> None:
-        """A token that `host` was given and has not used is invalid from now on."""
-        self._hosts = {digest: invited for digest, invited in self._hosts.items() if invited != host}
-
-    def accept(self, digest: str) -> str | None:
-        """The host that the token admits, once; None when it was used, or is unknown."""
-        host = self._hosts.get(digest)
-        if host is not None:
-            self._hosts[digest] = None
-        return host

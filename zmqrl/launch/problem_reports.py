@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
-from zmqrl.config.hosts import is_remote
-from zmqrl.config.plan import RunPlan
+from zmqrl.launch import reports
+from zmqrl.launch.bottleneck import slowest_worker
 from zmqrl.launch.run_state import RunState
 from zmqrl.logs.standard_output import tail_of
-from zmqrl.supervision.process_table import cause_of
 from zmqrl.views.problem import Problem
 
 Arguments = ParamSpec("Arguments")
@@ -57,19 +56,9 @@ def lost_agent(state: RunState) -> Problem | None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
-    cause = f"the host agent of {host} exited unexpectedly: {_how_it_ended(state.plan, state.agent_exit)}"
     tail = tail_since(log, state.plan.started_at)
     ends = "its processes and the run end"
-    return Problem(f"{host}/agent-0", cause, ends, log=str(log), log_tail=tail)
-
-
-def _how_it_ended(plan: RunPlan, code: int) -> str:
-    """Of the learner's host's agent. SSH has -1 for every signal, and for a connection that was lost."""
-    host = plan.config.learner.host
-    section = plan.config.hosts.get(host)
-    if code == -1 and section is not None and is_remote(host, section):
-        return "signal or lost connection"
-    return cause_of(code)
+    return Problem(f"{host}/agent-0", str(state.lost_agent_cause), ends, log=str(log), log_tail=tail)
 
 
 def tail_since(log: Path, since: float) -> tuple[str, ...]:
@@ -96,14 +85,13 @@ class StallDetector:
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds; None also while the run starts or ends."""
         seen = (state.env_steps, state.stored, state.metrics.get("updates", 0.0))
-        is_paused = state.paused or (not state.remaining_workers and any(row.away for row in state.hosts))
+        is_paused = state.paused or (not state.hosts.remaining_workers and any(row.away for row in state.hosts))
         if is_paused or self._since is None or seen != self._seen or state.ended or not (state.all_ready or any(seen)):
             self._seen, self._since, self._is_reported = seen, now, False
         if self._is_reported or now - self._since < self._after_s:
             return None
         self._is_reported = True
-        cause = f"no env step stored for limits.stalled_after_s ({self._after_s:g} s), at {state.env_steps:,}"
-        return Problem("run", cause, f"{_who(state)}; zmqrl stop ends the run with a checkpoint")
+        return reports.stalled(state, self._after_s)
 
 
 class SlowWorkerReport:
@@ -115,34 +103,9 @@ class SlowWorkerReport:
 
     def check(self, state: RunState, now: float) -> Problem | None:
         """The problem to report at `now`, in monotonic seconds."""
-        late = state.slowest_worker
+        late = slowest_worker(state)
         self._since = {} if late is None else {late.host: self._since.get(late.host, now)}
         if late is None or late.host in self._reported or now - self._since[late.host] < SLOW_S:
             return None
         self._reported.add(late.host)
-        several = sum(row.workers > 0 for row in state.hosts) > 1
-        others = "those of the other hosts" if several else "the others"
-        cause = f"worker {late.worker} is {late.factor:.1f} times slower than {others}, which wait for it"
-        fix = f"; zmqrl drain {late.host} moves its vector envs to the other hosts" if several else ""
-        return Problem(late.host, cause, f"the run continues at the speed of this worker; check the load there{fix}")
-
-
-HANGING = {"slow": "makes no progress", "stalled": "makes no progress", "lost": "sends no heartbeats"}
-"""Of a process that has started, by the state in which it is judged to be."""
-
-
-def _who(state: RunState) -> str:
-    """The processes and hosts that a run without progress may be waiting for."""
-    learner = "ready" if ("learner", 0) in state.ready else "not ready"
-    processes = [("worker", row.index, row.host, row.state) for row in state.workers.values() if row.state != "ended"]
-    away = []
-    for role, index, host, is_now in [*processes, ("learner", 0, state.plan.config.learner.host, learner)]:
-        judged = state.hanging.get((role, index))
-        if is_now != "ready":
-            away.append(f"{host}/{role}-{index} is {is_now}")
-        elif judged is not None:
-            away.append(f"{host}/{role}-{index} {HANGING[judged]}")
-    away += [
-        f"host {row.host} is {row.state}" for row in state.hosts if row.state not in ("ready", "drained") or row.away
-    ]
-    return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"
+        return reports.slow_worker(late, state)

@@ -1,22 +1,19 @@
-"""Requests of other commands to a running launcher, a file each in the run directory, and the workers they change."""
+"""Requests of other commands to a running launcher, a file each in the run directory."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from zmqrl.config.plan import MOST_WORKERS, RunPlan, worker_indexes
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.run_directory import read_info
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
-from zmqrl.views.problem import counted
 
 FOLDER = "requests"
 POLL_EVERY_S = 0.05
@@ -132,117 +129,3 @@ def _write(path: Path, message: ScaleRequest | RequestAnswer) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(line_of(message))
     temporary.replace(path)
-
-
-class Scaling:
-    """An index removed from a host is never used again: the broker has removed its worker."""
-
-    def __init__(self, plan: RunPlan) -> None:
-        self._plan = plan
-        participating = (host for host, workers in plan.workers.items() if workers)
-        self._hosts = dict.fromkeys((plan.config.learner.host, *participating))
-        self._held = {host: list(indexes) for host, indexes in worker_indexes(plan.workers).items()}
-        self._next = plan.total_workers
-
-    @property
-    def total(self) -> int:
-        """Workers of all hosts."""
-        return sum(len(indexes) for indexes in self._held.values())
-
-    def held(self, host: str) -> tuple[int, ...]:
-        """Indexes of a host's workers."""
-        return tuple(self._held.get(host, ()))
-
-    def admit(self, hosts: Collection[str]) -> None:
-        """Hosts that were not part of the run at its start may have workers from now on."""
-        self._hosts = self._hosts | dict.fromkeys(hosts)
-
-    def forget(self, host: str) -> None:
-        """The host is lost: when it returns, its workers have other indexes."""
-        self._held[host] = []
-
-    def scale(self, host: str, workers: int, least: int = 1, failed: Collection[int] = ()) -> tuple[int, ...]:
-        """The indexes that `host` is to hold from now on.
-
-        Args:
-            host: Of the run.
-            workers: How many it is to hold.
-            least: Workers that the run keeps.
-            failed: Workers that are not restarted: they are removed first, then the highest indexes.
-
-        Raises:
-            ConfigError: The reason for a rejection; nothing was changed.
-        """
-        self._check(host, workers, least)
-        held = sorted(self._held.get(host, ()), key=lambda index: (index in failed, index))
-        while len(held) < workers:
-            held.append(self._next)
-            self._next += 1
-        self._held[host] = sorted(held[:workers])
-        return self.held(host)
-
-    def try_all(
-        self,
-        wanted: Mapping[str, int],
-        forgotten: Collection[str] = (),
-        admitted: Collection[str] = (),
-        least: int = 1,
-    ) -> list[str]:
-        """Change nothing. The hosts of `wanted` in the order in which to scale them: those that lose workers first.
-
-        Args:
-            wanted: Workers by host.
-            forgotten: Hosts that are forgotten before.
-            admitted: Hosts that are admitted before.
-            least: Workers that the run keeps.
-
-        Raises:
-            ConfigError: One of the changes is unavailable.
-        """
-        trial = copy.copy(self)
-        trial._held = {host: list(held) for host, held in self._held.items()}
-        trial.admit(admitted)
-        for host in forgotten:
-            trial.forget(host)
-        order = sorted(wanted, key=lambda host: wanted[host] - len(trial.held(host)))
-        for host in order:
-            trial.scale(host, wanted[host], least=0)
-        if trial.total < min(1, least):
-            raise _last_worker(wanted)
-        if trial.total < min(least, self.total):
-            changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
-            raise ConfigError(
-                f"{changes} is refused: {counted(trial.total, 'worker')} would remain, and min_workers is {least}. "
-                "To end the run: zmqrl stop"
-            )
-        return order
-
-    def _check(self, host: str, workers: int, least: int) -> None:
-        config, others = self._plan.config, self.total - len(self._held.get(host, ()))
-        if host not in self._hosts and (workers or host not in config.hosts):
-            raise ConfigError(f"unknown host {host!r}; hosts of this run: {', '.join({**config.hosts, **self._hosts})}")
-        if config.mode.in_process:
-            raise ConfigError("mode single has no workers to scale")
-        if others + workers < least:
-            raise _last_worker({host: workers})
-        if config.mode.deterministic and others + workers > config.env.vector_envs:
-            raise ConfigError(
-                f"{host}={workers} gives {others + workers} workers for {config.env.vector_envs} vector "
-                "envs: in sync each worker needs at least one; set fewer workers"
-            )
-        if not config.mode.deterministic and others + workers > self._plan.streams:
-            raise ConfigError(
-                f"{host}={workers} gives {others + workers} workers, and this run supports at most "
-                f"{self._plan.streams}: stop it with `zmqrl stop`, and resume it with more workers"
-            )
-        if self._next + workers - len(self._held.get(host, ())) > MOST_WORKERS:
-            raise ConfigError(
-                f"{host}={workers}: the run has already started {self._next} workers, and the limit is {MOST_WORKERS}: "
-                "stop it with `zmqrl stop`, and resume it"
-            )
-
-
-def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
-    return ConfigError(
-        f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
-    )

@@ -7,18 +7,31 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zmqrl.config.codec import to_json
-from zmqrl.launch.host_table import HostRow
+from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
+from zmqrl.launch.host_records import HostRecord
+from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.summary import recovery_of
 
 Phase: TypeAlias = Literal["starting", "running", "paused", "ending", "ended"]
 RETURNS_SHOWN = 30
+WORKER_FIELDS = (
+    "host",
+    "index",
+    "state",
+    "env_steps",
+    "env_steps_per_s",
+    "wait_fraction",
+    "episodes",
+    "restarts",
+)
+"""Of a process record, in the row of a worker."""
 
 
 def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
     """JSON data at unix time `now`, `wall_s` seconds after the start of the command."""
     done, eta_s = _progress(state, wall_s)
-    run = state.plan.config.run
+    run, late = state.plan.config.run, slowest_worker(state)
     return {
         "run_id": state.plan.run_id,
         "run_dir": state.plan.run_dir,
@@ -36,40 +49,44 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
         "returns": list(state.returns)[-RETURNS_SHOWN:],
         "score": {} if state.score is None else to_json(state.score),
         "restarts": state.restarts,
-        "bottleneck": state.bottleneck,
-        "slowest": None if state.slowest_worker is None else str(state.slowest_worker),
-        "relieved": [str(relieved) for relieved in state.relieved_workers],
+        "bottleneck": find_bottleneck(state),
+        "slowest": None if late is None else str(late),
+        "relieved": relieved_workers(state),
         "ready_workers": state.ready_workers,
-        "expected_workers": state.expected_workers,
+        "expected_workers": state.hosts.expected_workers,
         "checkpoint_every_s": run.checkpoint_every_s,
         "recovery": recovery_of(state.plan),
-        "hosts": [host_status(state, row, now) for row in state.hosts],
+        "hosts": [host_status(row, now) for row in state.hosts],
         "refused": state.refused_messages,
-        "workers": [to_json(row) for _, row in sorted(state.workers.items())],
+        "workers": [_worker_status(worker) for _, worker in sorted(state.hosts.workers.items())],
         "problems": [str(problem) for problem in list(state.problems)[-5:]],
     }
 
 
-def host_status(state: RunState, row: HostRow, now: float) -> dict[str, Any]:
+def host_status(row: HostRecord, now: float) -> dict[str, Any]:
     """One row of the table of hosts."""
-    workers = [worker for worker in state.workers.values() if worker.host == row.host]
+    workers = row.worker_records
     return {
         "host": row.host,
         "state": "away" if row.away else row.state,
         "workers": row.workers,
-        "ready": sum(("worker", worker.index) in state.ready for worker in workers),
+        "ready": sum(worker.is_ready for worker in workers),
         "env_steps_per_s": round(
             sum(worker.env_steps_per_s for worker in workers if worker.state not in ("ended", "lost")), 1
         ),
         "cpu": None if row.cpu is None else round(row.cpu, 2),
         "pss_mb": None if row.pss_mb is None else round(row.pss_mb, 1),
         "gpus": [msgspec.to_builtins(gpu) for gpu in row.gpus],
-        "restarts": state.former_restarts[row.host] + sum(worker.restarts for worker in workers),
+        "restarts": row.former_restarts + sum(worker.restarts for worker in workers),
         "ms": row.milliseconds,
         "store": row.sees_store,
         "last_s": None if row.received_at is None else round(max(0.0, now - row.received_at), 1),
         "cause": row.away or row.cause,
     }
+
+
+def _worker_status(worker: ProcessRecord) -> dict[str, Any]:
+    return {name: getattr(worker, name) for name in WORKER_FIELDS}
 
 
 def _phase(state: RunState) -> Phase:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
+from zmqrl.data_stores.base import few
+from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
 from zmqrl.launch.environment_record import versions
 from zmqrl.launch.run_state import RestartCause, RunState
+from zmqrl.orchestrators.base import Teardown
 from zmqrl.types import Ledger
 
 SCHEMA = 1
+MOST_KILLED_NAMED = 5
 Status = Literal["done", "stopped", "failed", "interrupted"]
 
 
@@ -108,6 +113,7 @@ def summarise(
 ) -> Summary:
     """What is known `wall_s` seconds after the start: the learner's `ended` where it came, else its last metrics."""
     known, ledger = state.figures, None if state.finished is None else state.finished.ledger
+    late = slowest_worker(state)
     return Summary(
         status=status,
         exit_code=exit_code,
@@ -137,9 +143,9 @@ def summarise(
         weights_sha256=known.get("weights_sha256"),
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
-        bottleneck=state.bottleneck,
-        slowest=None if state.slowest_worker is None else str(state.slowest_worker),
-        relieved=[str(relieved) for relieved in state.relieved_workers],
+        bottleneck=find_bottleneck(state),
+        slowest=None if late is None else str(late),
+        relieved=relieved_workers(state),
         checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
         resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
@@ -229,3 +235,23 @@ def final_lines(summary: Summary) -> str:
         lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
     lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]
     return "\n".join(lines)
+
+
+def end_lines(summary: Summary, state: RunState, teardown: Teardown, run_dir: Path) -> str:
+    """The summary and the teardown for people."""
+    lines = [final_lines(summary)]
+    if state.finished is not None and state.finished.final_stopped:
+        teardown = replace(teardown, killed=tuple(who for who in teardown.killed if "/evaluator-" not in who))
+        limit_s = state.plan.config.evaluator.final_limit_s
+        cause = f"the final evaluation was stopped at its time limit (evaluator.final_limit_s: {limit_s:g} s)"
+        lines.append(f"  {cause}; the checkpoints are complete" if summary.error is None else f"  {cause}")
+    lines.append(f"  {_teardown_line(teardown)}; results in {run_dir}")
+    return "\n".join(lines)
+
+
+def _teardown_line(teardown: Teardown) -> str:
+    parts = [f"{teardown.ended} process{'' if teardown.ended == 1 else 'es'} ended"]
+    if teardown.killed:
+        parts.append(f"killed {few(sorted(teardown.killed), MOST_KILLED_NAMED)}")
+    parts.append(f"LEFT {', '.join(sorted(teardown.left))}" if teardown.left else "0 left")
+    return ", ".join(parts)

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.action_runner import ActionRunner
+from zmqrl.launch.boots import boots
 from zmqrl.launch.configure import load
-from zmqrl.launch.host_links import HostLinks, boots
 from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.launch.run_machine import RunMachine
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
@@ -111,7 +114,10 @@ class Deployed:
         self.hosts = tuple(boots(self.plan))
         """Those that participate, the learner's first."""
         self._state, self.machines = RunState(self.plan), hosts.machines
-        self._links = HostLinks(self.plan, self._state, self.orchestrator, private_folder(self.plan.run_id))
+        machine = RunMachine(self.plan, self._state, self.orchestrator.refusal, time.monotonic())
+        files = AdvisoryWrites(self._directory.path, self._state.note)
+        private = private_folder(self.plan.run_id)
+        self._actions = ActionRunner(machine, self.plan, self.orchestrator, files, private)
         self._leases = LeaseRenewal(self.orchestrator, START_S)
 
     @property
@@ -121,17 +127,16 @@ class Deployed:
 
     def deploy(self) -> None:
         """As the launcher does it, once."""
-        self._links.deploy()
+        self._actions.begin(time.monotonic())
         self._leases.start()
 
     def take(self, timeout_s: float = 0.1) -> None:
         """One turn of the launcher."""
         for event in self.orchestrator.monitor(timeout_s):
             self.events.append(event)
-            self._state.handle(event)
-            self._links.take(event)
+            self._actions.take(event, time.monotonic())
         self._leases.confirm(time.monotonic())
-        self._links.step(time.monotonic())
+        self._actions.tick(time.monotonic())
 
     def of(self, kind: type[E]) -> list[E]:
         """The events of a type, so far."""

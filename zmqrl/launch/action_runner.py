@@ -1,0 +1,143 @@
+"""Carries out what `RunMachine` decides: the orchestrator, files of the run directory, connection files."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import structs
+
+from zmqrl.config.plan import RunPlan
+from zmqrl.errors import name_of
+from zmqrl.launch import actions as act
+from zmqrl.launch import reports
+from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
+from zmqrl.launch.problem_reports import AdvisoryWrites
+from zmqrl.launch.requests import Requests
+from zmqrl.launch.run_directory import RunDirectory, stored_config
+from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
+from zmqrl.launch.stop_signals import Request
+from zmqrl.messages.agent import Join, LogText
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+
+LOG_LIMIT_BYTES = 20_000_000
+
+
+class ActionRunner:
+    """The loop's hands. Owned by the launcher's main thread."""
+
+    def __init__(
+        self,
+        machine: RunMachine,
+        plan: RunPlan,
+        orchestrator: Orchestrator,
+        files: AdvisoryWrites,
+        private: Path,
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """Nothing is done yet.
+
+        Args:
+            machine: What decides.
+            plan: Of the run.
+            orchestrator: Of the run.
+            files: Reports writes that fail.
+            private: A folder that only this user can read, for connection files; it goes with the run.
+            clock: The wall clock of windows.
+        """
+        self._machine, self._plan, self._orchestrator, self._clock = machine, plan, orchestrator, clock
+        self._files, self._run_dir, self._private = files, Path(plan.run_dir), private
+        self._requests = Requests(self._run_dir)
+        self._requests_at = 0.0
+        self.show: Callable[[str], None] = lambda text: None
+        """Shows the user a line."""
+        self.is_left = False
+        """Nothing more is waited for."""
+
+    def begin(self, now: float) -> None:
+        """Begin to start the agents. Requests of an earlier attempt are not carried out."""
+        with suppress(OSError):  # a request that cannot be removed is not served either
+            self._requests.clear()
+        self._handle(act.Begin(self._clock()), now)
+
+    def take(self, event: HostEvent, now: float) -> None:
+        """An event of a host."""
+        self._handle(event, now)
+
+    def tick(self, now: float, request: Request = Request.NONE, same_presses: int = 0) -> None:
+        """Once per turn of the loop: serve the requests that are waiting, and act on time and on the user's request."""
+        self._handle(act.Tick(self._clock(), request, same_presses), now)
+        if now >= self._requests_at:
+            self._requests_at = now + STEP_EVERY_S
+            received: list[act.RequestReceived] = []
+            self._files.attempt("the folder of requests", self._receive, received)
+            for each in received:
+                self._handle(each, now)
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        """End every process. The run is summed up, whatever the orchestrator raises."""
+        try:
+            return self._orchestrator.undeploy(grace_s)
+        except Exception as error:  # noqa: BLE001 - of any kind of orchestrator: the end is not verified
+            traceback.print_exc()
+            cause = f"could not be verified: {name_of(error)}: {error}"
+            self._machine.state.note(reports.unverified_end(cause, self._plan.run_id))
+            return Teardown(ended=0, left=(f"? ({cause})",))
+
+    def _receive(self, received: list[act.RequestReceived]) -> None:
+        """Take the requests that are waiting, also those before one that cannot be read."""
+        for path, request in self._requests.waiting():
+            received.append(act.RequestReceived(path, request))
+
+    def _handle(self, received: act.Input, now: float) -> None:
+        self._run(self._machine.handle(received, now), now)
+
+    def _run(self, actions: Iterable[act.Action], now: float) -> None:
+        for action in actions:
+            match action:
+                case act.Deploy():
+                    self._orchestrator.deploy(action.boots)
+                case act.Send():
+                    self._orchestrator.command(action.host, action.command)
+                case act.SendJoin():
+                    self._orchestrator.command(action.host, self._reached(action.host, action.join))
+                case act.WriteInvitation() | act.RecordConfig():
+                    self._handle(self._performed(action), now)
+                case act.RemoveInvitation():
+                    remove_connection_file(self._private, action.host)
+                case act.Answer():
+                    self._files.attempt("an answer to a request", self._requests.answer, action.path, action.answer)
+                case act.KeepLog():
+                    self._files.attempt("a log", self._keep, action.part)
+                case act.Show():
+                    self.show(action.text)
+                case act.Leave():
+                    self.is_left = True
+
+    def _performed(self, action: act.WriteInvitation | act.RecordConfig) -> act.Performed:
+        try:
+            if isinstance(action, act.RecordConfig):
+                content = stored_config(action.config, self._plan.env)
+                RunDirectory(self._run_dir).write("config.json", content, durable=True)
+                return act.Performed(action, None)
+            join = self._reached(action.boot.host, action.join)
+            return act.Performed(action, None, write_connection_file(self._private, action.boot, join))
+        except OSError as error:
+            return act.Performed(action, str(error))
+
+    def _reached(self, host: str, join: Join) -> Join:
+        """With the addresses at which the host reaches the broker, which may be those of a tunnel."""
+        addresses, ports = self._orchestrator.reach(host, join.addresses, join.ports)
+        segments, notices, control = ports
+        return structs.replace(join, addresses=addresses, ports=(segments, notices, control))
+
+    def _keep(self, part: LogText) -> None:
+        """Append to a remote host's log."""
+        path = self._run_dir / "logs" / f"{part.name}.log"
+        with path.open("a", encoding="utf-8", errors="replace") as log:
+            if log.tell() > LOG_LIMIT_BYTES:
+                log.truncate(0)
+            log.write(part.text)

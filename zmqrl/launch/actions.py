@@ -1,0 +1,144 @@
+"""What `RunMachine` takes in and what it decides: plain data. `ActionRunner` carries the actions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import WireError
+from zmqrl.launch.stop_signals import Request
+from zmqrl.messages import agent
+from zmqrl.messages.files import RequestAnswer, ScaleRequest
+from zmqrl.orchestrators.base import HostEvent
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """Begin to start the agents of these hosts."""
+
+    boots: Mapping[str, Boot]
+
+
+@dataclass(frozen=True)
+class Send:
+    """A command for the agent of a host, or of all hosts (None)."""
+
+    host: str | None
+    command: agent.Command
+
+
+@dataclass(frozen=True)
+class SendJoin:
+    """A host joins, at the addresses by which it reaches those of `join`."""
+
+    host: str
+    join: agent.Join
+
+
+@dataclass(frozen=True)
+class WriteInvitation:
+    """Write the connection file of a host, by which its user joins it. `Performed` follows."""
+
+    boot: Boot
+    join: agent.Join
+
+
+@dataclass(frozen=True)
+class RemoveInvitation:
+    """The connection file of a host admits no host any more."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """Write the configuration with the hosts that a request adds; nothing starts there before. `Performed` follows."""
+
+    path: Path
+    """Of the request."""
+    request: ScaleRequest
+    sections: Mapping[str, HostSection]
+    """Of the hosts that it adds."""
+    config: Config
+    """With these hosts."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request."""
+
+    path: Path
+    answer: RequestAnswer
+
+
+@dataclass(frozen=True)
+class KeepLog:
+    """A part of the log of a process of another host."""
+
+    part: agent.LogText
+
+
+@dataclass(frozen=True)
+class Show:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Nothing more is waited for: the end of all processes is verified, and the run is summed up."""
+
+
+Action: TypeAlias = (
+    Deploy | Send | SendJoin | WriteInvitation | RemoveInvitation | RecordConfig | Answer | KeepLog | Show | Leave
+)
+Handler: TypeAlias = Callable[..., Sequence[Action] | None]
+"""Takes one type of event in: the message, its `HostEvent`, and the `RunState` that it changes."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The run begins, at this time of day."""
+
+    wall: datetime
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed. Comes several times a second."""
+
+    wall: datetime
+    """For the windows of hosts."""
+    request: Request = Request.NONE
+    """What the user has requested so far."""
+    same_presses: int = 0
+    """Interrupts that counted as the first one."""
+
+
+@dataclass(frozen=True)
+class RequestReceived:
+    """A request of another command, or why its file is none."""
+
+    path: Path
+    """What its answer is named by."""
+    request: ScaleRequest | WireError
+
+
+@dataclass(frozen=True)
+class Performed:
+    """What became of an action that may fail."""
+
+    action: WriteInvitation | RecordConfig
+    error: str | None
+    """None: it is done."""
+    place: Path | None = None
+    """Of the connection file."""
+
+
+Input: TypeAlias = HostEvent | Begin | Tick | RequestReceived | Performed

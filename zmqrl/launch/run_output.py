@@ -1,0 +1,167 @@
+"""What the launcher shows and writes of a run: view, metrics, status, problems, the environment, copies elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+from zmqrl.config.codec import to_json
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.webhook import is_unstored
+from zmqrl.launch.end_notices import UNSTORED_URL
+from zmqrl.launch.environment_record import EnvironmentWriter
+from zmqrl.launch.problem_reports import AdvisoryWrites
+from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.launch.run_state import RunState
+from zmqrl.launch.status import status_of
+from zmqrl.launch.summary import Summary
+from zmqrl.launch.url_mirror import UrlMirror, target_of
+from zmqrl.logs.printable import printable
+from zmqrl.messages import agent
+from zmqrl.metrics.recorder import Recorder
+from zmqrl.orchestrators.base import HostEvent
+from zmqrl.views.base import QuietView, View, make_view
+
+COPY_S = 2.0
+"""The last copy of a run usually takes less; the user is notified of a longer one."""
+
+
+RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
+
+
+def record(recorder: Recorder, event: HostEvent, state: RunState) -> None:
+    """Write the figures of an event of a type in `RECORDED`. OSError: they are lost."""
+    match event.event:
+        case agent.Metrics() as metrics:
+            recorder.record(state.wall_s, state.env_steps, metrics.values)
+        case agent.Score() as score:
+            scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
+            recorder.record(state.wall_s, score.env_steps, scores)
+        case agent.WorkerRates() as worker if event.index is not None:
+            rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
+            recorder.record_worker(state.wall_s, state.env_steps, event.index, rates)
+
+
+class RunOutput:
+    """Owned by the launcher's main thread. A file that cannot be written is reported, and the run continues."""
+
+    def __init__(
+        self, plan: RunPlan, state: RunState, directory: RunDirectory, files: AdvisoryWrites, quiet: bool
+    ) -> None:
+        """`quiet`: nothing is printed."""
+        self._plan, self._state, self._directory, self._files = plan, state, directory, files
+        self._quiet = quiet
+        self._view: View = QuietView()
+        self._recorder = Recorder(directory.path, plan.started_at)
+        self._environment = EnvironmentWriter(plan)
+        self._target, self._mirror = target_of(plan), None
+        self.problems_shown = 0
+
+    _mirror: UrlMirror | None
+
+    def start(self, plain: bool) -> None:
+        """Show the run from now on, and its warnings. `plain`: lines instead of the live view."""
+        self._view = make_view(plain, self._quiet)
+        warnings, webhook = list(self._plan.warnings), self._plan.config.webhook
+        if webhook is not None and is_unstored(webhook):
+            warnings.append(UNSTORED_URL)
+        cores, workers = len(os.sched_getaffinity(0)), self._plan.workers.get(LOCAL, 0)
+        if workers > cores:
+            warnings.append(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
+        for warning in warnings:
+            self._view.message(warning)
+
+    def show(self, text: str) -> None:
+        """A line of the view."""
+        self._view.message(text)
+
+    def print(self, text: object, stream: TextIO | None = None) -> None:
+        """After the view was closed: to stdout, unless `stream` is given."""
+        if not self._quiet:
+            with suppress(OSError, ValueError):  # closed; `lossy_output` is for the main thread alone
+                print(printable(str(text)), file=stream, flush=True)
+
+    def take(self, event: HostEvent) -> None:
+        """An event that the state has taken in: metrics, and copies once no host can refuse the attempt.
+
+        Until then the copy belongs to the attempt before.
+        """
+        if self._mirror is None and self._target is not None and self._state.has_begun:
+            self._mirror = UrlMirror(self._plan, self._target, self._state.note)
+        if isinstance(event.event, RECORDED):
+            self._files.attempt("metrics", record, self._recorder, event, self._state)
+
+    def show_problems(self) -> None:
+        """Those that are new."""
+        for problem in self._state.noted_since(self.problems_shown):
+            self._view.message(str(problem))
+        self.problems_shown = self._state.noted
+
+    def update(self, now: float) -> None:
+        """Redraw the view, if that is due at `now`, in monotonic seconds."""
+        self._view.update(self._status, now)
+
+    def write_status(self) -> None:
+        """`status.json`; and once no host can refuse the attempt, the environment."""
+        self._files.attempt("status.json", self._directory.write, "status.json", self._status())
+        if self._state.has_begun and self._environment.is_due:
+            self.write_environment()
+
+    def write_environment(self) -> None:
+        """At the end of an attempt at the latest."""
+        self._files.attempt("environment", self._environment.write, self._directory.path)
+
+    def close(self, is_taken_over: bool) -> None:
+        """All processes have ended. `is_taken_over`: the directory is another launcher's."""
+        if not is_taken_over:
+            self._files.attempt("metrics", self._recorder.record_workers, self._state.wall_s, self._state.env_steps)
+        self._files.attempt("metrics", self._recorder.close)
+        self._view.close(self._status)
+
+    def write_summary(self, summary: Summary, is_taken_over: bool) -> None:
+        """`summary.json`; to stderr where it cannot be written."""
+        content = to_json(summary)
+        try:
+            if is_taken_over:
+                raise PermissionError("the run directory belongs to another run")
+            self._directory.write_summary(content)
+        except OSError as error:
+            print(f"summary.json cannot be written: {error}; its content:", file=sys.stderr)
+            print(json.dumps(content), file=sys.stderr, flush=True)
+        if not is_taken_over:
+            self._files.attempt("run.json", self._directory.mark_ended, time.time())
+
+    def finish_copies(self, is_abandoned: bool, is_killed: bool, interrupted: Callable[[], bool]) -> None:
+        """The run has ended and is summed up; only its copies elsewhere are waited for.
+
+        Args:
+            is_abandoned: The directory is another launcher's, or removed.
+            is_killed: The user does not wait.
+            interrupted: Whether the user ends the wait.
+        """
+        mirror, reported = self._mirror, self._state.noted
+        if mirror is None:
+            return
+        if is_abandoned:
+            mirror.abandon()
+            return
+        mirror.end()
+        is_complete = mirror.is_complete(COPY_S, interrupted)
+        if mirror.is_alive and not is_killed:
+            wait_s = self._plan.config.store.wait_s
+            self.print(f"waiting for the copy at {mirror.url}, {wait_s:g} s at most (store.wait_s)")
+            is_complete = mirror.is_complete(wait_s, interrupted)
+        mirror.abandon()
+        for problem in self._state.noted_since(reported):
+            self.print(problem, sys.stderr)
+        if not is_complete:
+            self.print(f"{mirror.content} are not all at {mirror.url}; see {self._plan.run_dir}", sys.stderr)
+
+    def _status(self) -> dict[str, Any]:
+        return status_of(self._state, time.time(), self._state.wall_s)

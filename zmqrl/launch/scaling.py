@@ -1,0 +1,124 @@
+"""How many workers each host is to have, and which. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from zmqrl.config.plan import MOST_WORKERS, RunPlan
+from zmqrl.errors import ConfigError
+from zmqrl.launch.hosts import Hosts
+from zmqrl.views.problem import counted
+
+
+@dataclass
+class _Trial:
+    """Workers by host, and the next index, after changes that are only tried."""
+
+    counts: dict[str, int]
+    next_index: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+class Scaling:
+    """Changes `assigned` of the records. An index that was removed from a host is never used again."""
+
+    def __init__(self, plan: RunPlan, hosts: Hosts) -> None:
+        """`plan`: of the start; `hosts`: as they are."""
+        self._plan, self._hosts = plan, hosts
+
+    @property
+    def total(self) -> int:
+        """Workers of all hosts."""
+        return self._trial().total
+
+    def scale(self, host: str, workers: int, least: int = 1, failed: Collection[int] = ()) -> tuple[int, ...]:
+        """The indexes that `host` is to have from now on.
+
+        Args:
+            host: Of the run.
+            workers: How many it is to have.
+            least: Workers that the run keeps.
+            failed: Workers that are not restarted: they are removed first, then the highest indexes.
+
+        Raises:
+            ConfigError: The reason for a rejection; nothing was changed.
+        """
+        self._check(self._trial(), host, workers, least)
+        held = sorted(self._hosts[host].held, key=lambda index: (index in failed, index))
+        added = max(0, workers - len(held))
+        first, self._hosts.next_index = self._hosts.next_index, self._hosts.next_index + added
+        return self._hosts.expect(host, sorted([*held, *range(first, first + added)][:workers])).assigned
+
+    def try_all(
+        self,
+        wanted: Mapping[str, int],
+        forgotten: Collection[str] = (),
+        admitted: Collection[str] = (),
+        least: int = 1,
+    ) -> list[str]:
+        """Change nothing. The hosts of `wanted` in the order in which to scale them: those that lose workers first.
+
+        Args:
+            wanted: Workers by host.
+            forgotten: Hosts whose workers are removed before.
+            admitted: Hosts that are admitted before.
+            least: Workers that the run keeps.
+
+        Raises:
+            ConfigError: One of the changes is unavailable.
+        """
+        trial, before = self._trial(), self.total
+        trial.counts |= dict.fromkeys((*admitted, *forgotten), 0)
+        order = sorted(wanted, key=lambda host: wanted[host] - trial.counts.get(host, 0))
+        for host in order:
+            self._check(trial, host, wanted[host], least=0)
+            trial.next_index += max(0, wanted[host] - trial.counts.get(host, 0))
+            trial.counts[host] = wanted[host]
+        if trial.total < min(1, least):
+            raise _last_worker(wanted)
+        if trial.total < min(least, before):
+            changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
+            raise ConfigError(
+                f"{changes} is refused: {counted(trial.total, 'worker')} would remain, and min_workers is {least}. "
+                "To end the run: zmqrl stop"
+            )
+        return order
+
+    def _trial(self) -> _Trial:
+        return _Trial({record.host: len(record.held) for record in self._hosts}, self._hosts.next_index)
+
+    def _check(self, trial: _Trial, host: str, workers: int, least: int) -> None:
+        config, before = self._plan.config, trial.counts.get(host, 0)
+        total = trial.total - before + workers
+        if host not in trial.counts and (workers or host not in config.hosts):
+            known = ", ".join({**config.hosts, **trial.counts})
+            raise ConfigError(f"unknown host {host!r}; hosts of this run: {known}")
+        if config.mode.in_process:
+            raise ConfigError("mode single has no workers to scale")
+        if total < least:
+            raise _last_worker({host: workers})
+        if config.mode.deterministic and total > config.env.vector_envs:
+            raise ConfigError(
+                f"{host}={workers} gives {total} workers for {config.env.vector_envs} vector "
+                "envs: in sync each worker needs at least one; set fewer workers"
+            )
+        if not config.mode.deterministic and total > self._plan.streams:
+            raise ConfigError(
+                f"{host}={workers} gives {total} workers, and this run supports at most "
+                f"{self._plan.streams}: stop it with `zmqrl stop`, and resume it with more workers"
+            )
+        if trial.next_index + workers - before > MOST_WORKERS:
+            raise ConfigError(
+                f"{host}={workers}: the run has already started {trial.next_index} workers, and the limit is "
+                f"{MOST_WORKERS}: stop it with `zmqrl stop`, and resume it"
+            )
+
+
+def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
+    return ConfigError(
+        f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
+    )
