@@ -12,6 +12,7 @@ from zmqrl.config.load import Loaded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
+from zmqrl.supervision import check_process
 
 MODULE = """
 from tests.envs.rude_envs import Rude
@@ -55,6 +56,19 @@ def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, message: str) ->
         planned(
             loaded(tmp_path, **{"env.kwargs": {"how": how}, "limits.start_s": 3.0, "limits.heartbeat_s": 0.1}), tmp_path
         )
+
+
+def test_a_hang_there_is_named_before_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check_process, "WAITING_S", 1.0)
+    with pytest.raises(ConfigError, match="not finished within"):
+        planned(
+            loaded(tmp_path, **{"env.kwargs": {"how": "hang"}, "limits.start_s": 3.0, "limits.heartbeat_s": 0.1}),
+            tmp_path,
+        )
+    noted = [line for line in capfd.readouterr().err.splitlines() if line.startswith("still waiting for")]
+    assert len(noted) == 1 and "'far_lab:Far' on host b: construction (" in noted[0] and noted[0].endswith("in hang)")
 
 
 def test_modules_of_code_sync_are_sent(tmp_path: Path) -> None:

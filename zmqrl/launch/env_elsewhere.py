@@ -15,17 +15,19 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostFailed, WireError
-from zmqrl.messages.check import Call, data_of, read_report
+from zmqrl.messages.check import data_of, read_report
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.host_commands import examiner_command
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import Pipe, printed
-from zmqrl.supervision.check_process import Served, Subject
+from zmqrl.supervision.check_process import Served, Subject, call_of
 from zmqrl.supervision.template import CALLS, TEMPLATE
 from zmqrl.types import EnvSpec
 
 CHECK = ("env", "check")
+LOOK_S = 0.5
+"""Between two looks at the log of a call that has not ended."""
 
 
 def env_elsewhere(config: Config) -> EnvSpec:
@@ -53,12 +55,15 @@ def _called(config: Config, host: str, pipe: Pipe, log: Path) -> Any:
     archive = make_archive(config.code)
     code = None if archive is None else base64.b64encode(archive.content).decode()
     pipe.write(f"{data_of(code)}\n".encode())
-    pipe.write(line_of(Call(f"{CALLS}:env", data_of([to_json(config.env), config.run.seed]), limit_s)))
+    pipe.write(line_of(call_of(f"{CALLS}:env", [to_json(config.env), config.run.seed], limit_s)))
     served = Served(subject, limit_s)
     while served.ended is None:
         try:
-            line = lines.get(timeout=max(0.0, served.until - time.monotonic()))
+            line = lines.get(timeout=min(LOOK_S, max(0.0, served.until - time.monotonic())))
         except queue.Empty:
+            served.show_place(_text(log))
+            if time.monotonic() < served.until:
+                continue
             if served.is_late:
                 raise ConfigError("the host does not answer", key=subject.key, value=subject.value) from None
             served.give_up()

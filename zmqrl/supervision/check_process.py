@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ CHUNK, MOST_LOG, MOST_LINES = 1 << 16, 1 << 16, 12
 COMMAND = (sys.executable, "-m", "zmqrl.entry", template.TEMPLATE, "-", "0")
 TEMPLATE, WATCHING = "the process that starts check processes", template.watch.__name__
 _DUMP = re.compile(r"^(?:Timeout \(|Fatal Python error: )", re.MULTILINE)
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)\n', re.MULTILINE)
 
 _lock = threading.RLock()
 _template: _Template | None = None
@@ -120,13 +120,17 @@ def call(
             return _found[key]
         start()
         assert _template is not None
-        dump_s = limit_s / max(1, round(limit_s / WAITING_S))  # the last dump is at the limit
         try:
-            value = _template.call(Call(function, data_of(arguments), dump_s), subject, limit_s, on_stage)
+            value = _template.call(call_of(function, arguments, limit_s), subject, limit_s, on_stage)
         finally:
             if not _template.is_idle:  # it was interrupted: the next call takes another template
                 end()
         return value if key is None else _found.setdefault(key, value)
+
+
+def call_of(function: str, arguments: Sequence[Any], limit_s: float) -> Call:
+    """The message to a template; the last dump of frames is at the limit."""
+    return Call(function, data_of(arguments), limit_s / max(1, round(limit_s / WAITING_S)))
 
 
 class _Template:
@@ -147,16 +151,13 @@ class _Template:
     def call(self, request: Call, subject: Subject, limit_s: float, on_stage: Callable[[Stage], None]) -> Any:
         self.is_idle, self._log = False, ""
         self._send(line_of(request))
-        served, shown = Served(subject, limit_s), ""
+        served = Served(subject, limit_s)
         while served.ended is None:
             for report in self._read(served.until):
                 served.take(report)
                 if isinstance(report, Stage):
                     on_stage(report)
-            place = _place_in(self._log) if "Timeout (" in self._log and served.answer is None else shown
-            if place != shown and served.is_waiting(bool(shown)):
-                shown, text = place, f"{subject.value}: {served.stage.name}{place}"
-                print(f"still waiting for {text}", file=sys.stderr, flush=True)
+            served.show_place(self._log)
             if time.monotonic() > served.until:
                 if served.is_late:
                     raise ZmqrlError(
@@ -212,7 +213,7 @@ class Served:
     """A call as far as its reports show it."""
 
     def __init__(self, subject: Subject, limit_s: float) -> None:
-        self._subject, self._limit_s, self._limit_at = subject, limit_s, 0.0
+        self._subject, self._limit_s, self._limit_at, self._shown = subject, limit_s, 0.0, ""
         self.stage, self.is_late, self._begun = Stage("start"), False, time.monotonic()
         self.answer: Answer | None = None
         self.ended: Ended | None = None
@@ -230,9 +231,13 @@ class Served:
         else:
             self.ended = report
 
-    def is_waiting(self, is_shown: bool) -> bool:
-        """Whether stderr names where the call is: of what may take any time once, and if no stage follows it."""
-        return self.stage.is_limited or (not is_shown and time.monotonic() - self._begun >= WAITING_S)
+    def show_place(self, log: str) -> None:
+        """Write to stderr where a long call is: of what may take any time once, and if no stage follows it."""
+        place = _place_in(log) if "Timeout (" in log and self.answer is None else self._shown
+        is_due = self.stage.is_limited or (not self._shown and time.monotonic() - self._begun >= WAITING_S)
+        if place != self._shown and is_due:
+            self._shown = place
+            print(f"still waiting for {self._subject.value}: {self.stage.name}{place}", file=sys.stderr, flush=True)
 
     def give_up(self) -> None:
         self.is_late, self.until = True, time.monotonic() + END_S
