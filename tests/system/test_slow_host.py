@@ -17,7 +17,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.whole
 
 QUICK_S = 0.002
-MEASURED_S = 5.0
+WINDOWS, WINDOW_S = 4, 1.5
 ROUND = 4 * 2 * 16
 
 
@@ -52,17 +52,20 @@ def far_hosts(lab: Lab, late: dict[str, str]) -> dict[str, Any]:
 
 
 def env_steps_per_s(run: FarRun) -> float:
-    """From one writing of status.json to another: it is written once a second."""
+    """From one writing of status.json to another, which is once a second; the most of some: other load lowers it."""
 
     def written() -> tuple[int, float]:
         before = run.status()["env_steps"]
         steps: int = until(lambda: (now := run.status()["env_steps"]) > before and now, "more env steps", every_s=0.01)
         return steps, time.monotonic()
 
-    began, since = written()
-    time.sleep(MEASURED_S)
-    steps, ended = written()
-    return (steps - began) / (ended - since)
+    found, (began, since) = [], written()
+    for _ in range(WINDOWS):
+        time.sleep(WINDOW_S)
+        steps, ended = written()
+        found.append((steps - began) / (ended - since))
+        began, since = steps, ended
+    return max(found)
 
 
 def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
