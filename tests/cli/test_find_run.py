@@ -11,6 +11,7 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
+from tests.raising import compare
 from tests.stored_runs import store_run
 from zmqrl.cli.find_run import directory_of, find_run
 from zmqrl.config.codec import replace, to_json
@@ -126,4 +127,4 @@ def test_of_no_or_several_live_runs_of_a_folder_one_has_to_be_named(
         (seeds / f"seed-{seed}" / "run.json").write_text(json.dumps(to_json(info)))
     ended = zmqrl(*(word.format(seeds) for word in arguments))
     assert ended.code == 2
-    assert f"{seeds} is a folder of 3 runs (seed-1, seed-2, seed-3); name one of them: {seeds}/seed-1" in ended.err
+    compare(ended.error, runs=tuple(f"{seeds}/seed-{seed}" for seed in (1, 2, 3)))

@@ -48,7 +48,7 @@ def test_seeds_are_not_written_into_a_run(zmqrl: Command, finished: Path) -> Non
 def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("eval", finished, "--episodes", "1")
     assert ended.code == 2
-    assert "seed-1, seed-2" in ended.err
+    compare(ended.error, runs=(f"{finished}/seed-1", f"{finished}/seed-2"))
     assert f"zmqrl eval {finished}/seed-1" in ended.err
     assert zmqrl("eval", finished / "seed-1", "--episodes", "1").code == 0
 
