@@ -104,6 +104,11 @@ def test_an_error_without_a_key_gets_that_of_its_caller() -> None:
     assert str(other.of(("--resume",))) == "--resume: run.seed: too small"
 
 
+def test_a_field_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(AssertionError):
+        ConfigError("listed twice").replaced(place="a.yaml:3")
+
+
 def test_fields_that_differ_are_found() -> None:
     with pytest.raises(AssertionError), raises(ConfigError, key=("run", "seed")):
         raise ConfigError("listed twice", key=HOST)

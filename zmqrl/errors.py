@@ -95,6 +95,7 @@ class ConfigError(ZmqrlError):
 
     def replaced(self, **fields: object) -> Self:
         """The same error with other fields: raise it `from error.__cause__`."""
+        assert fields.keys() <= vars(self).keys(), fields
         other = type(self).__new__(type(self), *self.args)
         vars(other).update({**vars(self), **fields})
         other.__cause__ = self.__cause__
