@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.messages.samples import NOTICE
+from tests.raising import raises
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
@@ -52,14 +53,14 @@ def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
 )  # fmt: skip
 def test_what_is_no_finite_number_names_algorithm_key_and_value_and_nothing_is_saved(value: Any) -> None:
     store = MemoryStore("", 3)
-    with pytest.raises(ConfigError, match=r"Scheduled\.schedule: epsilon: .*must be a finite number"):
+    with raises(ConfigError, key=("Scheduled", "schedule"), value=f"epsilon: {value!r:.80}"):
         save_version(store, Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
     assert store.newest() is None
 
 
 @pytest.mark.parametrize("name", ["x" * 256, 7, None], ids=lambda name: repr(name)[:10])
 def test_a_name_that_no_message_carries_is_refused(name: Any) -> None:
-    with pytest.raises(ConfigError, match=r"Scheduled\.schedule: .*a name must be text"):
+    with raises(ConfigError, key=("Scheduled", "schedule"), value=f"{name!r:.80}"):
         schedule_of(scheduled({name: 1.0}), PROGRESS)
 
 

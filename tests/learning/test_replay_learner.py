@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from tests.raising import raises
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
@@ -175,19 +176,19 @@ def test_a_batch_of_sequences_has_their_states_resets_and_extras() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "change", "message"),
+    ("spec", "change", "value", "what"),
     [
-        (SEQUENCES, lambda errors: errors.T, r"PRIORITY: \[6, 7\]: must be \[batch_size, length\], here \[7, 6\]"),
-        (SEQUENCES, lambda errors: errors.mean(1), r"PRIORITY: \[7\]: must be \[batch_size, length\], here \[7, 6\]"),
-        (TRANSITIONS, lambda errors: errors.unsqueeze(1), r"PRIORITY: \[7, 1\]: must be \[batch_size\], here \[7\]"),
+        (SEQUENCES, lambda errors: errors.T, "[6, 7]", "must be [batch_size, length], here [7, 6]"),
+        (SEQUENCES, lambda errors: errors.mean(1), "[7]", "must be [batch_size, length], here [7, 6]"),
+        (TRANSITIONS, lambda errors: errors.unsqueeze(1), "[7, 1]", "must be [batch_size], here [7]"),
     ],
 )
 def test_priorities_of_another_shape_are_refused(
-    spec: ReplaySpec, change: Callable[[Tensor], Tensor], message: str, monkeypatch: pytest.MonkeyPatch
+    spec: ReplaySpec, change: Callable[[Tensor], Tensor], value: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = Recording.train
     monkeypatch.setattr(Recording, "train", lambda self, batch: {PRIORITY: change(train(self, batch)[PRIORITY])})
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, key=("PRIORITY",), value=value, what=what):
         updated(spec)
 
 

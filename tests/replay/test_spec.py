@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.replay.spec import Prioritised, ReplaySpec
@@ -40,7 +41,7 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
     ("name", "value"), [("alpha", 1.1), ("beta", -0.1), ("epsilon", 0.0), ("uniform_mix", 2.0), ("max_share", -1.0)]
 )
 def test_settings_have_bounds(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"Prioritised.{name}: {value}: must be"):
+    with raises(ConfigError, key=("Prioritised", name), value=str(value)):
         Prioritised(**{name: value})
 
 

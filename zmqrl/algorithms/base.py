@@ -169,7 +169,8 @@ def check_batch(algorithm: Algorithm) -> None:
     size = algorithm.batch_segments
     if size is not None and (size < 1 or not algorithm.on_policy):
         rule = "at least 1, or None" if algorithm.on_policy else "None, since on_policy is False"
-        raise ConfigError(f"{type(algorithm).__qualname__}.batch_segments: {size}: must be {rule}")
+        key = (type(algorithm).__qualname__, "batch_segments")
+        raise ConfigError(f"must be {rule}", key=key, value=str(size))
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
@@ -185,10 +186,8 @@ def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
 def _checked_name(algorithm: Algorithm, name: Any) -> str:
     if isinstance(name, str) and len(name) <= LONGEST_NAME:
         return name
-    raise ConfigError(
-        f"{type(algorithm).__qualname__}.schedule: {name!r:.80}: "
-        f"a name must be text of at most {LONGEST_NAME} characters"
-    )
+    what, key = f"a name must be text of at most {LONGEST_NAME} characters", (type(algorithm).__qualname__, "schedule")
+    raise ConfigError(what, key=key, value=f"{name!r:.80}")
 
 
 def _checked_value(algorithm: Algorithm, name: str, value: Any) -> float:
@@ -198,4 +197,5 @@ def _checked_value(algorithm: Algorithm, name: str, value: Any) -> float:
         number = math.nan
     if abs(number) <= LARGEST_FINITE:  # no comparison with NaN holds
         return number
-    raise ConfigError(f"{type(algorithm).__qualname__}.schedule: {name}: {value!r:.80}: must be a finite number")
+    key = type(algorithm).__qualname__, "schedule"
+    raise ConfigError("must be a finite number", key=key, value=f"{name}: {value!r:.80}")

@@ -227,7 +227,8 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
 def _check_priority(found: Array, **sizes: int) -> None:
     """ConfigError when the axes of `PRIORITY` do not have these sizes."""
     if found.shape != tuple(sizes.values()):
-        raise ConfigError(f"PRIORITY: {list(found.shape)}: must be [{', '.join(sizes)}], here {list(sizes.values())}")
+        what = f"must be [{', '.join(sizes)}], here {list(sizes.values())}"
+        raise ConfigError(what, key=("PRIORITY",), value=str(list(found.shape)))
 
 
 class BatchLearner(NetLearner, OnPolicyLearner):

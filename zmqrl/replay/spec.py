@@ -96,4 +96,4 @@ class ReplaySpec:
 
 def _check(spec: Any, name: str, holds: bool, what: str) -> None:
     if not holds:
-        raise ConfigError(f"{type(spec).__name__}.{name}: {getattr(spec, name)!r}: {what}")
+        raise ConfigError(what, key=(type(spec).__name__, name), value=repr(getattr(spec, name)))
