@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import Command
+from tests.raising import compare
 
 
 def listed(zmqrl: Command, *arguments: str) -> list[dict[str, Any]]:
@@ -49,4 +50,4 @@ def test_equal_keys_of_several_algorithms_are_one_entry(zmqrl: Command) -> None:
 def test_no_match_is_exit_2(zmqrl: Command) -> None:
     ended = zmqrl("config", "keys", "quux")
     assert (ended.code, ended.out) == (2, "")
-    assert "'quux'" in ended.err
+    compare(ended.error, value="'quux'")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.raising import raises
 from zmqrl.cli.fetch import MARKER, PART, _complete, _copy_of
 from zmqrl.errors import ConfigError
@@ -47,12 +45,12 @@ def test_what_is_not_a_copy_of_the_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "b" / "mine").touch()
     (tmp_path / "c.part").mkdir()
     (tmp_path / "c.part" / MARKER).write_text("r-9")
-    for name, message in (
-        ("a", r"contains a different run \(r-2\)"),
-        ("b", "not a copy of a run"),
-        ("c", "of another run"),
+    for name, taken, what in (
+        ("a", "a", "contains a different run (r-2)"),
+        ("b", "b", "exists and is not a copy of a run"),
+        ("c", "c.part", "is the partial copy of another run"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with raises(ConfigError, value=str(tmp_path / taken), what=what):
             _copy_of(tmp_path / name, "r-0")
     with raises(ConfigError, key=("DIR",)):
         _copy_of(tmp_path / "b" / "mine" / "x", "r-0")

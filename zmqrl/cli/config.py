@@ -56,9 +56,8 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     by_meaning = [pair for pair in keys if text in pair[0].meaning.lower()]
     found = by_name or by_alias or by_meaning
     if not found:
-        raise ConfigError(
-            f"{pattern!r}: not found in the name or meaning of any key; `zmqrl config keys` lists all keys"
-        )
+        what, fix = "not found in the name or meaning of any key", "`zmqrl config keys` lists all keys"
+        raise ConfigError(what, key=(), value=repr(pattern), fix=fix)
     return found
 
 

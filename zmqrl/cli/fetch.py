@@ -83,18 +83,22 @@ def _copy_of(target: Path, identity: str) -> Path:
     known = read_info(target)
     if known is not None:
         if identity != (known.lineage or known.run_id):
-            raise ConfigError(f"{target} contains a different run ({known.run_id}); choose another DIR")
+            raise _taken(target, f"contains a different run ({known.run_id})")
         if is_live(target, known):
-            raise ConfigError(f"{target} is the directory of a live run; choose another DIR")
+            raise _taken(target, "is the directory of a live run")
         return target
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} exists and is not a copy of a run; choose another DIR")
+        raise _taken(target, "exists and is not a copy of a run")
     files.make_directory(str(part.absolute()))
     marker = part / MARKER
     if marker.exists() and marker.read_text(encoding="utf-8") != identity:
-        raise ConfigError(f"{part} is the partial copy of another run; remove it, or choose another DIR")
+        raise _taken(part, "is the partial copy of another run", "remove it, or choose another DIR")
     marker.write_text(identity, encoding="utf-8")
     return part
+
+
+def _taken(path: Path, what: str, fix: str = "choose another DIR") -> ConfigError:
+    return ConfigError(what, key=(), value=str(path), is_subject=True, fix=fix)
 
 
 def _receive(there: LauncherHost, run_dir: str, copy: Path) -> CopyReceiver:

@@ -168,7 +168,8 @@ def _pattern(grep: str | None) -> re.Pattern[str]:
     try:
         return re.compile(grep or "")
     except re.error as error:
-        raise ConfigError(f"--grep {grep!r} is not a valid regular expression: {error}") from error
+        what = f"is not a valid regular expression: {error}"
+        raise ConfigError(what, key=("--grep",), value=repr(grep), is_subject=True) from error
 
 
 def _show(log: Log, lines: list[str], as_data: bool) -> None:

@@ -174,9 +174,11 @@ def scale_command(arguments: tuple[str, ...], as_data: bool) -> None:
     for argument in arguments[is_run:]:
         host, _, count = argument.partition("=")
         if not host or not count.isdecimal():
-            raise ConfigError(f"{argument!r}: expected HOST=N, where N is the number of workers, 0 or more")
+            what = "expected HOST=N, where N is the number of workers, 0 or more"
+            raise ConfigError(what, key=(), value=repr(argument))
         if host in workers:
-            raise ConfigError(f"{argument!r}: {host} is listed twice; write each host once")
+            fix = "write each host once"
+            raise ConfigError(f"{host} is listed twice", key=(), value=repr(argument), fix=fix)
         workers[host] = int(count)
     if not workers:
         raise ConfigError(MISSING)

@@ -47,7 +47,8 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         if not is_own(folder) or folder.lstat().st_mode & 0o077:
-            raise ConfigError(f"{folder} is not private to this user: remove it, or run `chmod 700 {folder}`") from None
+            what = f"is not private to this user: remove it, or run `chmod 700 {folder}`"
+            raise ConfigError(what, key=(), value=str(folder), is_subject=True) from None
 
 
 def is_own(path: Path) -> bool:
@@ -134,7 +135,8 @@ def remove_left_folder(run_id: str) -> None:
 def check_length(path: Path) -> None:
     """ConfigError when `path` is too long for a socket."""
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-        raise ConfigError(f"{path.parent} is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter path")
+        what = f"is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter path"
+        raise ConfigError(what, key=(), value=str(path.parent), is_subject=True)
 
 
 @contextmanager
