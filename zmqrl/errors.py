@@ -60,7 +60,7 @@ class ConfigError(ZmqrlError):
         Args:
             what: What is wrong.
             key: Names from the section to the key, `("hosts", "n1.lab", "ssh")`, or one flag or argument, `("--on",)`.
-            value: Of the key, as it is shown.
+            value: Of the key, as it is shown; without a key, what the error is about.
             is_subject: `what` is the rest of a sentence about the value: no colon separates them.
             fix: What to write in place of it.
             python_fix: The same as `zmqrl.train` takes it, where that differs.
