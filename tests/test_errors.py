@@ -102,6 +102,9 @@ def test_an_error_without_a_key_gets_that_of_its_caller() -> None:
     assert str(found.of(("run", "preset"), source="b.yaml:2")) == f"b.yaml:2: run.preset: {found}"
     other = ConfigError("too small", key=("run", "seed"))
     assert str(other.of(("--resume",))) == "--resume: run.seed: too small"
+    path = ConfigError("is not a class", key=(), value="'a:b'", is_subject=True)
+    assert str(path.of(("store", "kind"))) == "store.kind: 'a:b' is not a class"
+    assert str(path.of(("network", "runtime"), "'onnx'")) == "network.runtime: 'onnx': 'a:b' is not a class"
 
 
 def test_a_field_that_does_not_exist_is_refused() -> None:

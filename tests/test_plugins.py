@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.sections import NetworkSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
@@ -43,7 +44,7 @@ def test_a_missing_module_comes_with_the_fix() -> None:
 
 
 def test_another_class_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'pathlib:Path' is not a subclass of DataStore"):
+    with raises(ConfigError, value="'pathlib:Path'", what="is not a subclass of DataStore: found class Path"):
         load("pathlib:Path", "zmqrl.data_stores", DataStore)
 
 

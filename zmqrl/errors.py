@@ -103,7 +103,8 @@ class ConfigError(ZmqrlError):
 
     def of(self, key: Key, value: str = "", source: str = "", fix: str = "") -> ConfigError:
         """The error as one of `key`, whose value led to it; an error of another key is named behind it."""
-        if self.source or self.key not in ((), key):
+        is_of_another_value = bool(value and self.value and not self.key)
+        if self.source or self.key not in ((), key) or is_of_another_value:
             return ConfigError(str(self), key=key, value=value, source=source, fix=fix)
         more = "; ".join(filter(None, (self.fix, fix)))
         return self.replaced(key=key, value=value or self.value, source=source, fix=more)

@@ -12,6 +12,7 @@ import pytest
 import zmqrl
 from tests.envs.odd_envs import Counting
 from tests.envs.value_envs import Returns
+from tests.raising import raises
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.api.policies import LoadedPolicy, Sampler
@@ -69,7 +70,8 @@ def test_what_cannot_be_evaluated_is_refused(env: Any, episodes: int, message: s
 
 @pytest.mark.parametrize("given", ["runs/a", Path("runs/a")])
 def test_a_run_directory_is_not_a_policy(given: Any) -> None:
-    with pytest.raises(zmqrl.ConfigError, match=r"policy: .*zmqrl.load_policy\('runs/a'\)"):
+    what = "expected a function of observations, such as zmqrl.load_policy('runs/a')"
+    with raises(zmqrl.ConfigError, key=("policy",), value="'runs/a'", what=what):
         zmqrl.evaluate(given, "CartPole-v1")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.wire.runtime_folder import (
     RUNTIME_VARIABLE,
@@ -61,7 +62,7 @@ def test_a_folder_is_private_and_removed_at_the_end(root: Path) -> None:
 def test_a_root_that_others_may_enter_is_refused(root: Path) -> None:
     root.mkdir()
     root.chmod(0o755)
-    with pytest.raises(ConfigError, match="not private"), temporary_folder():
+    with raises(ConfigError, value=str(root)), temporary_folder():
         pass
 
 
