@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
@@ -103,6 +104,16 @@ def test_descriptors_of_strangers_and_of_the_dead_change_nothing(bus: Bus) -> No
     assert bus.push(SlotRef(ref.slot, ref.generation + 1), SlotRef(1 << 50, 1), SlotRef(-1, 1)) == []
     assert bus.arena.ledger().stored == 0
     assert bus.push(ref) == [ref]
+
+
+def test_a_whole_segment_of_a_worker_that_sees_the_arena_is_not_taken(bus: Bus) -> None:
+    """It writes into the slot itself."""
+    ref = bus.leases()[0]
+    columns = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in PLAN.columns}
+    meta = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 8)
+    for index in (0, 1):
+        assert bus.state.handle(ev.Delivered(index, 0, ref, meta, columns)) == []
+    assert bus.arena.ledger().stored == 0 and ref in bus.leases()
 
 
 def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:

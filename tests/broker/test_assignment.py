@@ -94,8 +94,10 @@ def test_nothing_is_given_out_before_min_workers_are_there() -> None:
 
 
 def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed) -> None:
+    placed.actions.clear()
     placed.hold(0, 1)
     placed.join(1)
+    assert placed.actions == [ev.Reply(0)], "at once, and once"
     assert placed.assigned(0) == {0: (0, 0)}
     assert placed.assignment.holders == {0: 0, 1: 0}
     serial = placed.assignment.snapshot(placed.process(0), False).serial
@@ -117,6 +119,11 @@ def test_orders_are_repeated_until_they_are_followed(placed: Placed) -> None:
     assert placed.assignment.snapshot(placed.process(0), False).assignments is not None
     placed.says(0, {0: 0, 1: 0}, serial)
     assert placed.assignment.snapshot(placed.process(0), False).assignments is None
+
+
+def test_a_vector_env_that_the_run_does_not_have_is_ignored(placed: Placed) -> None:
+    placed.says(0, {0: 0, 1: 0, 2: 0, 77: 0}, 0)
+    assert placed.assignment.snapshot(placed.process(0), False).acked == {0: (0, 0), 1: (0, 0)}
 
 
 def test_a_successor_goes_on_where_the_learner_says(placed: Placed) -> None:

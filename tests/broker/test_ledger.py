@@ -198,6 +198,7 @@ def test_remote_segments_are_counted_in_the_order_of_their_acceptance() -> None:
     bus.delivers(1, ref=second)
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.balanced) == (2 * ROWS, 2 * ROWS, True)
+    assert bus.arena.streams.read(0).segments == 2
     bus.state.handle(ev.WorkerExited(0, 0))
     assert bus.arena.ledger() == ledger
 
