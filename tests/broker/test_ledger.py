@@ -150,6 +150,19 @@ def test_what_a_record_has_and_its_slot_lacks_is_completed_by_the_next_broker(
     assert arena.word(1, LEASE) == second.generation + (not is_new), "a slot that was refused is taken back"
 
 
+def test_a_slot_is_sealed_until_it_is_accepted_or_taken_back() -> None:
+    arena = Arena.private(bus_plan())
+    ledger = StreamLedger(arena, ROWS)
+    first, second = arena.lease(0), arena.lease(1)
+    found = []
+    for store in (lambda: None, lambda: arena.seal(first), lambda: arena.accept(first), lambda: arena.lease(0)):
+        store()
+        found.append(ledger.is_sealed(first))
+    arena.seal(second)
+    arena.lease(1)
+    assert [*found, ledger.is_sealed(second)] == [False, True, False, False, False]
+
+
 def test_a_segment_is_late_when_its_position_was_accepted_or_has_passed_to_a_successor() -> None:
     ledger = StreamLedger(Arena.private(bus_plan()), ROWS)
     ledger.hand_over(0, 2, 5)
