@@ -96,8 +96,9 @@ def test_nothing_is_given_out_before_min_workers_are_there() -> None:
 def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed) -> None:
     placed.actions.clear()
     placed.hold(0, 1)
+    assert placed.actions == [ev.Reply(0)], "at once"
     placed.join(1)
-    assert placed.actions == [ev.Reply(0)], "at once, and once"
+    assert placed.actions == [ev.Reply(0)], "and once"
     assert placed.assigned(0) == {0: (0, 0)}
     assert placed.assignment.holders == {0: 0, 1: 0}
     serial = placed.assignment.snapshot(placed.process(0), False).serial
