@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
@@ -71,12 +72,22 @@ def test_a_gap_is_not_booked_over(bus: Bus) -> None:
     assert bus.push(first, second) == [first, second]
 
 
+def test_a_segment_waits_until_its_worker_has_counted_it(bus: Bus) -> None:
+    """Its descriptor is sent after that, so it is one of a former life of the slot, or forged."""
+    ref = bus.leases()[0]
+    bus.arena.write_meta(ref.slot, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 8))
+    bus.arena.seal(ref)
+    assert bus.push(ref) == [] and bus.arena.sealed() == [ref]
+    bus.arena.streams.write_producer(0, ProducerRecord(0, 0, 8))
+    assert bus.push(ref) == [ref]
+
+
 def test_a_second_fill_of_a_position_is_superseded_and_its_slot_comes_back(bus: Bus) -> None:
     first, second = bus.leases()
     bus.seal(first, SegmentId(0, 0, 0))
     bus.seal(second, SegmentId(0, 0, 0), rows=5)
     assert bus.push(first) == [first]
-    assert bus.push(second) == []
+    assert ev.Dropped(SegmentId(0, 0, 0), 5, "superseded") in bus.state.handle(ev.Sealed(0, 0, (second,)))
     ledger = bus.arena.ledger()
     assert (ledger.stored, ledger.dropped["superseded"], ledger.balanced) == (8, 5, True)
     assert not bus.arena.is_held(second)
@@ -103,6 +114,16 @@ def test_descriptors_of_strangers_and_of_the_dead_change_nothing(bus: Bus) -> No
     assert bus.push(SlotRef(ref.slot, ref.generation + 1), SlotRef(1 << 50, 1), SlotRef(-1, 1)) == []
     assert bus.arena.ledger().stored == 0
     assert bus.push(ref) == [ref]
+
+
+def test_a_whole_segment_of_a_worker_that_sees_the_arena_is_not_taken(bus: Bus) -> None:
+    """It writes into the slot itself."""
+    ref = bus.leases()[0]
+    columns = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in PLAN.columns}
+    meta = SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), 8)
+    for index in (0, 1):
+        assert bus.state.handle(ev.Delivered(index, 0, ref, meta, columns)) == []
+    assert bus.arena.ledger().stored == 0 and ref in bus.leases()
 
 
 def test_a_released_slot_is_leased_under_a_new_generation(bus: Bus) -> None:

@@ -94,8 +94,11 @@ def test_nothing_is_given_out_before_min_workers_are_there() -> None:
 
 
 def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed) -> None:
+    placed.actions.clear()
     placed.hold(0, 1)
+    assert placed.actions == [ev.Reply(0)], "at once"
     placed.join(1)
+    assert placed.actions == [ev.Reply(0)], "and once"
     assert placed.assigned(0) == {0: (0, 0)}
     assert placed.assignment.holders == {0: 0, 1: 0}
     serial = placed.assignment.snapshot(placed.process(0), False).serial
@@ -112,11 +115,18 @@ def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed
 
 
 def test_orders_are_repeated_until_they_are_followed(placed: Placed) -> None:
+    idle = placed.workers.add(1, 0)
+    assert placed.assignment.snapshot(idle, False).assignments == (), "that it has none is reported too"
     serial = placed.assignment.snapshot(placed.process(0), False).serial
     placed.says(0, {}, serial - 1)
     assert placed.assignment.snapshot(placed.process(0), False).assignments is not None
     placed.says(0, {0: 0, 1: 0}, serial)
     assert placed.assignment.snapshot(placed.process(0), False).assignments is None
+
+
+def test_a_vector_env_that_the_run_does_not_have_is_ignored(placed: Placed) -> None:
+    placed.says(0, {0: 0, 1: 0, 2: 0, 77: 0}, 0)
+    assert placed.assignment.snapshot(placed.process(0), False).acked == {0: (0, 0), 1: (0, 0)}
 
 
 def test_a_successor_goes_on_where_the_learner_says(placed: Placed) -> None:
@@ -160,6 +170,12 @@ def test_leases_beyond_the_vector_envs_that_are_due_are_spare(placed: Placed) ->
         process.leases = {slot: SlotRef(slot, 1) for slot in range(count)}
         spare.append(placed.assignment.spare_leases())
     assert spare == [0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("workers", "most"), [(0, 2), (1, 2), (3, 6)])
+def test_so_many_leases_may_be_spare_as_the_workers_of_the_start_had(workers: int, most: int) -> None:
+    plan = bus_plan("sync", workers=workers, leases=2)
+    assert Assignment(plan, StreamLedger(Arena.private(plan), ROWS), Workers(2)).most_spare == most
 
 
 def test_going_back_takes_all_off_and_opens_their_positions_again(placed: Placed) -> None:

@@ -68,6 +68,21 @@ def test_what_was_claimed_is_not_awaited_once_its_holder_has_ended() -> None:
     assert [(request.vector_env, request.incarnation) for request in broker.assignment.requests] == [(1, 1)]
 
 
+@pytest.mark.parametrize(("is_listed", "spawn"), [(False, 0), (True, 0), (True, 2)])
+def test_a_report_of_an_older_process_or_of_one_that_its_agent_does_not_list_is_stale(
+    is_listed: bool, spawn: int
+) -> None:
+    plan = bus_plan("sync", 1, 1, slots=9)
+    broker = BrokerState(plan, Arena.private(plan))
+    broker.handle(ev.HostReported({}, (), "local", (0,)))
+    broker.handle(ev.WorkerReported(0, 1, (), {}))
+    if is_listed:
+        broker.handle(ev.HostReported({0: 1}, (), "local", (0,)))
+    before = broker.snapshot(0)
+    assert broker.handle(ev.WorkerReported(0, spawn, (), {}, serial=7)) == []
+    assert broker.snapshot(0) == before
+
+
 def test_who_was_given_up_is_known() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))

@@ -15,7 +15,7 @@ from msgspec import structs
 from tests.memory_backends.event_pipe import EventPipe
 from tests.raising import raises
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from zmqrl.broker import events as ev
 from zmqrl.broker import outbound
 from zmqrl.broker.env_records import pack_record
@@ -32,7 +32,7 @@ from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
-from zmqrl.messages.frames import pack, pack_descriptors, unpack
+from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import AllowList, HostKey, Notice, SegmentId, SegmentMeta, SlotRef, Version
 from zmqrl.wire.admission import digest_of
@@ -300,6 +300,8 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
     assert peers.replies_to(peers.near) == []
     peers.receive(peers.near, announce)
     assert peers.replies_to(peers.near) == ["broker_status"]
+    peers.outbound.perform([ev.RequestHandovers()])
+    assert peers.replies_to(peers.near) == ["broker_status"]
 
 
 def test_a_worker_is_told_where_it_stands_once_per_round(peers: BrokerWithPeers) -> None:
@@ -401,6 +403,24 @@ def test_an_answer_that_its_peer_has_no_room_for_is_counted(
     for _ in range(2):
         peers.outbound.welcome(b"peer")
     assert peers.outbound.refused == {"no room to answer": 2}
+
+
+def test_the_learner_is_sent_each_accepted_segment_once(
+    peers: BrokerWithPeers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "MOST_DESCRIPTORS", 2)
+    endpoint = peers.sockets.descriptors.getsockopt_string(zmq.LAST_ENDPOINT)
+    learner = connect(peers.near.context, zmq.PULL, endpoint)
+    refs = [SlotRef(slot, 1) for slot in range(3)]
+    peers.outbound.perform([ev.Forward(tuple(refs[:1])), ev.Forward(tuple(refs[1:]))])
+    try:
+        for expected in (refs[:2], refs[2:]):
+            until(lambda: (peers.outbound.send_pending(), learner.poll(0))[1])
+            assert unpack_descriptors(learner.recv()) == (peers.state.incarnation, 0, expected)
+        peers.outbound.send_pending()
+        assert not learner.poll(0)
+    finally:
+        learner.close(0)
 
 
 def test_agents_of_other_hosts_are_told_when_the_run_ends(peers: BrokerWithPeers) -> None:

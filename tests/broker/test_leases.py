@@ -9,6 +9,7 @@ from zmqrl.broker.assignment import Assignment
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.codec import replace
+from zmqrl.config.sections import ReplaySection
 from zmqrl.shared_memory.arena import LEASE, Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
@@ -17,10 +18,16 @@ from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 class Leasing:
     """Bookings of async workers 0 and 1; each has its vector env."""
 
-    def __init__(self, arena: Arena | None = None, slots: int = 8, resume: bool = False) -> None:
+    def __init__(
+        self, arena: Arena | None = None, slots: int = 8, resume: bool = False, replay: ReplaySection | None = None
+    ) -> None:
+        """`replay`: of an off-policy run."""
         plan = replace(bus_plan("async", workers=2, vector_envs=2, slots=slots), resume=resume)
+        if replay is not None:
+            plan = replace(plan, on_policy=False, config=replace(plan.config, replay=replay))
         self.arena = arena or Arena.private(plan)
         ledger, self.workers = StreamLedger(self.arena, ROWS), Workers(2)
+        self.ledger = ledger
         first = self.arena.begin_broker() == 1
         self.actions: list[ev.Action] = []
         self.assignment = Assignment(plan, ledger, self.workers)
@@ -150,6 +157,19 @@ def test_a_run_from_the_beginning_had_nothing_before_its_arena() -> None:
     leasing = Leasing()
     leasing.acceptance.begin_at(500)
     assert leasing.arena.base_env_steps() == 0
+
+
+def test_off_policy_leases_wait_for_updates_with_what_was_stored_before_and_in_this_arena() -> None:
+    """So many rows ahead of the updates: 4 segments."""
+    replay = ReplaySection(ratio=1.0, learning_starts=0, slack=4 * ROWS)
+    leased = []
+    for base, stored, updates in ((0, 0, 0), (0, 4, 0), (0, 4, 1), (3, 0, 0), (2, 1, 0)):
+        leasing = Leasing(resume=True, replay=replay)
+        leasing.acceptance.begin_at(base * ROWS)
+        leasing.ledger.stored = stored * ROWS
+        leasing.acceptance.report_progress(0, updates * ROWS)
+        leased.append(sum(map(len, leasing.lease_out(0, 1))))
+    assert leased == [4, 0, 1, 1, 1]
 
 
 def test_a_resumed_run_gives_nothing_out_before_the_learner_says_what_it_put_back() -> None:

@@ -150,6 +150,27 @@ def test_what_a_record_has_and_its_slot_lacks_is_completed_by_the_next_broker(
     assert arena.word(1, LEASE) == second.generation + (not is_new), "a slot that was refused is taken back"
 
 
+def test_a_slot_is_sealed_until_it_is_accepted_or_taken_back() -> None:
+    arena = Arena.private(bus_plan())
+    ledger = StreamLedger(arena, ROWS)
+    first, second = arena.lease(0), arena.lease(1)
+    found = []
+    for store in (lambda: None, lambda: arena.seal(first), lambda: arena.accept(first), lambda: arena.lease(0)):
+        store()
+        found.append(ledger.is_sealed(first))
+    arena.seal(second)
+    arena.lease(1)
+    assert [*found, ledger.is_sealed(second)] == [False, True, False, False, False]
+
+
+def test_a_segment_is_late_when_its_position_was_accepted_or_has_passed_to_a_successor() -> None:
+    ledger = StreamLedger(Arena.private(bus_plan()), ROWS)
+    ledger.hand_over(0, 2, 5)
+    late = [(1, 4), (1, 9), (2, 4), (2, 5), (2, 9), (3, 0)]
+    metas = [SegmentMeta(SegmentId(0, *at), Version(0, 0), ROWS) for at in late]
+    assert [ledger.is_late(meta) for meta in metas] == [True, True, True, False, False, False]
+
+
 def test_one_streams_loss_does_not_hide_anothers_surplus() -> None:
     arena = Arena.private(bus_plan())
     ledger = StreamLedger(arena, ROWS)
@@ -198,6 +219,7 @@ def test_remote_segments_are_counted_in_the_order_of_their_acceptance() -> None:
     bus.delivers(1, ref=second)
     ledger = bus.arena.ledger()
     assert (ledger.produced, ledger.stored, ledger.balanced) == (2 * ROWS, 2 * ROWS, True)
+    assert bus.arena.streams.read(0).segments == 2
     bus.state.handle(ev.WorkerExited(0, 0))
     assert bus.arena.ledger() == ledger
 

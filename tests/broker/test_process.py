@@ -276,3 +276,6 @@ def test_socket_files_that_were_removed_are_made_again_and_each_problem_is_repor
     (problem,) = made.events()
     assert (problem["cause"], problem["done"]) == ("the broker's socket files were removed", "sockets bound again")
     assert control.exists()
+    monkeypatch.setattr(broker._sockets, "bind_again", failing)
+    broker._keep_bound()
+    assert len(made.events()) == 1, "another time"

@@ -167,6 +167,7 @@ def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(peers: BrokerWith
         (sealing.seal(segment(peers, LOCAL)), "host"),
         (Sealing(run_id, None).seal(segment(peers, FAR)), "unknown key"),
         (sealing.seal([]), "segment"),
+        (sealing.seal(segment(peers, FAR)[:1]), "frames"),
         (segment(peers, FAR), "wrong seal"),
     ):
         with pytest.raises(WireError) as refusal:

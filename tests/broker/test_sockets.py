@@ -14,6 +14,7 @@ from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import ConfigError
 from zmqrl.types import AllowList
+from zmqrl.wire.gate import DOMAIN, ENROLMENT
 from zmqrl.wire.sockets import connect, make_keys
 
 
@@ -34,6 +35,15 @@ def test_what_is_no_peer_is_counted_at_each_port(tmp_path: Path) -> None:
     finally:
         sockets.close()
         context.destroy(0)
+
+
+def test_hosts_are_enrolled_at_control_alone(tmp_path: Path) -> None:
+    sockets = BrokerSockets(ends_in(tmp_path), Listen("127.0.0.1"), make_keys(), AllowList(1, {}))
+    try:
+        domains = [at.getsockopt(zmq.ZAP_DOMAIN) for at in (sockets.segments, sockets.notices, sockets.control)]
+        assert domains == [DOMAIN, DOMAIN, ENROLMENT]
+    finally:
+        sockets.close()
 
 
 @pytest.mark.parametrize("place", range(3), ids=["segments", "notices", "control"])

@@ -85,6 +85,32 @@ def test_what_an_earlier_process_left_is_retired_too(
     assert names == [*spares, *(f"{n}.safetensors" for n in ("full-0-3", "full-0-4", "v0-4", "v1-0"))]
 
 
+def test_files_of_an_earlier_process_are_deleted_and_not_written_again(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have made them durable, or somebody may have linked them."""
+    store, path = files
+    for n in range(5):
+        store.save(Version(0, n), WEIGHTS, {})
+    monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
+    successor = DirectoryStore(str(path), 2)
+    successor.save(Version(1, 0), WEIGHTS, {})
+    successor.retire()
+    assert sorted(item.name for item in path.iterdir()) == ["v0-4.safetensors", "v1-0.safetensors"]
+
+
+def test_a_version_that_somebody_else_deleted_is_retired_as_the_others(
+    files: tuple[DirectoryStore, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, path = files
+    monkeypatch.setattr(directory, "SUPERSEDED_FOR_S", 0.0)
+    for n in range(4):
+        store.save(Version(0, n), WEIGHTS, {})
+    (path / "v0-0.safetensors").unlink()
+    store.retire()
+    assert sorted(item.name for item in path.glob("v*")) == ["v0-2.safetensors", "v0-3.safetensors"]
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "flip_header", "empty", "garbage"])
 def test_damaged_files_are_passed_over_and_named(
     files: tuple[DirectoryStore, Path], damage: str, caplog: pytest.LogCaptureFixture
@@ -259,6 +285,8 @@ def test_what_is_put_aside_is_durable_in_both_directories(
     monkeypatch.setattr(directory.files, "sync_directory", lambda at: synced.append((at, sorted(os.listdir(at)))))
     assert store.put_aside("aside") == str(path / "aside")
     assert synced[-2:] == [(str(path / "aside"), ["v0-1.safetensors"]), (str(path), ["aside"])]
+    store.put_back("aside")
+    assert os.listdir(path) == ["v0-1.safetensors"]
 
 
 @pytest.mark.parametrize("move", ["put_aside", "put_back"])

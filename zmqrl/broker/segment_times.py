@@ -43,7 +43,7 @@ class SegmentTimes:
     def of(self, index: int) -> float | None:
         """Seconds per segment; None while too little is known. Of a worker without vector envs: those of before."""
         known = self._samples.get(index)
-        if known is None or len(known[1]) < 2:
+        if known is None:
             return None
         first, last = known[1][0], known[1][-1]
         segments = last.segments - first.segments
