@@ -104,6 +104,8 @@ def _on_agent_exited(message: agent.AgentExited, event: HostEvent, state: RunSta
         return
     if is_ending or is_learners or (code == 0 and not record.workers and not record.is_kept):
         record.state = "ended" if is_ending or is_learners else "drained"
+        if state.ended is None:  # else those that were there at the end are counted
+            record.set_workers("ended")
     elif code == 0 and record.state == "ready":
         record.state = "leaving"
     else:

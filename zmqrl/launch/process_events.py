@@ -18,14 +18,19 @@ def _on_started(message: agent.Started, event: HostEvent, state: RunState) -> No
     if process.role == "broker":  # it begins to judge
         for judged in state.hosts.processes:
             judged.judged = "well"
-    process.spawn, process.judged, process.state = message.spawn, "well", "starting"
+    if not _is_lost(process, state):
+        process.spawn, process.judged, process.state = message.spawn, "well", "starting"
 
 
 def _on_ready(message: agent.Ready, event: HostEvent, state: RunState) -> None:
-    host = state.hosts[event.host]
-    process = host.record_of(event)
-    if not host.is_gone:  # else it was on its way when the host was lost
+    process = state.hosts[event.host].record_of(event)
+    if not _is_lost(process, state):
         process.state, process.is_ready = "ready", True
+
+
+def _is_lost(process: ProcessRecord, state: RunState) -> bool:
+    """Whether its message was on its way when its host was lost: the next agent has other processes."""
+    return process.state == "lost" or state.hosts[process.host].is_gone
 
 
 def _on_first_step(message: agent.FirstStep, event: HostEvent, state: RunState) -> None:
