@@ -160,6 +160,15 @@ class RunDirectory:
             self.discard()
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
 
+    @contextlib.contextmanager
+    def discarded_on_error(self) -> Iterator[None]:
+        """Whatever is raised inside, the directory is then as before the start: see `discard`."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
     def put_aside(self, name: str, folder: str) -> None:
         """Move a file or folder to `folder` in the directory before the attempt begins; `discard` moves it back."""
         assert self._undo is not None, "a new directory has no results"
