@@ -122,6 +122,11 @@ def request_of(
             raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
         base = without_preset(preset, algorithm_name(algo), overrides.get("env"), given)
     else:
+        run = given.get("run")
+        sets_total = "run.total_env_steps" in given or (isinstance(run, Mapping) and "total_env_steps" in run)
+        if for_env_steps is not None and sets_total:
+            what, fix = "sets run.total_env_steps", "remove run__total_env_steps"
+            raise ConfigError(what, key=("for_env_steps",), value=str(for_env_steps), is_subject=True, fix=fix)
         kept = {"algo": algo, "run_dir": run_dir, "mode": mode, "seed": seed, "init_from": init_from}
         for name, value in kept.items():
             if value is not None:
