@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
 from zmqrl.launch.configure import load_config
-from zmqrl.launch.run_directory import stored_config
+from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.launch.summary import Summary
 from zmqrl.networks.initial import initial_weights
 from zmqrl.types import EnvSpec, Version, Weights
@@ -52,3 +53,10 @@ def summary_data(**changes: Any) -> dict[str, Any]:
     }
     required = [f.name for f in fields(Summary) if f.default is MISSING and f.default_factory is MISSING]
     return {**dict.fromkeys(required), **known, **changes}
+
+
+def begun(plan: RunPlan) -> RunDirectory:
+    """The run directory as an attempt begins with it, owned until `release`."""
+    directory = RunDirectory.own(plan)
+    directory.begin(plan)
+    return directory

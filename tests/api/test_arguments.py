@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,14 +15,11 @@ import zmqrl
 from tests.envs.space_envs import Unmasked
 from tests.raising import compare
 from zmqrl.algorithms.ppo import PPO
-from zmqrl.api.arguments import for_python
-from zmqrl.api.callbacks import Callbacks
-from zmqrl.api.planning import RunArguments, loaded_for
+from zmqrl.api.arguments import for_python, request_of
 from zmqrl.config.sections import Config
 from zmqrl.launch.configure import load
+from zmqrl.launch.start import configured
 from zmqrl.launch.without_preset import WithoutPreset
-
-NO_CALLBACKS = Callbacks(None, None, None)
 
 
 class OwnPPO(PPO):
@@ -38,8 +35,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def configuration(preset: str | None = None, algo: str | type[OwnPPO] | None = None, **overrides: Any) -> Config:
     """Of a new run."""
-    none = (None,) * 7
-    return loaded_for(RunArguments(preset, algo, *none, overrides, NO_CALLBACKS, True)).config
+    return configured(request_of(preset, algo, *(None,) * 7, False, overrides)).config
 
 
 @pytest.mark.parametrize("algo", [None, "dqn", "PPO"])
@@ -75,10 +71,9 @@ def test_arguments_go_over_the_settings() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    none = (None,) * 4
     overrides = {"run__total_env_steps": np.int64(3000), "algorithm": {"learning_rate": np.float32(0.5)}}
-    asked = RunArguments("cartpole-ppo", None, *none, np.int64(2), np.int64(7), None, overrides, NO_CALLBACKS, True)
-    config = loaded_for(asked).config
+    workers, seed = cast("Any", (np.int64(2), np.int64(7)))
+    config = configured(request_of("cartpole-ppo", *(None,) * 5, workers, seed, None, False, overrides)).config
     assert (config.run.total_env_steps, config.algorithm["learning_rate"], config.run.seed) == (3000, 0.5, 7)
     assert config.hosts["local"].workers == 2
 

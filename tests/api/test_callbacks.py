@@ -31,7 +31,7 @@ def plan(tmp_path: Path) -> RunPlan:
 def observed(plan: RunPlan, event: HostEvent, **functions: Any) -> tuple[RunObserver, bool]:
     state = RunState(plan)
     take(state, event)
-    observer = RunObserver(plan, Callbacks(**functions))
+    observer = RunObserver(plan.config, Path(plan.store_path), Callbacks(**functions))
     return observer, observer.on_event(event, state)
 
 
@@ -72,7 +72,8 @@ def test_new_checkpoints_are_reported_once(plan: RunPlan) -> None:
     place, seen = Path(plan.store_path), list[Checkpoint]()
     place.mkdir(parents=True)
     (place / "full-0-1.safetensors").touch()
-    observer = RunObserver(plan, Callbacks(on_checkpoint=lambda checkpoint: seen.append(checkpoint) or len(seen) < 2))
+    callbacks = Callbacks(on_checkpoint=lambda checkpoint: seen.append(checkpoint) or len(seen) < 2)
+    observer = RunObserver(plan.config, place, callbacks)
     assert observer.report_checkpoints() and not seen, "it was there before the run"
     for name in ("full-0-2.safetensors", "best-0-2.safetensors", "v0-3.safetensors", ".full-0-3.safetensors.1"):
         (place / name).touch()
@@ -84,7 +85,7 @@ def test_new_checkpoints_are_reported_once(plan: RunPlan) -> None:
 
 
 def test_progress_is_that_of_the_status(plan: RunPlan) -> None:
-    state, observer = RunState(plan), RunObserver(plan, Callbacks())
+    state, observer = RunState(plan), RunObserver(plan.config, Path(plan.store_path), Callbacks())
     assert (observer.progress.phase, observer.progress.env_steps) == ("starting", 0)
     tell(state, "metrics", role="learner", index=0, values={"env_steps": 32, "train_return_mean_100": 9.0})
     assert observer.on_status(state)

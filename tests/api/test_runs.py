@@ -151,6 +151,8 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"for_env_steps": 9}, "for_env_steps continues a run"),
+        ({"resume": ".", "for_env_steps": 9, "run__total_env_steps": 99}, "9 sets run.total_env_steps"),
+        ({"resume": ".", "for_env_steps": 9, "run": {"total_env_steps": 99}}, "remove run__total_env_steps"),
         ({"resume": "nowhere"}, "nowhere: run directory not found"),
         ({"resume": "nowhere", "seed": 3}, "seed: a resumed run keeps its own"),
         ({"store__kind": "memory", "on_checkpoint": print}, "store.kind"),

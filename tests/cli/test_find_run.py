@@ -12,10 +12,10 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
 from tests.raising import compare
-from tests.stored_runs import store_run
+from tests.stored_runs import begun, store_run
 from zmqrl.cli.find_run import directory_of, find_run
 from zmqrl.config.codec import replace, to_json
-from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
+from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import identify
 
 NOW, EARLIER = "pole-0b0b0b", "pole-0a0a0a"
@@ -87,7 +87,7 @@ def test_a_name_that_is_no_run_is_a_path(stored: Path) -> None:
 def test_a_resumed_run_keeps_the_ids_of_its_attempts(tmp_path: Path) -> None:
     plan = replace(stand_in_plan(tmp_path / "run"), run_id="a")
     for run_id in "abc":
-        RunDirectory.create(replace(plan, run_id=run_id, resume=run_id != "a")).release()
+        begun(replace(plan, run_id=run_id, resume=run_id != "a")).release()
     info = read_info(tmp_path / "run")
     assert info is not None and (info.run_id, info.earlier_ids) == ("c", ("a", "b"))
     assert all(map(info.has_id, "abc")) and not info.has_id("d")

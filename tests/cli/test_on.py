@@ -17,8 +17,8 @@ from tests.raising import compare
 from tests.waiting import until
 from zmqrl.cli.launch_on import _Start
 from zmqrl.cli.on import without_flags
+from zmqrl.cli.start_options import TrainRequest
 from zmqrl.cli.status import StatusLines
-from zmqrl.cli.train import TrainRequest
 from zmqrl.config.sections import Config
 
 
@@ -46,6 +46,8 @@ def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
         ),
         (("train", "cartpole-ppo", "--on", "h", "--json"), "--on cannot be combined with --json"),
         (("train", "cartpole-ppo", "--on", "h", "--for", "9"), "--for requires --resume RUN"),
+        (("train", "cartpole-ppo", "--on", "h", "--from-scratch"), "--from-scratch requires --resume"),
+        (("train", "--on", "h", "--resume", "r", "--init-from", "w"), "--init-from starts a new run"),
         (("train", "cartpole-ppo", "--on", "local"), "local is this machine"),
         (("train", "cartpole-ppo", "--on", "h", "--resume", "auto"), "requires --run-dir"),
         (("train", "cartpole-ppo", "--on", "h", "--set", "run.sed=1"), "run.sed"),

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,10 +18,11 @@ from tests.extras import missing_extra
 from tests.raising import compare
 from tests.stored_runs import summary_data
 from tests.system import command_runs
-from zmqrl.cli.train import Steps
+from zmqrl.cli.start_options import Steps
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run_directory import default_directory
+from zmqrl.launch.start import Prepared
 from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
@@ -138,12 +141,22 @@ def test_seeds_are_run_in_turn(finished: Path) -> None:
     assert all(s["ledger"]["balanced"] and s["env_steps"] >= 2048 for s in summaries)
 
 
+def stub_launcher(monkeypatch: pytest.MonkeyPatch, launch: Callable[[RunPlan], int]) -> None:
+    """In place of `Launcher.run`."""
+
+    def launcher(prepared: Prepared, *_: object) -> SimpleNamespace:
+        prepared.directory.release()
+        return SimpleNamespace(run=lambda: launch(prepared.plan))
+
+    monkeypatch.setattr("zmqrl.launch.start.Prepared.launcher", launcher)
+
+
 @pytest.mark.parametrize(("codes", "worst"), [((0, 3, 1), 1), ((0, 3, 0), 3), ((0, 0, 0), 0), ((0, 4, 1), 4)])
 def test_the_worst_of_the_seeds_is_the_exit_code(
     zmqrl: Command, monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], worst: int
 ) -> None:
     left = list(codes)
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda *_: left.pop(0))
+    stub_launcher(monkeypatch, lambda _: left.pop(0))
     assert zmqrl(*RUN, "--seeds", len(codes), "--run-dir", "here").code == worst
     assert left == []
 
@@ -167,15 +180,14 @@ def test_the_last_line_is_of_all_seeds(
 ) -> None:
     left = list(zip(evaluated, trained, strict=True))
 
-    def launch(plan: RunPlan, *_: object) -> int:
+    def launch(plan: RunPlan) -> int:
         run_dir, values = Path(plan.run_dir), left.pop(0)
-        run_dir.mkdir(parents=True)
         (run_dir / "run.json").write_text('{"run_id": "a"}')
         summary = summary_data(**dict(zip(("eval_return_mean", "train_return_mean_100"), values, strict=True)))
         (run_dir / "summary.json").write_text(json.dumps(summary))
         return 0
 
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    stub_launcher(monkeypatch, launch)
     ended = zmqrl(*RUN, "--seeds", len(evaluated), "--run-dir", "here", *flags)
     assert ended.code == 0, ended.err
     written = ended.out.splitlines()
@@ -186,11 +198,11 @@ def test_the_last_line_is_of_all_seeds(
 def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def launch(plan: RunPlan, *_: object) -> int:
+    def launch(plan: RunPlan) -> int:
         seen.append(plan.config.run.seed)
         return 130
 
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    stub_launcher(monkeypatch, launch)
     assert zmqrl(*RUN, "--seeds", 3, "--seed", 5, "--run-dir", "here").code == 130
     assert seen == [5]
 
@@ -198,7 +210,7 @@ def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.Mon
 def test_no_seed_is_begun_when_one_of_their_directories_is_taken(
     zmqrl: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", lambda *_: pytest.fail("a run was begun"))
+    stub_launcher(monkeypatch, lambda _: pytest.fail("a run was begun"))
     taken = Path("here/seed-2")
     taken.mkdir(parents=True)
     (taken / "thesis.txt").write_text("mine")
@@ -367,6 +379,11 @@ def test_resume_auto_needs_one_run_directory(zmqrl: Command, flags: tuple[str, .
     assert ended.code == 2 and f"--resume auto {why}" in ended.err
 
 
+def test_a_resume_has_one_seed(zmqrl: Command) -> None:
+    ended = zmqrl("train", "--resume", "run", "--seeds", 2)
+    assert ended.code == 2 and "--seeds cannot be combined with --resume" in ended.err
+
+
 def test_workers_have_no_effect_in_single(zmqrl: Command) -> None:
     shown = zmqrl("train", "cartpole-ppo", "--mode", "single", "--workers", "3", "--dry-run")
     assert shown.code == 0 and "--workers 3 has no effect: mode single has no rollout workers" in shown.err
@@ -435,12 +452,12 @@ def test_a_copy_that_is_not_continued_leaves_no_directory(zmqrl: Command, copied
 def test_an_interrupt_removes_what_was_fetched_only_before_the_attempt_begins(
     zmqrl: Command, copied: str, monkeypatch: pytest.MonkeyPatch, begins: bool
 ) -> None:
-    def launch(plan: RunPlan, *_: object) -> int:
+    def launch(plan: RunPlan) -> int:
         if begins:
             Path(plan.run_dir, "run.json").write_text("of the new attempt")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("zmqrl.launch.launcher.launch", launch)
+    stub_launcher(monkeypatch, launch)
     ended = zmqrl("train", "--resume", copied, "--run-dir", "again", "--set", "run.total_env_steps=4096")
     assert ended.code == 130
     assert Path("again", "checkpoints").exists() == begins

@@ -19,12 +19,11 @@ import zmqrl as api
 from tests.cli.commands import Command
 from tests.raising import compare, raises
 from tests.running import environment
-from tests.stored_runs import store_run
+from tests.stored_runs import begun, store_run
 from tests.waiting import WAIT_S
 from zmqrl.config.load import presets
 from zmqrl.errors import ConfigError, UntrustedRun
 from zmqrl.launch.configure import load, load_config
-from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.trust import modules_of
 from zmqrl.launch.trusted_places import canonical, is_trusted, other_owner, prefixes, trust
 from zmqrl.launch.url_mirror import fetch
@@ -354,9 +353,9 @@ def test_a_run_that_was_made_on_squashed_nfs_is_of_this_user(tmp_path: Path, mon
         return written
 
     monkeypatch.setattr(files, "replace", squashed)
-    RunDirectory.create(stand_in_plan(tmp_path / "squashed")).release()
+    begun(stand_in_plan(tmp_path / "squashed")).release()
     monkeypatch.setattr(files, "replace", whole)
-    RunDirectory.create(stand_in_plan(tmp_path / "plain")).release()
+    begun(stand_in_plan(tmp_path / "plain")).release()
     assert prefixes() == [str(tmp_path / "squashed")]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.data_stores.cut_disk import CutDisk
+from tests.stored_runs import begun
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config, EvaluatorSection
 from zmqrl.data_stores import directory, files, tensors
@@ -21,7 +22,7 @@ from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.launch.plan_run import plan_run
-from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_directory import read_config, read_info
 from zmqrl.types import Version
 
 DURABLE_EVERY = 5
@@ -132,7 +133,7 @@ def test_what_a_run_writes_before_its_first_lease(quick: Path, disk: CutDisk) ->
             shutil.rmtree(state)
 
     disk.at_each = check
-    made = RunDirectory.create(plan)
+    made = begun(plan)
     is_made = True
     disk.forget()
     check()

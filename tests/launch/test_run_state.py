@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from tests.stored_runs import begun
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
@@ -295,12 +296,12 @@ def test_an_interrupt_is_further_than_every_request_before(before: tuple[int, ..
 
 
 def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path) -> None:
-    directory = RunDirectory.create(state.plan)
+    directory = begun(state.plan)
     assert to_json(read_config(directory.path)) == to_json(state.plan.config)
     info = read_info(directory.path)
     assert info is not None and info.live
     with pytest.raises(ConfigError, match="is in use by run"):
-        RunDirectory.create(state.plan)
+        begun(state.plan)
     directory.discard()
     assert not directory.path.exists()
     assert read_info(directory.path) is None
@@ -311,12 +312,12 @@ def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path)
 def test_discard_leaves_a_directory_that_was_there(state: RunState) -> None:
     path = Path(state.plan.run_dir)
     path.mkdir()
-    RunDirectory.create(state.plan).discard()
+    begun(state.plan).discard()
     assert path.is_dir() and not any(path.iterdir()), "a run which never began has no directory"
 
 
 def test_a_refused_resume_leaves_the_attempt_before_as_it_was(state: RunState) -> None:
-    first = RunDirectory.create(state.plan)
+    first = begun(state.plan)
     first.write_summary({"env_steps": 7})
     first.write("status.json", {"env_steps": 7})
     first.mark_ended(1.0)
@@ -329,7 +330,7 @@ def test_a_refused_resume_leaves_the_attempt_before_as_it_was(state: RunState) -
 
     before = contents()
     config = replace(state.plan.config, min_workers=7)
-    second = RunDirectory.create(replace(state.plan, run_id="later", config=config, resume=True))
+    second = begun(replace(state.plan, run_id="later", config=config, resume=True))
     second.write("status.json", {"env_steps": 0})
     second.discard()
     assert contents() == before
@@ -339,7 +340,7 @@ def test_a_refused_resume_leaves_the_attempt_before_as_it_was(state: RunState) -
 
 
 def test_discard_leaves_a_directory_that_another_launcher_has_taken_over(state: RunState) -> None:
-    directory = RunDirectory.create(state.plan)
+    directory = begun(state.plan)
     record = directory.path / ".owner" / "1"
     (record.parent / "2").write_text(record.read_text().replace(state.plan.run_id, "another"))
     directory.discard()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.stored_runs import begun
 from tests.waiting import until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Lineage, RunPlan
@@ -40,7 +41,7 @@ def plan(tmp_path: Path) -> Iterator[RunPlan]:
     lineage = Lineage("run-1", 1, "here", plan.run_dir)
     config = replace(plan.config, store=StoreSection(options={"path": None, "mirror": there}))
     plan = replace(plan, config=config, lineage=lineage, store_path=f"{plan.run_dir}/checkpoints")
-    directory = RunDirectory.create(plan)
+    directory = begun(plan)
     yield plan
     directory.release()
 

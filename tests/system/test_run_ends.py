@@ -21,7 +21,8 @@ from tests.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
-from zmqrl.launch.launcher import launch
+from zmqrl.launch.launcher import Launcher
+from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.types import ModeName
 
@@ -132,7 +133,7 @@ def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytes
 
     plan = _endless(tmp_path / "run", "single")
     monkeypatch.setattr("zmqrl.launch.run_output.status_of", fail)
-    assert launch(plan, plain=True) == 1
+    assert Launcher(plan, make_orchestrator(plan), plain=True).run() == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "OSError: no space left" in summary["error"]

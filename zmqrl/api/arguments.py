@@ -1,18 +1,24 @@
-"""`env` and `algo` of `train` and `start`: what takes the place of a preset, as `--env` and `--algo` do."""
+"""The arguments of `train`, `start` and `resume`, and errors that name them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
+from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.aliases import KEYS, NO_KEYS, alias
 from zmqrl.config.codec import names_of
+from zmqrl.config.paths import expanded
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
-from zmqrl.launch.own_code import MAIN, path_of, with_paths
+from zmqrl.launch.own_code import MAIN, path_of, plain, with_paths
+from zmqrl.launch.start_request import StartRequest
 from zmqrl.launch.without_preset import WithoutPreset
+from zmqrl.types import ModeName
 
 REQUIRED = (
     'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
@@ -20,6 +26,15 @@ REQUIRED = (
 )
 OF_THE_CALL = ("override", "env", "--mode", "--workers", "--seed", "--init-from")
 """Sources of what arguments have set."""
+
+
+@contextmanager
+def errors_of_python() -> Iterator[None]:
+    """A `ConfigError` that is raised inside names arguments of Python."""
+    try:
+        yield
+    except ConfigError as error:
+        raise for_python(error) from None  # its sentence has the cause
 
 
 def check_names(function: Callable[..., Any], overrides: Mapping[str, Any]) -> None:
@@ -84,6 +99,54 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
         raise ConfigError(f"{other}{REQUIRED}")
     kind = algo or _value(given, "algorithm", "kind")
     return WithoutPreset.of(env_id, kind, "algo" if algo else "algorithm.kind", "env")
+
+
+@errors_of_python()
+def request_of(
+    preset: str | None,
+    algo: str | type[Algorithm] | None,
+    run_dir: str | Path | None,
+    resume: str | Path | None,
+    for_env_steps: int | None,
+    mode: ModeName | None,
+    workers: int | None,
+    seed: int | None,
+    init_from: str | Path | None,
+    trust: bool,
+    overrides: Mapping[str, Any],
+) -> StartRequest:
+    """What `train`, `start` and `resume` were called with."""
+    given = dotted(overrides)
+    if resume is None:
+        if for_env_steps is not None:
+            raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
+        base = without_preset(preset, algorithm_name(algo), overrides.get("env"), given)
+    else:
+        run = given.get("run")
+        sets_total = "run.total_env_steps" in given or (isinstance(run, Mapping) and "total_env_steps" in run)
+        if for_env_steps is not None and sets_total:
+            what, fix = "sets run.total_env_steps", "remove run__total_env_steps"
+            raise ConfigError(what, key=("for_env_steps",), value=str(for_env_steps), is_subject=True, fix=fix)
+        kept = {"algo": algo, "run_dir": run_dir, "mode": mode, "seed": seed, "init_from": init_from}
+        for name, value in kept.items():
+            if value is not None:
+                raise ConfigError("a resumed run keeps its own", key=(name,), fix="remove the argument")
+        resume, base = expanded(resume, "resume"), None
+        if not resume.is_dir():
+            raise ConfigError("run directory not found", key=("resume",), value=str(resume))
+    return StartRequest(
+        preset=preset,
+        without_preset=base,
+        overrides=given,
+        mode=mode,
+        workers=plain(workers),
+        seed=plain(seed),
+        init_from=None if init_from is None else str(expanded(init_from, "init_from").absolute()),
+        run_dir=None if run_dir is None else expanded(run_dir, "run_dir"),
+        resume=resume,
+        for_env_steps=plain(for_env_steps),
+        trusted=trust,
+    )
 
 
 def for_python(error: ConfigError) -> ConfigError:

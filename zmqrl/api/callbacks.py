@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
@@ -83,17 +83,15 @@ class Callbacks:
 class RunObserver(Observer):
     """Called in the launcher's thread; what it publishes is replaced whole, and may be read in any thread."""
 
-    def __init__(self, plan: RunPlan, callbacks: Callbacks) -> None:
+    def __init__(self, config: Config, store_path: Path, callbacks: Callbacks) -> None:
         """ConfigError where checkpoints are not files that this machine can list."""
-        if callbacks.on_checkpoint is not None and plan.config.store.kind != "directory":
-            raise ConfigError(
-                f"on_checkpoint requires store.kind directory, and the run has {plan.config.store.kind!r}"
-            )
-        self._callbacks, self._place = callbacks, Path(plan.store_path)
+        if callbacks.on_checkpoint is not None and config.store.kind != "directory":
+            raise ConfigError(f"on_checkpoint requires store.kind directory, and the run has {config.store.kind!r}")
+        self._callbacks, self._place = callbacks, store_path
         self._seen = self._checkpoints() if callbacks.on_checkpoint is not None else {}
         self._reported: set[str] = set()
         self.metrics: Mapping[str, float] = {}
-        self.progress = Progress("starting", 0, plan.config.run.total_env_steps, 0.0, 0.0, None, None, None)
+        self.progress = Progress("starting", 0, config.run.total_env_steps, 0.0, 0.0, None, None, None)
 
     def on_event(self, event: HostEvent, state: RunState) -> bool:
         match event.event:

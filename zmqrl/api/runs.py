@@ -5,36 +5,64 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.api.arguments import check_names
-from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, Score
-from zmqrl.api.planning import PreparedRun, RunArguments, prepared, stored_summary
+from zmqrl.api.arguments import check_names, errors_of_python, request_of
+from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, RunObserver, Score
+from zmqrl.config.codec import from_json, replace
 from zmqrl.errors import ConfigError, TrainingFailed
+from zmqrl.launch.continuation import EXAMPLE_STEPS, nothing_to_train
+from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.records import read_summary
+from zmqrl.launch.start import NothingToTrain, new_directory, prepare
+from zmqrl.launch.start_request import StartRequest
 from zmqrl.launch.stop_signals import Request
 from zmqrl.launch.summary import Summary
+from zmqrl.supervision import check_process
 from zmqrl.types import ModeName
 
 END_S, KILL_S = 60.0, 15.0
 """At the exit of this process: until a run that still trains is stopped with a checkpoint, and then killed."""
 _running: set[Run] = set()
+_preparing = threading.Lock()
+"""Of several threads one prepares a run, and owns its directory when the next one looks for a name."""
 
 
 class Run:
     """A run that trains in the background, from `start`. Its methods may be called from any thread."""
 
-    def __init__(self, planned: PreparedRun) -> None:
-        """Use `start`."""
-        self.run_dir, self.run_id = planned.run_dir, planned.run_id
-        self._launcher, self._observer = planned.launcher, planned.observer
-        self._until_the_end = planned.until_the_end
+    def __init__(self, request: StartRequest, callbacks: Callbacks, quiet: bool) -> None:
+        """Use `start`. The run is prepared, and not begun."""
+        self._launcher: Launcher | None = None
+        self._stored: Summary | None = None
+        """Where nothing remains to train."""
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         """In place of `Thread.join`, after which an interrupted thread counts as ended (Python 3.10 to 3.12)."""
         self._error: BaseException | None = None
         self._code = 0
+        with errors_of_python(), _preparing, check_process.none_left(), ExitStack() as until_the_end:
+            check_process.start()
+            if request.resume is None:
+                request = replace(request, run_dir=until_the_end.enter_context(new_directory(request)))
+            found = prepare(request)
+            if isinstance(found, NothingToTrain):
+                self._stored = from_json(Summary, read_summary(found.run_dir))
+                self.run_dir, self.run_id = found.run_dir.absolute(), self._stored.run_id
+                self._observer = RunObserver(found.config, self.run_dir, callbacks)
+                self._observer.finish(self._stored)
+                if not quiet:
+                    more = f"zmqrl.resume({str(found.run_dir)!r}, for_env_steps={EXAMPLE_STEPS})"
+                    print(nothing_to_train(found.run_dir, found.condition, more))
+            else:
+                self.run_dir, self.run_id = Path(found.plan.run_dir), found.plan.run_id
+                with found.directory.discarded_on_error():
+                    self._observer = RunObserver(found.plan.config, Path(found.plan.store_path), callbacks)
+                self._launcher = found.launcher(quiet=quiet, observer=self._observer)
+            self._until_the_end = until_the_end.pop_all()
 
     @property
     def progress(self) -> Progress:
@@ -55,7 +83,7 @@ class Run:
     def summary(self) -> Summary | None:
         """The summary, once the run has ended."""
         if self._launcher is None:
-            return stored_summary(self.run_dir)
+            return self._stored
         return None if self.is_running else self._launcher.summary
 
     def stop(self) -> None:
@@ -174,11 +202,8 @@ def train(
         TrainingFailed: The training failed; its `summary` is that of the run.
     """
     check_names(train, overrides)
-    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(
-        preset, algo, run_dir, None, None, mode, workers, seed, init_from, overrides, callbacks, quiet, trust
-    )
-    return _run_here(asked, check)
+    request = request_of(preset, algo, run_dir, None, None, mode, workers, seed, init_from, trust, overrides)
+    return _run_here(request, Callbacks(on_metrics, on_score, on_checkpoint), quiet, check)
 
 
 def resume(
@@ -213,11 +238,8 @@ def resume(
         TrainingFailed: The training failed.
     """
     check_names(resume, overrides)
-    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(
-        None, None, None, run_dir, for_env_steps, None, workers, None, None, overrides, callbacks, quiet, trust
-    )
-    return _run_here(asked, check)
+    request = request_of(None, None, None, run_dir, for_env_steps, None, workers, None, None, trust, overrides)
+    return _run_here(request, Callbacks(on_metrics, on_score, on_checkpoint), quiet, check)
 
 
 def start(
@@ -261,17 +283,14 @@ def start(
         ConfigError: The run cannot be started with these arguments; nothing was written.
     """
     check_names(start, overrides)
-    callbacks = Callbacks(on_metrics, on_score, on_checkpoint)
-    asked = RunArguments(
-        preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, overrides, callbacks, quiet, trust
-    )
-    run = Run(prepared(asked))
+    request = request_of(preset, algo, run_dir, resume, for_env_steps, mode, workers, seed, init_from, trust, overrides)
+    run = Run(request, Callbacks(on_metrics, on_score, on_checkpoint), quiet)
     run._start()
     return run
 
 
-def _run_here(asked: RunArguments, check: bool) -> Summary:
-    run = Run(prepared(asked))
+def _run_here(request: StartRequest, callbacks: Callbacks, quiet: bool, check: bool) -> Summary:
+    run = Run(request, callbacks, quiet)
     if run._launcher is not None:
         run._execute()
     return run._result(check)

@@ -41,11 +41,13 @@ def install_unit_command(
     """
     from zmqrl.data_stores.files import check_writable
     from zmqrl.launch.checks import check_new_directory, holds_run
-    from zmqrl.launch.configure import load
+    from zmqrl.launch.start import configured
+    from zmqrl.launch.start_request import StartRequest
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
 
     check_repeated(overrides)
-    config = load(hosts_file=hosts, overrides=overrides, limit=limit).config
+    request = StartRequest(hosts_file=hosts, overrides=overrides, limit=limit)
+    config = configured(request).config
     name = name or config.run.name
     check_name(name)
     directory = expanded(run_dir or Path("runs") / name, "--run-dir").absolute()
@@ -54,8 +56,7 @@ def install_unit_command(
     check_writable("--run-dir", directory)
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain"]
-    command += [word for pair in overrides for word in ("--set", pair)]
-    command += [word for each in limit for word in ("--limit", each)]
+    command += request.flags()
     modules = module_path(config, os.environ.get("PYTHONPATH"))
     environment = {"PATH": os.environ.get("PATH", os.defpath)} | ({"PYTHONPATH": modules} if modules else {})
     unit = RunUnit(name, directory, Path.cwd(), command, environment, stop_s_of(config))

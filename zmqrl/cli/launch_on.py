@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.launch.start_request import StartRequest
 
 if TYPE_CHECKING:
-    from zmqrl.cli.train import TrainRequest
+    from zmqrl.cli.start_options import TrainRequest
     from zmqrl.config.load import Loaded
     from zmqrl.config.sections import Config
     from zmqrl.launch.launcher_host import LauncherHost
@@ -34,7 +36,6 @@ STDIN = "/dev/stdin"
 
 def launch_on(request: TrainRequest, host: str) -> int:
     """Returns once the run is READY, or the exit code of a launcher that ended before."""
-    _check_flags(request, host)
     from zmqrl.cli.on import login_file
     from zmqrl.config.load import resolve_logins
     from zmqrl.launch.launcher_host import connected
@@ -59,28 +60,11 @@ def launch_on(request: TrainRequest, host: str) -> int:
         return _Start(request, there, config, session, directory, stored).run()
 
 
-def _check_flags(request: TrainRequest, host: str) -> None:
-    if request.copy is not None or request.seeds is not None:
-        raise click.UsageError("--on cannot be combined with --resume URL or --seeds")
-    if request.as_data:
-        raise click.UsageError(
-            "--on cannot be combined with --json; to print its state as JSON: zmqrl status --json --on HOST"
-        )
-    if request.for_env_steps is not None and (request.resume is None or str(request.resume) == "auto"):
-        raise click.UsageError("--for requires --resume RUN")
-    if request.resume is not None and str(request.resume) != "auto" and request.run_dir is not None:
-        raise click.UsageError("--run-dir cannot be combined with --resume: the run directory is that of --resume")
-    if str(request.resume) == "auto" and request.run_dir is None:
-        raise click.UsageError("--resume auto requires --run-dir")
-    if request.in_place:
-        raise click.UsageError("--on cannot be used by a launcher that was itself started with --on")
-
-
 def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, bytes | None]:
     """Directory and stored configuration of the run that is resumed, on the host; None: a new run."""
     if request.resume is None:
         return None, None
-    if str(request.resume) == "auto":
+    if request.is_auto:
         directory = str(request.run_dir)
         return directory, there.read(f"{directory}/config.json")
     directory = there.find(str(request.resume)).run_dir
@@ -108,15 +92,14 @@ def _configuration(request: TrainRequest, host: str, stored: bytes | None) -> Co
 
 
 def _loaded(request: TrainRequest, stored: bytes | None) -> Loaded:
-    from zmqrl.cli.train import without_preset
-    from zmqrl.launch.configure import load
     from zmqrl.launch.launcher_host import stored_copy
+    from zmqrl.launch.start import configured
 
-    where = (request.preset, request.hosts_file, request.overrides, request.mode, request.workers, request.seed)
     if stored is None:
-        return load(*where, None, request.limit, without_preset=without_preset(request))
+        return configured(replace(request.new(), init_from=None))  # a place there
     with tempfile.TemporaryDirectory(prefix="zmqrl-on-") as folder:
-        return load(*where, stored_copy(stored, Path(folder), _preset_file(request)), request.limit)
+        copy = stored_copy(stored, Path(folder), _preset_file(request))
+        return configured(replace(request.resumed(copy), for_env_steps=None))  # added there
 
 
 def _preset_file(request: TrainRequest) -> str | None:
@@ -226,17 +209,12 @@ class _Start:
     def _words(self, file: str) -> Sequence[str]:
         request = self._request
         where = ["--resume" if self._is_resumed else "--run-dir", self._directory]
-        if self._is_resumed and request.from_scratch and str(request.resume) == "auto":
+        if self._is_resumed and request.from_scratch and request.is_auto:
             where = ["--run-dir", self._directory, "--resume", "auto"]  # which may continue the run
-        words = ["launch", file, *where, "--in-place"]
-        if request.init_from is not None and not self._is_resumed:
-            words += ["--init-from", request.init_from]
-        return [
-            *words,
-            *["--from-scratch"] * (request.from_scratch and self._is_resumed),
-            *["--dry-run"] * request.dry_run,
-            *([] if request.for_env_steps is None else ["--for", str(request.for_env_steps)]),
-        ]
+        from_scratch, init_from = request.from_scratch and self._is_resumed, request.init_from
+        differs = StartRequest(from_scratch=from_scratch, init_from=None if self._is_resumed else init_from)
+        words = ["launch", file, *where, "--in-place", *differs.flags(), *["--dry-run"] * request.dry_run]
+        return words if request.for_env_steps is None else [*words, "--for", str(request.for_env_steps)]
 
     def _out(self, chunk: bytes) -> bool:
         """Lines of the launcher, until it is READY."""

@@ -22,7 +22,7 @@ from zmqrl.logs.printable import printable
 COMMANDS = {
     "launch": "train",
     "train": "train",
-    "presets": "train",
+    "presets": "presets",
     "setup": "setup",
     "status": "status",
     "logs": "logs",

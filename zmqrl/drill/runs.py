@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config
 from zmqrl.drill.faults import Kind, Minimum
 from zmqrl.drill.planted import DEFECTS
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checked import call, checked_plan
-from zmqrl.launch.configure import load
+from zmqrl.launch.checked import call
+from zmqrl.launch.start import configured, planned
+from zmqrl.launch.start_request import StartRequest
 from zmqrl.supervision.check_process import Subject
 from zmqrl.types import MODES
 
@@ -64,8 +63,9 @@ class DrillRequest:
 def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
     """The preset under faults, and the env steps that it has for its threshold. ConfigError as `train` raises it."""
     scenario = request.scenario
-    preset, mode, workers = scenario.preset, scenario.mode, scenario.workers
-    run = load(preset, None, scenario.overrides, mode, workers, None).config.run
+    mode, workers, changes = scenario.mode, scenario.workers, scenario.overrides
+    asked = StartRequest(preset=scenario.preset, mode=mode, workers=workers, overrides=changes)
+    run = configured(asked).config.run
     if request.plant is not None and MODES[run.mode].in_process:
         raise ConfigError(
             "mode single has no memory backend to choose", key=("--plant",), fix="write --mode sync or async"
@@ -79,19 +79,17 @@ def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
         **{f"restart.{key}": value for key, value in RESTART.items()},
         **{f"limits.{key}": value for key, value in LIMITS.items()},
     }
-    flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()] + list(scenario.overrides)
-    config = load(preset, None, flags, mode, workers, None).config
-    arguments = [preset, *_command_flags(config, request), *(part for flag in flags for part in ("--set", flag))]
-    return RunUnderTest(LEARNING, _plan(config, request.folder / LEARNING), arguments), run.total_env_steps
+    overrides = [*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *changes]
+    asked = replace(asked, overrides=overrides, run_dir=request.folder / LEARNING)
+    return _under_test(LEARNING, asked), run.total_env_steps
 
 
 def witness_run(request: DrillRequest, learning: RunPlan) -> RunUnderTest:
     """A run of the same mode, workers and vector envs whose rows name themselves. Writes its preset."""
     preset = request.folder / f"{WITNESS}.yaml"
     preset.write_text(json.dumps(witness_config(request, learning), indent=2) + "\n", encoding="utf-8")
-    config = load(str(preset), None, (), None, request.scenario.workers, None).config
-    arguments = [str(preset), *_command_flags(config, request)]
-    return RunUnderTest(WITNESS, _plan(config, request.folder / WITNESS), arguments, witness=True)
+    workers, run_dir = request.scenario.workers, request.folder / WITNESS
+    return _under_test(WITNESS, StartRequest(preset=str(preset), workers=workers, run_dir=run_dir), is_witness=True)
 
 
 def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
@@ -146,14 +144,11 @@ def _max_wall_s(for_s: float) -> float:
     return 2 * for_s + WALL_SLACK_S
 
 
-def _command_flags(config: Config, request: DrillRequest) -> list[str]:
-    flags = ["--mode", config.run.mode]
-    return flags if config.mode.in_process else [*flags, "--workers", str(request.scenario.workers)]
-
-
 def _backend(plant: str | None) -> str:
     return "zmq" if plant is None else f"zmqrl.drill.planted:{DEFECTS[plant].__name__}"
 
 
-def _plan(config: Config, run_dir: Path) -> RunPlan:
-    return checked_plan(config, run_dir, time.time())
+def _under_test(name: str, request: StartRequest, is_witness: bool = False) -> RunUnderTest:
+    """The run that the command starts; the plan is made here too."""
+    plan = planned(request, configured(request), connects=False)
+    return RunUnderTest(name, plan, [str(request.preset), *request.flags()], is_witness)

@@ -30,7 +30,7 @@ def checked_plan(
     resume: bool = False,
     sources: Sources | None = None,
     is_here: bool = True,
-    before: RunPlan | None = None,
+    connects: bool = False,
 ) -> RunPlan:
     """Check the env, and plan the run as `plan_run`. No check process is left.
 
@@ -41,26 +41,33 @@ def checked_plan(
         resume: Continue from the newest full checkpoint.
         sources: From the same `load`; with it an error names file and line.
         is_here: The host `local` will be this machine.
-        before: A plan of the run with other workers, whose env has been checked.
+        connects: Hosts with `workers: auto` report their cores, once no other fault is left; else the plan has
+            workers of this machine in their place.
 
     Raises:
         ConfigError: One message that names key, value and fix.
     """
+    from zmqrl.launch.logins import check_participants
     from zmqrl.launch.own_code import check_own_code
     from zmqrl.launch.planned_env import planned_env
 
     with located(sources), check_process.none_left():
         check_own_code(config)
         plan_of, start_s = Subject("the plan of the run"), config.limits.start_s
-        if before is None:
-            call("settings", to_json(config), is_here, subject=plan_of, limit_s=start_s)
-            config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
-        else:
-            config, env, notes = replace(config, env=before.config.env), before.env, ()
+        call("settings", to_json(config), is_here, subject=plan_of, limit_s=start_s)
+        config, env, notes = planned_env(config, run_dir, resume, sources, is_here)
         path = str(expanded(run_dir, "run directory").absolute())
-        arguments = to_json(config), path, started_at, resume, is_here, to_json(env), notes
-        plan = from_json(RunPlan, call("plan", *arguments, subject=plan_of, limit_s=start_s))
-        return plan if before is None else replace(plan, warnings=before.warnings)
+        arguments = path, started_at, resume, is_here, to_json(env), notes
+
+        def plan(config: Config) -> RunPlan:
+            return from_json(RunPlan, call("plan", to_json(config), *arguments, subject=plan_of, limit_s=start_s))
+
+        first = plan(config)
+        if not connects:
+            return first
+        check_participants(config)
+        resolved = resolve_auto_workers(config)
+        return first if resolved is config else replace(plan(resolved), warnings=first.warnings)
 
 
 def checked_env(config: Config, is_here: bool = True) -> EnvSpec:

@@ -189,20 +189,17 @@ def _check_gpus(device: str, share: bool) -> bool:
     return bool(found)
 
 
-def check_new_directory(run_dir: Path, resume: str | None = None) -> None:
-    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over.
-
-    Args:
-        run_dir: Of the new run.
-        resume: What continues a run there, for the message; default: the option of the command line.
-    """
+def check_new_directory(run_dir: Path) -> None:
+    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
     check_not_live(run_dir)
-    resume = resume or f"--resume {run_dir}"
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"run directory {run_dir} is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
-        fix = f"to continue its run: {resume}" if holds_run(run_dir) else "it holds no run; choose another directory"
-        raise ConfigError(f"run directory {run_dir} exists and is not empty; {fix}")
+        fix, python_fix = "it holds no run; choose another directory", ""
+        if holds_run(run_dir):
+            ways = f"--resume {run_dir}", f"zmqrl.resume({str(run_dir)!r})"
+            fix, python_fix = (f"to continue its run: {way}" for way in ways)
+        raise ConfigError(f"run directory {run_dir} exists and is not empty", fix=fix, python_fix=python_fix)
 
 
 def holds_run(run_dir: Path) -> bool:

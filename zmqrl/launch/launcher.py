@@ -26,39 +26,10 @@ from zmqrl.launch.summary import Summary, end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
 MONITOR_S = 0.1
 STATUS_EVERY_S = 1.0
-
-
-def launch(
-    plan: RunPlan, plain: bool = False, from_scratch: bool = False, on_ready: Callable[[], None] = lambda: None
-) -> int:
-    """Run `plan` to its end and return the command's exit code.
-
-    Args:
-        plan: From `plan_run`.
-        plain: Lines instead of the live view.
-        from_scratch: See `prepare_resume`.
-        on_ready: Called once every process is READY.
-
-    Raises:
-        ConfigError: The run directory is in use, or a resume is refused. Nothing was started.
-    """
-    if not plan.resume:
-        return Launcher(plan, make_orchestrator(plan), plain, on_ready).run()
-    from zmqrl.launch.resume import prepare_resume
-
-    directory = RunDirectory.own(plan)
-    try:
-        plan = prepare_resume(plan, directory, from_scratch)
-        launcher = Launcher(plan, make_orchestrator(plan), plain, on_ready, directory)
-    except BaseException:
-        directory.discard()
-        raise
-    return launcher.run()
 
 
 class Observer:
@@ -119,8 +90,9 @@ class Launcher:
 
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
-        initial = initial_file(self._plan)
         directory = self._directory or RunDirectory.own(self._plan)
+        with directory.discarded_on_error():
+            initial = initial_file(self._plan)
         with ExitStack() as until_the_end:
             owned = until_the_end.enter_context(ExitStack())
             owned.callback(self._files.attempt, "the owner's record", directory.release)

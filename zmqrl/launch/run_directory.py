@@ -116,25 +116,10 @@ class RunDirectory:
         self._owner, self._undo = owner, undo
 
     @classmethod
-    def create(cls, plan: RunPlan, initial: bytes | None = None) -> RunDirectory:
-        """Create it, or take over one whose launcher has exited; it is owned until `release`.
-
-        Once this returns the directory, `config.json`, `run.json` and the weights to start from survive a power cut.
-
-        Args:
-            plan: The attempt that it is made for.
-            initial: Content of the file of `run.init_from`, where the plan has one.
-
-        Raises:
-            ConfigError: A run is using it, or it cannot be written.
-        """
-        directory = cls.own(plan)
-        directory.begin(plan, initial)
-        return directory
-
-    @classmethod
     def own(cls, plan: RunPlan) -> RunDirectory:
         """The directory, made where it is missing and owned until `release`; nothing else is written yet.
+
+        One whose launcher has exited is taken over.
 
         Raises:
             ConfigError: A run is using it, or it cannot be written.
@@ -148,9 +133,15 @@ class RunDirectory:
             raise ConfigError(f"run directory {path} cannot be written: {error}") from error
 
     def begin(self, plan: RunPlan, initial: bytes | None = None, job: str | None = None) -> None:
-        """Write what an attempt begins with, see `create`. ConfigError: it cannot be written; nothing is left.
+        """Write what an attempt begins with. Once this returns, it survives a power cut.
 
-        `job`: see `Orchestrator.job`.
+        Args:
+            plan: Of the attempt.
+            initial: Content of the file of `run.init_from`, where the plan has one.
+            job: See `Orchestrator.job`.
+
+        Raises:
+            ConfigError: It cannot be written; nothing is left.
         """
         try:
             if self._undo is not None:
@@ -159,6 +150,15 @@ class RunDirectory:
         except OSError as error:
             self.discard()
             raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
+
+    @contextlib.contextmanager
+    def discarded_on_error(self) -> Iterator[None]:
+        """Whatever is raised inside, the directory is then as before the start: see `discard`."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
 
     def put_aside(self, name: str, folder: str) -> None:
         """Move a file or folder to `folder` in the directory before the attempt begins; `discard` moves it back."""

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from zmqrl.config.plan import RunPlan
 from zmqrl.launch.action_runner import ActionRunner
 from zmqrl.launch.boots import boots
-from zmqrl.launch.configure import load
 from zmqrl.launch.lease_renewal import LeaseRenewal
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.problem_reports import AdvisoryWrites
-from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_machine import RunMachine
 from zmqrl.launch.run_state import RunState
+from zmqrl.launch.start import Prepared, prepare
+from zmqrl.launch.start_request import StartRequest
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import make_orchestrator
@@ -106,10 +104,12 @@ class Deployed:
     def __init__(self, hosts: Hosts, total_env_steps: int = ENDLESS, **env: Any) -> None:
         """`env`: `kwargs` of the fake env."""
         self.token = f"token-{secrets.token_hex(6)}"
-        config = load(overrides=_settings(hosts, total_env_steps, {**env, "token": self.token})).config
-        self.plan: RunPlan = plan_run(config, hosts.folder / f"run-{secrets.token_hex(4)}", time.time())
+        settings = _settings(hosts, total_env_steps, {**env, "token": self.token})
+        prepared = prepare(StartRequest(overrides=settings, run_dir=hosts.folder / f"run-{secrets.token_hex(4)}"))
+        assert isinstance(prepared, Prepared)
+        self.plan, self._directory = prepared.plan, prepared.directory
         self.orchestrator: Orchestrator = make_orchestrator(self.plan)
-        self._directory = RunDirectory.create(self.plan)
+        self._directory.begin(self.plan)
         self.events: list[HostEvent] = []
         self.hosts = tuple(boots(self.plan))
         """Those that participate, the learner's first."""
