@@ -55,9 +55,9 @@ def test_every_page_names_the_versions_of_python_that_setup_allows() -> None:
     versions = f"3.{least} to 3.{int(below) - 1}"
     stated = re.compile(r"Linux(?:,| and) Python (\S+(?: to [0-9.]*\d)?)")
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    found = {path.name: set(stated.findall(path.read_text())) for path in pages}
+    found = {str(path.relative_to(ROOT)): set(stated.findall(path.read_text())) for path in pages}
     found = {name: each for name, each in found.items() if each}
-    assert {"README.md", "index.md", "first-run.md"} <= set(found)
+    assert {"README.md", "docs/index.md", "docs/tutorial/first-run.md"} <= set(found)
     assert all(each == {versions} for each in found.values()), found
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-BASE_PORT = 47_310
+BASE_PORT = 27_310
+"""Below the ports that the kernel gives to outgoing connections."""
 
 
 class Camera(gym.Env[Any, Any]):

@@ -214,7 +214,7 @@ KEYS = [
         prints=["evaluated 20"],
     ),
     of_env(
-        "needs-index", "port_env:Port", 'env.kwargs={base_port: 45100, worker_id: "{index}"}', "hosts.local.workers=2"
+        "needs-index", "port_env:Port", 'env.kwargs={base_port: 25100, worker_id: "{index}"}', "hosts.local.workers=2"
     ),
     of_env("seconds", "keys_env:Locked", "hosts.local.workers=2", prints=["action_mask", "FromInfo"]),
     of_env("masks-elsewhere", "masks:Masked", prints=["zmqrl.envs.masks:FromMethod"]),
