@@ -27,7 +27,7 @@ LOG_LIMIT_BYTES = 20_000_000
 
 
 class ActionRunner:
-    """The loop's hands. Owned by the launcher's main thread."""
+    """Owned by the main thread of the launcher, whose loop gives it events and time."""
 
     def __init__(
         self,

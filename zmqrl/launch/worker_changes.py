@@ -91,7 +91,7 @@ class WorkerChanges:
         return self._change(record, workers, stays)[0]
 
     def _change(self, record: HostRecord, workers: int, stays: bool = False) -> tuple[list[Action], str]:
-        """Returns what is done, and what the user is told of it."""
+        """Returns the actions, and the answer to the user."""
         host, some = record.host, counted(workers, "worker")
         if record.section.manual:
             if workers:

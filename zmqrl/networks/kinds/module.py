@@ -153,7 +153,7 @@ def _features(spec: ModuleSpec, module: nn.Module) -> int:
         or output.dim() != 2
         or len(output) != ROWS
     ):
-        what = f"forward of {_told(spec.parts)} with B={ROWS} gave {_shape(output)}"
+        what = f"forward of {_described_parts(spec.parts)} with B={ROWS} gave {_shape(output)}"
         fix = "it must give features, float32 [B, F]"
         raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix=fix)
     return int(output.shape[1])
@@ -168,7 +168,7 @@ def _explained(spec: ModuleSpec, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(
-            f"{what} of {_told(spec.parts)} raised {type(error).__name__}: {_line(error)}",
+            f"{what} of {_described_parts(spec.parts)} raised {type(error).__name__}: {_line(error)}",
             key=("network", "kind"),
             value=repr(spec.path),
         ) from error
@@ -226,7 +226,7 @@ def _space(parts: tuple[ModulePart, ...]) -> Space[Any]:
     return boxes[""] if "" in boxes else spaces.Dict(boxes)
 
 
-def _told(parts: tuple[ModulePart, ...]) -> str:
+def _described_parts(parts: tuple[ModulePart, ...]) -> str:
     if not parts[0].name:
         return f"a tensor {_sizes(parts[0].shape)}"
     return f"a dict of {', '.join(f'{part.name} {_sizes(part.shape)}' for part in parts)}"
