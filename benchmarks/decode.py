@@ -19,6 +19,11 @@ from zmqrl.types import Notice, SlotRef, Version
 NUMBER, REPEATS = 20_000, 9
 MOST_RATIO = 0.5
 Check = Callable[[Any], bool]
+MESSAGES: tuple[bus.Message, ...] = (
+    bus.WorkerReport(3, 1, 2, 7, False, [SlotRef(i, 5) for i in range(4)], [bus.StreamAt(3, 1)], [], [], 0, 0),
+    bus.Heartbeat("worker", 3, 0, 12_345),
+    bus.CurrentNotice(Notice(Version(0, 9), "v9.safetensors", 70_000, "0" * 64, 4096, 32, {"epsilon": 0.1})),
+)
 
 
 def is_count(value: Any) -> bool:
@@ -72,13 +77,6 @@ def by_hand(frame: bytes) -> dict[str, Any]:
     if fields.keys() != schema.keys() or not all(check(fields[name]) for name, check in schema.items()):
         raise ValueError(kind)
     return dict(fields)
-
-
-MESSAGES: tuple[bus.Message, ...] = (
-    bus.WorkerReport(3, 1, 2, 7, False, [SlotRef(i, 5) for i in range(4)], [bus.StreamAt(3, 1)], [], [], 0, 0),
-    bus.Heartbeat("worker", 3, 0, 12_345),
-    bus.CurrentNotice(Notice(Version(0, 9), "v9.safetensors", 70_000, "0" * 64, 4096, 32, {"epsilon": 0.1})),
-)
 
 
 def microseconds(call: Callable[[], object]) -> float:

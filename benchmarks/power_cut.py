@@ -45,6 +45,7 @@ RUNS = {
     "async-dqn": ("cartpole-dqn", "async", 50_000, (*DQN, "store.async_replay=true")),
 }
 """Preset, mode, env steps, settings."""
+_VERSION = re.compile(r"v(\d+-\d+)\.safetensors")
 
 
 @dataclass
@@ -239,9 +240,6 @@ class _Versions:
         content = (self._store / f"v{version[0]}-{version[1]}.safetensors").read_bytes()[:65536]
         steps = re.search(rb'"env_steps":"(\d+)"', content)
         self.env_steps = int(steps[1]) if steps else self.env_steps
-
-
-_VERSION = re.compile(r"v(\d+-\d+)\.safetensors")
 
 
 def _parsed(version: str) -> tuple[int, int]:

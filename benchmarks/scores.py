@@ -35,6 +35,20 @@ HEAD = (
 )
 EPISODES, FRESH_SEED = 100, 1_000_003
 COMPILED = ("learner.executor=compiled",)
+YARDSTICK = """
+import json, sys
+import gymnasium, torch
+from stable_baselines3 import SAC
+from stable_baselines3.common.evaluation import evaluate_policy
+env, steps, seed, episodes, fresh = sys.argv[1], *map(int, sys.argv[2:])
+torch.set_num_threads(1)
+model = SAC("MlpPolicy", gymnasium.make(env), seed=seed, learning_starts=10_000, device="cpu").learn(steps)
+played = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
+played.reset(seed=fresh)
+mean, deviation = evaluate_policy(model, played, n_eval_episodes=episodes)
+print(json.dumps({"return_mean": float(mean), "return_std": float(deviation)}))
+"""
+"""SAC of Stable-Baselines3 with its defaults, and its greedy episodes."""
 
 
 @dataclass(frozen=True)
@@ -91,20 +105,6 @@ TABLE: tuple[Row, ...] = (
         measure="train_return_mean_100",
     ),
 )
-YARDSTICK = """
-import json, sys
-import gymnasium, torch
-from stable_baselines3 import SAC
-from stable_baselines3.common.evaluation import evaluate_policy
-env, steps, seed, episodes, fresh = sys.argv[1], *map(int, sys.argv[2:])
-torch.set_num_threads(1)
-model = SAC("MlpPolicy", gymnasium.make(env), seed=seed, learning_starts=10_000, device="cpu").learn(steps)
-played = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(env))
-played.reset(seed=fresh)
-mean, deviation = evaluate_policy(model, played, n_eval_episodes=episodes)
-print(json.dumps({"return_mean": float(mean), "return_std": float(deviation)}))
-"""
-"""SAC of Stable-Baselines3 with its defaults, and its greedy episodes."""
 
 
 @dataclass(frozen=True)

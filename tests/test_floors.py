@@ -1,7 +1,8 @@
-"""The floors and both laws hold, and a break of each is caught."""
+"""The floors and both laws hold, constants stand above code, and a break of each is caught."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -94,3 +95,40 @@ def test_the_page_lists_each_package_in_the_layers() -> None:
     text = (ROOT / "docs" / "development.md").read_text()
     layers = re.search(r"## Layers\n```\n(.*?)```", text, re.DOTALL)
     assert layers is not None and packages() <= set(layers[1].split())
+
+
+def constants_below_code(source: str) -> list[str]:
+    """Names that a module assigns below a class or function although their values need none of the module."""
+    of_code: set[str] = set()
+    found: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            of_code.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+            assigned = [n.id for n in names if isinstance(n.ctx, ast.Store)]
+            if of_code.intersection(n.id for n in names):
+                of_code.update(assigned)
+            elif of_code:
+                found += assigned
+    return found
+
+
+@pytest.mark.parametrize("package", ["zmqrl", "benchmarks"])
+def test_constants_stand_above_code(package: str) -> None:
+    found = {str(path): constants_below_code(path.read_text()) for path in (ROOT / package).rglob("*.py")}
+    assert not {path: names for path, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("below", "found"),
+    [
+        ("LIMIT_S = 1.0", ["LIMIT_S"]),
+        ("Path: TypeAlias = str", ["Path"]),
+        ("A, B = 1, 2", ["A", "B"]),
+        ("EVENTS = (Event,)\nNAMES = len(EVENTS)", []),
+        ("EVENTS: list[Event] = []", []),
+    ],
+)
+def test_a_constant_below_code_is_caught_unless_it_needs_the_code(below: str, found: list[str]) -> None:
+    assert constants_below_code(f"TOP = 1\n\n\nclass Event:\n    LIMIT = TOP\n\n\n{below}\n") == found

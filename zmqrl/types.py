@@ -29,6 +29,24 @@ Weights = Mapping[str, Array]
 
 
 ModeName: TypeAlias = Literal["single", "sync", "async"]
+Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
+"""Of a process that a host agent starts."""
+JudgedRole: TypeAlias = Literal["learner", "worker"]
+"""Whose heartbeats the broker judges."""
+FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
+"""Of every segment."""
+STATE_COLUMN = "env_state"
+"""Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
+ACTING_STATE = "state."
+"""Columns float32 `[T / state_every, N, size]`: the recurrent state with which row 0, state_every, ... is acted."""
+ACTING_STATE_END = "state_end."
+"""Columns float32 `[1, N, size]`: the recurrent state with which row 0 of the next segment is acted."""
+BYTES = "bytes"
+"""The dtype of a state that is not an array."""
+DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
+DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
+"""Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
+gone, rows that were stepped by its words and are not accounted for."""
 
 
 class Mode(Struct, frozen=True):
@@ -49,22 +67,6 @@ class Mode(Struct, frozen=True):
 MODES: Mapping[ModeName, Mode] = {
     mode.name: mode for mode in (Mode("single", True, 0), Mode("sync", False, 0), Mode("async", False, None))
 }
-
-Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
-"""Of a process that a host agent starts."""
-JudgedRole: TypeAlias = Literal["learner", "worker"]
-"""Whose heartbeats the broker judges."""
-
-FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
-"""Of every segment."""
-STATE_COLUMN = "env_state"
-"""Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
-ACTING_STATE = "state."
-"""Columns float32 `[T / state_every, N, size]`: the recurrent state with which row 0, state_every, ... is acted."""
-ACTING_STATE_END = "state_end."
-"""Columns float32 `[1, N, size]`: the recurrent state with which row 0 of the next segment is acted."""
-BYTES = "bytes"
-"""The dtype of a state that is not an array."""
 
 
 class Version(NamedTuple):
@@ -191,12 +193,6 @@ class AllowList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fewer workers than `min_workers` are ready: the broker grants no leases."""
     absent: tuple[Name, ...] = ()
     """With `env.recovery: restart_episode`, hosts of the plan that the first assignment does not wait for."""
-
-
-DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]
-DROP_REASONS: tuple[DropReason, ...] = ("unsealed", "superseded", "rolled_back", "unknown")
-"""Why produced rows were not stored, in the order of the stream table's words. `unknown`: of a stream whose holder is
-gone, rows that were stepped by its words and are not accounted for."""
 
 
 class ArenaUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,6 +20,9 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 BOUNDS_FIX = "correct the bounds, or change the action space by a wrapper in env.wrappers"
 FORBIDDEN = np.float32(-1e30)
 """The logit of an action that a mask forbids: its probability is exactly 0, and sums stay finite."""
+EPSILON, NOISE = "epsilon", "noise"
+UNIFORM = "uniform"
+"""Name of the noise, and of the value of the schedule, of a warm-up with uniform actions."""
 
 
 class Head(ABC):
@@ -218,11 +221,6 @@ def ladder(base: float, alpha: float, place: Place) -> Array:
     """float64 `[N]`: epsilon of each slot, from `base` of the first to base ** (1 + alpha) of the last of the run."""
     epsilon: Array = base ** (1.0 + alpha * place.slots / max(1, place.total - 1))
     return epsilon
-
-
-EPSILON, NOISE = "epsilon", "noise"
-UNIFORM = "uniform"
-"""Name of the noise, and of the value of the schedule, of a warm-up with uniform actions."""
 
 
 class _Continuous(Head):

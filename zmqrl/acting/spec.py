@@ -11,6 +11,11 @@ from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ColumnSpec, SpaceSpec
 
+STATE, NEXT_STATE, NOISE = "state.", "next_state.", "noise."
+"""Begin of the names of inputs and outputs of an ONNX graph: recurrent state before and after a step, and noise."""
+X, OUTPUTS, WIDTH = "x", "outputs", "K"
+"""Of the graph of a policy: its input, its output, and the name of the size of the output."""
+
 
 @dataclass(frozen=True)
 class ActingState:
@@ -31,12 +36,6 @@ class NoiseSpec:
     size: int
     distribution: Literal["normal", "uniform"] = "normal"
     """Standard normal, or uniform in [0, 1)."""
-
-
-STATE, NEXT_STATE, NOISE = "state.", "next_state.", "noise."
-"""Begin of the names of inputs and outputs of an ONNX graph: recurrent state before and after a step, and noise."""
-X, OUTPUTS, WIDTH = "x", "outputs", "K"
-"""Of the graph of a policy: its input, its output, and the name of the size of the output."""
 
 
 @dataclass(frozen=True)

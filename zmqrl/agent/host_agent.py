@@ -29,6 +29,13 @@ from zmqrl.messages.lines import command
 from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.wire.active_clock import ActiveClock
 
+READ_BYTES = 65_536
+MOST_UNREAD_BYTES = 16 << 20
+ENDS = (agent.Stop, agent.Kill)
+"""Commands that end this host's part of the run."""
+LOG = logging.getLogger(__name__)
+DRAIN_S = 1.0
+
 
 class HostLease:
     """Renewed by each of its sources; one that is silent for the lease is enough to end it."""
@@ -54,12 +61,6 @@ def _compared_runtime(boot: Boot) -> str | None:
     if boot.is_alone or not boot.plan.config.mode.deterministic:
         return None
     return str(boot.plan.acting.get("runtime", "numpy"))
-
-
-READ_BYTES = 65_536
-MOST_UNREAD_BYTES = 16 << 20
-ENDS = (agent.Stop, agent.Kill)
-"""Commands that end this host's part of the run."""
 
 
 class Commands:
@@ -105,10 +106,6 @@ class Commands:
         except WireError as error:
             self.refused[error.reason] += 1
             return None
-
-
-LOG = logging.getLogger(__name__)
-DRAIN_S = 1.0
 
 
 @dataclass

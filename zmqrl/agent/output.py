@@ -14,6 +14,10 @@ from zmqrl.messages.lines import line_of
 PENDING_LIMIT_BYTES = 4_000_000
 DROPPABLE = (Metrics, WorkerRates, Usage, OtherUse, Score)
 """Events that may be left out when the launcher does not read."""
+MOST_BYTES = 65_536
+"""Of one log at one look."""
+MOST_PENDING_BYTES = 1_000_000
+"""While so much waits for the launcher, logs stay where they are."""
 
 
 class AgentOutput:
@@ -63,12 +67,6 @@ class AgentOutput:
     def _write(self, line: bytes) -> None:
         self._pending += line
         self.flush()
-
-
-MOST_BYTES = 65_536
-"""Of one log at one look."""
-MOST_PENDING_BYTES = 1_000_000
-"""While so much waits for the launcher, logs stay where they are."""
 
 
 class LogStream:

@@ -27,6 +27,7 @@ KILL_S = 0.1
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
 """(role, run id, index) to argv."""
+INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
 
 
 def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
@@ -62,9 +63,6 @@ def _write_boot(fd: int, boot: Boot) -> None:
     with contextlib.suppress(BrokenPipeError):  # it died at once: its pidfd shows it
         while line:
             line = line[os.write(fd, line) :]
-
-
-INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": None})
 
 
 class ProcessSpawner:

@@ -21,6 +21,10 @@ from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached, first_answering
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 30.0
+LOG = logging.getLogger(__name__)
+PROBE_S = 8.0
+STORE_S = 1.0
+"""How long a version may take to be seen in the store; then it is requested from the broker."""
 
 
 class Fetching:
@@ -67,12 +71,6 @@ class Fetching:
             self._again_s = AGAIN_S if is_new else min(AGAIN_MAX_S, 2 * self._again_s)
         self._requested, self._requested_at = self._required, now
         return self._requested
-
-
-LOG = logging.getLogger(__name__)
-PROBE_S = 8.0
-STORE_S = 1.0
-"""How long a version may take to be seen in the store; then it is requested from the broker."""
 
 
 class RemoteDataPlane(DataPlane):

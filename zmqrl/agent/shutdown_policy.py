@@ -11,6 +11,7 @@ EVALUATOR_EXIT_S = 1.0
 """How long an evaluator whose stdin was closed may take."""
 REAP_S = 5.0
 """How long a killed process may take: a process in D state does not receive SIGKILL."""
+ORDER = ("learner", "worker", "broker")
 
 
 class ShutdownMode(Enum):
@@ -47,7 +48,6 @@ class CloseEvaluator(Struct, frozen=True):
 
 
 EndAction = Terminate | Kill | ScoreFinal | CloseEvaluator
-ORDER = ("learner", "worker", "broker")
 
 
 class ShutdownPolicy:

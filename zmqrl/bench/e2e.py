@@ -16,6 +16,27 @@ from zmqrl.bench.report import RUN_LIMIT_S, BenchResult, Figure, run_preset
 from zmqrl.errors import ConfigError
 
 ASYNC_STEPS, SYNC_STEPS = 1_500_000, 100_000
+_SB3 = """
+import time, torch
+torch.set_num_threads(1)
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+STEPS = 60_000
+class Clock(BaseCallback):
+    begun = None
+    def _on_step(self):
+        if self.begun is None and self.num_timesteps >= STEPS // 4:
+            self.begun, self.first = time.perf_counter(), self.num_timesteps
+        return True
+linear = lambda first: lambda remaining: first * remaining
+clock = Clock()
+env = make_vec_env("CartPole-v1", n_envs=8, seed=1)
+model = PPO("MlpPolicy", env, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20,
+            ent_coef=0.0, learning_rate=linear(1e-3), clip_range=linear(0.2), device="cpu", seed=1)
+model.learn(STEPS, callback=clock)
+print((clock.num_timesteps - clock.first) / (time.perf_counter() - clock.begun))
+"""
 
 
 def run(repeats: int = 3, seeds: int = 5, sb3_python: str | None = None) -> BenchResult:
@@ -68,26 +89,3 @@ def _stable_baselines3(python: str) -> float:
     """Env steps per second of Stable-Baselines3's PPO on the zoo preset, one torch thread, after the first quarter."""
     done = subprocess.run([python, "-c", _SB3], capture_output=True, text=True, timeout=RUN_LIMIT_S, check=True)
     return float(done.stdout.split()[-1])
-
-
-_SB3 = """
-import time, torch
-torch.set_num_threads(1)
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
-STEPS = 60_000
-class Clock(BaseCallback):
-    begun = None
-    def _on_step(self):
-        if self.begun is None and self.num_timesteps >= STEPS // 4:
-            self.begun, self.first = time.perf_counter(), self.num_timesteps
-        return True
-linear = lambda first: lambda remaining: first * remaining
-clock = Clock()
-env = make_vec_env("CartPole-v1", n_envs=8, seed=1)
-model = PPO("MlpPolicy", env, n_steps=32, batch_size=256, gae_lambda=0.8, gamma=0.98, n_epochs=20,
-            ent_coef=0.0, learning_rate=linear(1e-3), clip_range=linear(0.2), device="cpu", seed=1)
-model.learn(STEPS, callback=clock)
-print((clock.num_timesteps - clock.first) / (time.perf_counter() - clock.begun))
-"""

@@ -19,6 +19,7 @@ from typing import Any
 from zmqrl.errors import TrainingFailed
 
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "stable-baselines3")
+RUN_LIMIT_S = 900
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,6 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-RUN_LIMIT_S = 900
 
 
 def run_preset(

@@ -29,6 +29,8 @@ JSON = click.option("--json", "as_data", is_flag=True, help="Print one JSON obje
 
 SSH = "ssh-"
 """Begin of the folders of SSH connections, which no run id names."""
+ANSWER_S = 10.0
+MISSING = "HOST=N is required: a host and its number of workers"
 
 
 class _Limit(click.ParamType[float]):
@@ -151,10 +153,6 @@ def _in_use(folder: Path) -> bool:
         return bytes(folder) + b"/" in Path("/proc/net/unix").read_bytes()
     except OSError:
         return True
-
-
-ANSWER_S = 10.0
-MISSING = "HOST=N is required: a host and its number of workers"
 
 
 @click.command("scale", cls=OnCommand, epilog=RUN_HELP)

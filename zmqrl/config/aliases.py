@@ -127,6 +127,19 @@ OF_EVALUATOR: Mapping[str, str] = {
     "deterministic": "the evaluator always plays greedy actions; zmqrl.load_policy(RUN, stochastic=True) samples them",
 }
 """Names with another meaning in the section `evaluator`."""
+_TRAIN = "write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy"
+PYTHON: Mapping[str, str] = {
+    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "PPOConfig", "QRDQN", "SAC", "TD3", "make"), _TRAIN),
+    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
+    "continues",
+    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
+    "predict": "call it: policy(obs)",
+    "save": "its weights are in the checkpoints of its run directory",
+}
+"""Classes and methods of other libraries."""
+ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
+"""As gymnasium writes ids; presets have no version."""
+DOTTED_PATH = re.compile(r"[\w.]+:\w+")
 
 
 def _by_name() -> dict[str, tuple[tuple[str, ...], str]]:
@@ -149,18 +162,6 @@ Keys of single algorithms are names too: they are missed in the configuration of
 """
 
 
-_TRAIN = "write zmqrl.train(PRESET), and zmqrl.load_policy(RUN_DIR) for its policy"
-PYTHON: Mapping[str, str] = {
-    **dict.fromkeys(("A2C", "DDPG", "DQN", "PPO", "PPOConfig", "QRDQN", "SAC", "TD3", "make"), _TRAIN),
-    "learn": "zmqrl.train(PRESET) trains, and zmqrl.resume(RUN_DIR, for_env_steps=N) or `zmqrl train --resume DIR` "
-    "continues",
-    "load": "zmqrl.load_policy(RUN_DIR) loads a policy",
-    "predict": "call it: policy(obs)",
-    "save": "its weights are in the checkpoints of its run directory",
-}
-"""Classes and methods of other libraries."""
-
-
 def python_hint(name: str) -> str:
     """What to write in place of an attribute that does not exist, for the end of the message."""
     return f"; {PYTHON[name]}" if name in PYTHON else ""
@@ -169,11 +170,6 @@ def python_hint(name: str) -> str:
 def alias(name: str) -> str:
     """The name as the tables have it: of an option `--total-timesteps` too."""
     return name.lstrip("-").replace("-", "_").lower()
-
-
-ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
-"""As gymnasium writes ids; presets have no version."""
-DOTTED_PATH = re.compile(r"[\w.]+:\w+")
 
 
 def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:

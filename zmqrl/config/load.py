@@ -28,6 +28,15 @@ from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, show
 from zmqrl.errors import DEFAULT, ConfigError, Key
 from zmqrl.types import MODES, ModeName
 
+PRESETS = Path(__file__).parents[1] / "presets"
+OF_PACKAGE = "preset "
+"""Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
+OF_LOGINS = ("hosts", "defaults", "ssh")
+"""The sections that define how hosts are logged into."""
+SECTIONS_OF_CONFIG = frozenset((name,) for name in names_of(Config))
+PRESET, SYNC = ("run", "preset"), ("code", "sync")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
 
 def with_absolute_paths(tree: Branch) -> Branch:
     """`code.sync` as absolute paths, while it is known where each was written; flags count from the current folder."""
@@ -58,16 +67,6 @@ def check_code(code: CodeSection) -> None:
         if named.setdefault(name, path) != path:
             both = f"{path!r} and {named[name]!r}"
             raise ConfigError(f"both would be imported as {name!r}", key=SYNC, value=both, fix="rename one")
-
-
-PRESETS = Path(__file__).parents[1] / "presets"
-OF_PACKAGE = "preset "
-"""Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
-OF_LOGINS = ("hosts", "defaults", "ssh")
-"""The sections that define how hosts are logged into."""
-SECTIONS_OF_CONFIG = frozenset((name,) for name in names_of(Config))
-PRESET, SYNC = ("run", "preset"), ("code", "sync")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)

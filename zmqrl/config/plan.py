@@ -13,6 +13,9 @@ from zmqrl.types import AllowList, ColumnSpec, EnvSpec
 
 INITIAL = "initial.safetensors"
 """In the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
+MOST_WORKERS = 1 << 20
+"""Indexes of workers in one run. Each is used once: a late message of a lost host names none of its later workers."""
+Neighbours: TypeAlias = Literal["ignored", "refused", "warned"]
 
 
 class Lineage(Struct, frozen=True):
@@ -26,10 +29,6 @@ class Lineage(Struct, frozen=True):
     """Of the launcher."""
     run_dir: str = ""
     """On that host."""
-
-
-MOST_WORKERS = 1 << 20
-"""Indexes of workers in one run. Each is used once: a late message of a lost host names none of its later workers."""
 
 
 def worker_indexes(workers: Mapping[str, int]) -> dict[str, range]:
@@ -128,9 +127,6 @@ class Listen(Struct, frozen=True):
     """`127.0.0.1` when all of them come through tunnels."""
     ports: tuple[int, int, int] = (0, 0, 0)
     """segments, notices, control; 0: any free one, which the broker's first `listening` event names."""
-
-
-Neighbours: TypeAlias = Literal["ignored", "refused", "warned"]
 
 
 class Boot(Struct, frozen=True):

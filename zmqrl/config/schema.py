@@ -15,6 +15,8 @@ from zmqrl.config.sections import Config
 from zmqrl.types import MODES
 
 PATH = Path(__file__).with_name("hosts.schema.json")
+OWN = {"properties": {"kind": {"type": "string", "pattern": ":"}}, "required": ["kind"]}
+"""A kind by its dotted path, whose keys are not known here."""
 
 
 def schema(kinds: Mapping[str, Mapping[str, type[Any]]]) -> dict[str, Any]:
@@ -46,10 +48,6 @@ def schema(kinds: Mapping[str, Mapping[str, type[Any]]]) -> dict[str, Any]:
         **{key: value for key, value in found.items() if key not in ("title", "description")},
         "properties": {**sections, "modes": modes},
     }
-
-
-OWN = {"properties": {"kind": {"type": "string", "pattern": ":"}}, "required": ["kind"]}
-"""A kind by its dotted path, whose keys are not known here."""
 
 
 def _of_kind(

@@ -17,6 +17,9 @@ from msgspec import NODEFAULT, Struct, field, structs
 
 from zmqrl.types import MODES, Mode, ModeName
 
+FORBID_UNKNOWN = {"extra": "forbid"}
+"""For dataclasses: pydantic refuses keys that they do not have."""
+
 
 class Bounds(Struct, frozen=True):
     """Of a number, for pydantic. To import `annotated_types` takes every process of a run 4 ms of its start."""
@@ -34,9 +37,6 @@ Positive = Annotated[int, Bounds(ge=1)]
 Seconds = Annotated[float, Bounds(gt=0)]
 Fraction = Annotated[float, Bounds(ge=0, le=1)]
 AutoCount = Count | Literal["auto"]
-
-FORBID_UNKNOWN = {"extra": "forbid"}
-"""For dataclasses: pydantic refuses keys that they do not have."""
 
 
 class Section(Struct, frozen=True):

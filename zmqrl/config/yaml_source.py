@@ -21,6 +21,31 @@ MOST_NODES = 20_000
 MOST_DIGITS = 300
 _PREFIX = "tag:yaml.org,2002:"
 _TAGS = frozenset(_PREFIX + name for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+AT_THEIR_BEGIN = ("found unexpected end of stream", "could not find expected ':'")
+"""Problems of PyYAML that the line of the context shows."""
+_PROBLEMS = (
+    (r"'\\t'", "the line is indented with a tab; use spaces"),
+    ("'<stream end>'", "the text ends before a list or mapping is closed"),
+    ("found unexpected end of stream", "the quotation mark that begins here has no second one"),
+    (
+        "mapping values are not allowed here",
+        "unexpected ':'; check the indentation, and that the line before has a space after its ':'",
+    ),
+    ("found character '(.)' that cannot start any token", r"the text begins with '\1'; put it in quotes"),
+    ("while scanning an alias|found undefined alias", "the text begins with '*'; put it in quotes"),
+    ("could not find expected ':'", "the line lacks a ':' with a blank after it"),
+    (
+        "expected <block end>.*'<block mapping start>'",
+        "unexpected indentation; all keys of a section begin in the same column",
+    ),
+    ("expected .*'<scalar>'", "unexpected text after a value; put the whole value in quotes"),
+    (r"while parsing a block collection.*'\?'", "a key in a list; check the indentation"),
+    (r"expected <block end>.*found (.*)", r"unexpected \1; check the indentation and the brackets"),
+    ("sequence entries are not allowed here", "unexpected '- '; write each item of a list on its own line"),
+    ("found another document", "a second document begins here; remove the line"),
+)
+"""What PyYAML reports, and the message for it."""
+_FLOAT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
 
 
 @dataclass(frozen=True)
@@ -69,39 +94,12 @@ class Branch:
 Node: TypeAlias = Union[Leaf, Branch]  # noqa: UP007  # evaluated when the module is imported
 
 
-AT_THEIR_BEGIN = ("found unexpected end of stream", "could not find expected ':'")
-"""Problems of PyYAML that the line of the context shows."""
-_PROBLEMS = (
-    (r"'\\t'", "the line is indented with a tab; use spaces"),
-    ("'<stream end>'", "the text ends before a list or mapping is closed"),
-    ("found unexpected end of stream", "the quotation mark that begins here has no second one"),
-    (
-        "mapping values are not allowed here",
-        "unexpected ':'; check the indentation, and that the line before has a space after its ':'",
-    ),
-    ("found character '(.)' that cannot start any token", r"the text begins with '\1'; put it in quotes"),
-    ("while scanning an alias|found undefined alias", "the text begins with '*'; put it in quotes"),
-    ("could not find expected ':'", "the line lacks a ':' with a blank after it"),
-    (
-        "expected <block end>.*'<block mapping start>'",
-        "unexpected indentation; all keys of a section begin in the same column",
-    ),
-    ("expected .*'<scalar>'", "unexpected text after a value; put the whole value in quotes"),
-    (r"while parsing a block collection.*'\?'", "a key in a list; check the indentation"),
-    (r"expected <block end>.*found (.*)", r"unexpected \1; check the indentation and the brackets"),
-    ("sequence entries are not allowed here", "unexpected '- '; write each item of a list on its own line"),
-    ("found another document", "a second document begins here; remove the line"),
-)
-"""What PyYAML reports, and the message for it."""
-
-
 class _Loader(yaml.SafeLoader):
     """Composes nodes only; nothing is constructed by it."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML's way: filled below
 
 
-_FLOAT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", [*"~nN", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),

@@ -17,6 +17,8 @@ from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import StoreError
 from zmqrl.types import Array, ModeName, Version, Weights
 
+MOST_NAMED = 2
+
 
 class Saved(Struct, frozen=True):
     """The permanent identity of a file for notices."""
@@ -247,9 +249,6 @@ class DataStore(ABC):
         of the next one deletes what is left.
         """
         self.retire()
-
-
-MOST_NAMED = 2
 
 
 def few(causes: Sequence[str], most: int = MOST_NAMED) -> str:

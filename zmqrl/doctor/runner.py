@@ -30,6 +30,8 @@ from zmqrl.ssh.code_sync import make_archive
 ANSWER_S = 8.0
 """How long one answer may take, if the env check is not given more."""
 MARGIN_S = 3.0
+_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Reply | HostFailed"
+Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,6 @@ class _NotOpened:
     """No further host is reached: the error that the command ends with."""
 
     error: Exception
-
-
-_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Reply | HostFailed"
-Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
 
 
 class Runner:

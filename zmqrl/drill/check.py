@@ -24,6 +24,7 @@ LOOK_AHEAD = 64
 """Episodes that may be missing one after the other before what follows counts as foreign."""
 UNSEEN_INCARNATIONS = 3
 """Incarnations in a row that may have died before they stored anything."""
+_NO_ROWS = np.zeros(0, ROW)
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,6 @@ def check(given: Sequence[Given], stepped: Mapping[int, int], expected: Expected
     for stream in sorted({*streams, *_unseen(streams, expected)}):
         judge.stream(stream, streams.get(stream, _NO_ROWS))
     return judge.verdict(len(rows), len(streams))
-
-
-_NO_ROWS = np.zeros(0, ROW)
 
 
 def _union(parts: Sequence[Given]) -> Array:

@@ -22,6 +22,7 @@ from zmqrl.supervision.process_table import ProcessId, is_alive
 POLL_EVERY_S = 0.002
 APPEAR_S = 30.0
 """How long a process of a resumed run may take to appear."""
+CUT, OVERWRITE = "cut", "overwrite"
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,6 @@ def _await_first_end(run: RunUnderTest, before: Mapping[str, ProcessId]) -> None
         if before.items() - run.snapshot().processes.items():
             return
         time.sleep(POLL_EVERY_S)
-
-
-CUT, OVERWRITE = "cut", "overwrite"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,13 @@ ROW = np.dtype(
 
 EPISODE_LIMIT = 100
 """Above every episode's length: it cuts none, and bounds what a handover carries."""
+SUFFIX = "steps"
+EPISODES = 1 << 16
+"""Episodes that one file holds."""
+COUNT, STALLED = 0, 1
+"""Words of the header: episodes begun; set from outside: the next step never returns."""
+STALL_POLL_S = 0.1
+_SERIALS = itertools.count()
 
 
 def episode_steps(seed: int) -> int:
@@ -69,15 +76,6 @@ def rows_of(columns: Mapping[str, Array], metas: Sequence[SegmentMeta]) -> Array
     rows["t"], rows["digest"] = obs[:, T], obs[:, DIGEST]
     rows["action"] = columns["action"][t, column]
     return rows
-
-
-SUFFIX = "steps"
-EPISODES = 1 << 16
-"""Episodes that one file holds."""
-COUNT, STALLED = 0, 1
-"""Words of the header: episodes begun; set from outside: the next step never returns."""
-STALL_POLL_S = 0.1
-_SERIALS = itertools.count()
 
 
 class WitnessEnv(gymnasium.Env[Array, np.int64]):

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 else:
     np = lazy("numpy")
 
+STATE_PAIR = ("get_state", "set_state")
+ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"
+Floats: TypeAlias = Sequence[tuple[str, Array]]
+"""Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
+
 
 def close_env(env: Any) -> None:
     """Nothing depends on what `close` of the user's env does, nor on whether it has one."""
@@ -30,10 +35,6 @@ def close_env(env: Any) -> None:
         pass
     with contextlib.suppress(Exception):  # of a property of the user's
         release(env)
-
-
-STATE_PAIR = ("get_state", "set_state")
-ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"
 
 
 def has_state_pair(env: Any) -> bool:
@@ -104,10 +105,6 @@ class Where(Struct, frozen=True):
         of = "evaluation" if self.vector_env < 0 else f"vector env {self.vector_env}"
         place = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
         return EnvFault(f"env {self.env} ({of}, {place}): {what}", structs.asdict(self))
-
-
-Floats: TypeAlias = Sequence[tuple[str, Array]]
-"""Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
 
 
 def first_bad_slot(floats: Floats, reward: Array | None = None) -> tuple[int, str] | None:

@@ -28,6 +28,8 @@ from zmqrl.plugins import form
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]
+_QUIET = threading.RLock()
+"""stdout and the filter of warnings are the process's: of two threads, the second would restore what the first set."""
 
 
 def make_single(section: EnvSection) -> Env:
@@ -97,10 +99,6 @@ def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
     except Exception as error:  # get_state of the user's env may raise anything
         close_env(env)
         raise explain(section, error) from error
-
-
-_QUIET = threading.RLock()
-"""stdout and the filter of warnings are the process's: of two threads, the second would restore what the first set."""
 
 
 @contextlib.contextmanager

@@ -46,6 +46,8 @@ from zmqrl.views.problem import counted
 
 HEARTBEATS = 2
 """Least number of heartbeats within a limit on silence."""
+SPARE_STREAMS = 64
+"""async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
 
 
 def plan_run(
@@ -244,10 +246,6 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
     if not config.mode.deterministic or env.state is None:
         return ()
     return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
-
-
-SPARE_STREAMS = 64
-"""async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from zmqrl.logs.standard_output import tail_of
 from zmqrl.views.problem import Problem
 
 Arguments = ParamSpec("Arguments")
+SLOW_S = 30.0
+"""So long a worker must be the slowest before it is reported."""
 
 
 class AdvisoryWrites:
@@ -67,10 +69,6 @@ def tail_since(log: Path, since: float) -> tuple[str, ...]:
         return tail_of(log) if log.stat().st_mtime >= since else ()
     except OSError:
         return ()
-
-
-SLOW_S = 30.0
-"""So long a worker must be the slowest before it is reported."""
 
 
 class StallDetector:

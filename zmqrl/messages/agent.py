@@ -31,6 +31,10 @@ from zmqrl.types import (
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
+UPDATE = "update"
+"""In the detail of a learner's `Fault`: the number of the update that raised it."""
+EXAMINATION = 2
+"""Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 
 class _Event(Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
@@ -276,10 +280,6 @@ class Ended(_Event, frozen=True, tag="ended"):
     updates_per_s: Finite
     wait_fraction: Finite
     store_wait_fraction: Finite
-
-
-UPDATE = "update"
-"""In the detail of a learner's `Fault`: the number of the update that raised it."""
 
 
 class Fault(_Event, frozen=True, tag="fault"):
@@ -577,10 +577,6 @@ AgentEvent: TypeAlias = (
 
 
 # what the launcher's own orchestrator adds
-
-
-EXAMINATION = 2
-"""Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 
 class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):

@@ -14,6 +14,18 @@ from zmqrl.types import LONGEST_NAME, Finite, Whole
 
 MOST_EXPLAINED_BYTES = 1 << 18
 """A larger message is refused by `value` alone: without types, 16 MiB of empty lists take 1 GB."""
+Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
+"""Of a process among those of its role."""
+FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z")]
+"""No path, in any encoding of file names."""
+Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
+PathText: TypeAlias = Annotated[str, Meta(max_length=1 << 20, pattern=r"\A[^\0]*\Z")]
+Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]
+"""An archive as base64."""
+Number: TypeAlias = Whole | Finite
+"""An integer stays one."""
+Port: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
+Ports: TypeAlias = tuple[Port, Port, Port]
 
 
 def kinds_of(types: Sequence[type[msgspec.Struct]]) -> Mapping[str, type[msgspec.Struct]]:
@@ -46,17 +58,3 @@ def refusal_of(given: Set[Any], kind: type[msgspec.Struct], name: str, error: Ex
         wrong = sorted(map(str, (given - known) | (required - given)))
         return WireError("fields", f"{name}: missing or unknown: {', '.join(wrong):.200}")
     return WireError("value", f"{name}: {error}")
-
-
-Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
-"""Of a process among those of its role."""
-FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z")]
-"""No path, in any encoding of file names."""
-Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
-PathText: TypeAlias = Annotated[str, Meta(max_length=1 << 20, pattern=r"\A[^\0]*\Z")]
-Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]
-"""An archive as base64."""
-Number: TypeAlias = Whole | Finite
-"""An integer stays one."""
-Port: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
-Ports: TypeAlias = tuple[Port, Port, Port]

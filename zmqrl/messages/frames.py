@@ -23,6 +23,7 @@ else:
 PROTOCOL = 3
 MAX_CONTROL_BYTES = 16 << 20
 MAX_DESCRIPTORS_BYTES = 1 << 20
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -30,7 +31,6 @@ class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fal
     message: Message
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Frame).decode
 
 

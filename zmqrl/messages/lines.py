@@ -17,6 +17,12 @@ from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 T = TypeVar("T", bound=Struct)
 MOST_CHARACTERS, MOST_ENTRIES, DEEPEST = 10_000, 1_000, 16
 """Of what is shown: of each text, of each list or mapping, of lists within lists."""
+_child_event = msgspec.json.Decoder(agent.ChildEvent).decode
+_agent_event = msgspec.json.Decoder(agent.AgentEvent).decode
+_command = msgspec.json.Decoder(agent.Command).decode
+_handshake = msgspec.json.Decoder(agent.Handshake).decode
+_reaped = msgspec.json.Decoder(agent.Reaped).decode
+_evaluate = msgspec.json.Decoder(agent.Evaluate).decode
 
 
 def shown(value: Any, depth: int = 0) -> Any:
@@ -76,14 +82,6 @@ def _readable(data: Any) -> Any:
     if isinstance(data, dict):
         return {_readable(key): _readable(inner) for key, inner in data.items()}
     return [_readable(inner) for inner in data] if isinstance(data, (list, tuple)) else data
-
-
-_child_event = msgspec.json.Decoder(agent.ChildEvent).decode
-_agent_event = msgspec.json.Decoder(agent.AgentEvent).decode
-_command = msgspec.json.Decoder(agent.Command).decode
-_handshake = msgspec.json.Decoder(agent.Handshake).decode
-_reaped = msgspec.json.Decoder(agent.Reaped).decode
-_evaluate = msgspec.json.Decoder(agent.Evaluate).decode
 
 
 def child_event(line: str | bytes) -> agent.ChildEvent:

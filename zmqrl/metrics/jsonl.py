@@ -9,6 +9,8 @@ from pathlib import Path
 
 MOST_PENDING_BYTES = 4_000_000
 """While so much waits for the disk, further records are left out."""
+TAIL_BYTES = 65_536
+"""More than the longest row."""
 
 
 class AppendFile:
@@ -53,10 +55,6 @@ class AppendFile:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
-
-
-TAIL_BYTES = 65_536
-"""More than the longest row."""
 
 
 class MetricsLog:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WORKER = r"^worker_\d+_(env_steps_per_s|wait_fraction)$"
+"""Names of the figures of each worker, which are recorded once a minute and at the end of the run."""
+
 
 @dataclass(frozen=True)
 class MetricsRow:
@@ -46,7 +49,3 @@ class MetricsRow:
     """Mean return of a score of the evaluator."""
     eval_return_std: float | None = None
     """Standard deviation of its returns."""
-
-
-WORKER = r"^worker_\d+_(env_steps_per_s|wait_fraction)$"
-"""Names of the figures of each worker, which are recorded once a minute and at the end of the run."""

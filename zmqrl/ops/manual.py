@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
 
 class Categorical:
     """Softmax of `logits [B, A]` float32."""
@@ -30,9 +32,6 @@ class Categorical:
         if by_entropy:
             grad -= self.p * (self.log_p + self.entropy().unsqueeze(1)) * by_entropy
         return grad
-
-
-HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Gaussian:

@@ -17,6 +17,8 @@ else:
 
 FORBIDDEN = -1e8
 """Logit of an action that the mask forbids: its probability is 0, and no gradient is NaN."""
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Bounds of the log standard deviation (reference code of Haarnoja et al. 2018), as workers act."""
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -44,10 +46,6 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
     log_prob = (-0.5 * z * z - log_std - 0.5 * math.log(2.0 * math.pi)).sum(1)
     entropy = (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum()
     return log_prob, entropy.expand_as(log_prob)
-
-
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-"""Bounds of the log standard deviation (reference code of Haarnoja et al. 2018), as workers act."""
 
 
 def tanh_gaussian(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,6 +40,10 @@ LOG_TAIL_BYTES = 16_000
 RECORDS_END_S = 2.0
 """What an engine may take to record that a command has ended."""
 Warn: TypeAlias = Callable[[str, str], None]
+INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
+INSTALL_RUNTIME = (
+    'install it there: pip install "zmqrl[onnx]" (over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)'
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,6 @@ class AgentProgress:
     """Its lines that are not events, by reason."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_LINES))
     """The last lines before its handshake: of a login shell."""
-
-
-INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
-INSTALL_RUNTIME = (
-    'install it there: pip install "zmqrl[onnx]" (over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)'
-)
 
 
 class Agent(ABC):

@@ -26,6 +26,14 @@ PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium
 SLURM_NODE = "SLURMD_NODENAME"
 """Slurm's name of the node, where it differs from the machine's."""
 TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
+MOST_SKEW_S = 30.0
+MUST_AGREE = ("zmqrl", "protocol", "byteorder")
+"""The boot line and every message depend on these."""
+MAJOR_AGREES = ("numpy", "msgpack", "msgspec", "pyzmq", "torch")
+MINOR_AGREES = ("python", "gymnasium")
+"""Where another one is likely to give other bits, or another env."""
+ORDERED_STORES = ("x86_64", "AMD64")
+"""Processors whose stores other cores see in program order, as `platform.machine` names them."""
 
 
 def handshake_line(public: str = "") -> str:
@@ -78,17 +86,6 @@ def _user() -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(handshake_line())
-
-
-MOST_SKEW_S = 30.0
-MUST_AGREE = ("zmqrl", "protocol", "byteorder")
-"""The boot line and every message depend on these."""
-MAJOR_AGREES = ("numpy", "msgpack", "msgspec", "pyzmq", "torch")
-MINOR_AGREES = ("python", "gymnasium")
-"""Where another one is likely to give other bits, or another env."""
-
-ORDERED_STORES = ("x86_64", "AMD64")
-"""Processors whose stores other cores see in program order, as `platform.machine` names them."""
 
 
 def processor_refusal(machine: str | None, mode: ModeName) -> str | None:

@@ -29,6 +29,14 @@ STANDARD = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
+CLIENT_S = 10.0
+MOST_JUMPS = 8
+NOT_AN_IDENTITY = "zmqrl-end-of-identities"
+"""A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
+STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+USER_CONFIG = "~/.ssh/config"
+SYSTEM_CONFIG = "/etc/ssh/ssh_config"
+_HOP = re.compile(r"^(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?P<port>\d{1,5}))?/?$")
 
 
 def read_without_client(
@@ -58,16 +66,6 @@ def read_without_client(
         raise HostFailed(host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
     settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
     return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
-
-
-CLIENT_S = 10.0
-MOST_JUMPS = 8
-NOT_AN_IDENTITY = "zmqrl-end-of-identities"
-"""A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
-STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-USER_CONFIG = "~/.ssh/config"
-SYSTEM_CONFIG = "/etc/ssh/ssh_config"
-_HOP = re.compile(r"^(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?P<port>\d{1,5}))?/?$")
 
 
 @dataclass(frozen=True)

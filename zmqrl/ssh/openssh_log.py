@@ -16,6 +16,17 @@ from zmqrl.ssh.known_hosts import HostKey, accepted_key, changed_key, known_keys
 DEBUG = "debug1: "
 STEPS_OF_A_JUMP = 3
 """Connection, key exchange and login of a jump host take place before the log shows anything of the host."""
+_RESOLVE = re.compile(r"Could not resolve hostname \S+: (.*)")
+_CONNECT = re.compile(r"connect to (?:host|address) \S+ port \d+: (.*)")
+_KEY = re.compile(r"Server host (?:key|certificate): (\S+) (SHA256:[^\s,]+)")
+_OFFERED = re.compile(r"Offering public key: (\S+)")
+_ALLOWED = re.compile(r"Authentications that can continue: (\S+)")
+_REFUSED = re.compile(r"Permission denied \(([^)]*)\)")
+_REVOKED = re.compile(r"is marked as revoked|REVOKED HOST KEY")
+_HUNG_UP = re.compile(r"kex_exchange_identification: (?:read: )?(Connection (?:closed|reset).*)")
+_NOT_SSH = re.compile(r"kex_exchange_identification: (.*)|(Unable to negotiate .*)|banner exchange: .*(invalid format)")
+_FORWARD = re.compile(r"channel \d+: open failed: ([^:]+)(?:: (.*))?")
+_ACCEPTED = re.compile(r"Permanently added '[^']*'")
 
 
 class Step(enum.IntEnum):
@@ -33,17 +44,6 @@ _STEPS = (
     ("Remote protocol version", Step.KEY_EXCHANGE),
     ("SSH2_MSG_NEWKEYS received", Step.LOGIN),
 )
-_RESOLVE = re.compile(r"Could not resolve hostname \S+: (.*)")
-_CONNECT = re.compile(r"connect to (?:host|address) \S+ port \d+: (.*)")
-_KEY = re.compile(r"Server host (?:key|certificate): (\S+) (SHA256:[^\s,]+)")
-_OFFERED = re.compile(r"Offering public key: (\S+)")
-_ALLOWED = re.compile(r"Authentications that can continue: (\S+)")
-_REFUSED = re.compile(r"Permission denied \(([^)]*)\)")
-_REVOKED = re.compile(r"is marked as revoked|REVOKED HOST KEY")
-_HUNG_UP = re.compile(r"kex_exchange_identification: (?:read: )?(Connection (?:closed|reset).*)")
-_NOT_SSH = re.compile(r"kex_exchange_identification: (.*)|(Unable to negotiate .*)|banner exchange: .*(invalid format)")
-_FORWARD = re.compile(r"channel \d+: open failed: ([^:]+)(?:: (.*))?")
-_ACCEPTED = re.compile(r"Permanently added '[^']*'")
 
 
 class StartLog:

@@ -9,6 +9,7 @@ from zmqrl.ssh.config import Target
 
 LOGIN_REFUSED, NO_KEY, MORE_THAN_A_KEY = "login refused for user", "no usable key for user", "requires more than a key"
 UNKNOWN_HOST_KEY = "unknown host key"
+FORWARDING_DISABLED = "forwarding is disabled (AllowTcpForwarding)"
 
 
 def is_about_keys(cause: str) -> bool:
@@ -56,9 +57,6 @@ def not_forwarded(target: Target, jump: Target, why: str) -> HostFailed:
         f"jump host {jump.host} cannot connect to {target.address}: {why}",
         f"try: {jump.login_command()} nc -vz {target.hostname} {target.port}",
     )
-
-
-FORWARDING_DISABLED = "forwarding is disabled (AllowTcpForwarding)"
 
 
 def through_jump(target: Target, error: HostFailed) -> HostFailed:

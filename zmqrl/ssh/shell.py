@@ -10,6 +10,12 @@ from pathlib import Path
 
 from zmqrl.errors import HostFailed
 
+LONGEST_LINE = 16_000_000
+OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
+"""Of a login shell, for messages."""
+_ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
+"""Sequences of a terminal: titles, colours, movements."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -18,13 +24,6 @@ class Finished:
     code: int
     stdout: bytes
     stderr: bytes
-
-
-LONGEST_LINE = 16_000_000
-OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
-"""Of a login shell, for messages."""
-_ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
-"""Sequences of a terminal: titles, colours, movements."""
 
 
 def after_mark(line: str, mark: str) -> str | None:

@@ -29,6 +29,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 SHARE = "learner.share_gpu: true"
 Owner = tuple[str, bool]
 """Login name of a process, and whether it is that of this user."""
+_DIVIDED = "divided by MIG"
+_MIG_FIX = f"choose an instance: set {VISIBLE}=MIG-... (nvidia-smi -L) for the host, and cuda"
 
 
 def query(is_over: Callable[[], bool] = lambda: False) -> list[Gpu]:
@@ -116,10 +118,6 @@ def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = 
     if kind == "cuda":
         raise _refused(key, device, "no GPU is visible", "write cpu or auto")
     return None
-
-
-_DIVIDED = "divided by MIG"
-_MIG_FIX = f"choose an instance: set {VISIBLE}=MIG-... (nvidia-smi -L) for the host, and cuda"
 
 
 def _numbered(key: str, device: str, gpus: Sequence[Gpu], share: bool) -> Gpu:

@@ -34,6 +34,8 @@ STYLES = {"ready": "", **dict.fromkeys(("starting", "connecting", "joining", "dr
 """Of a row by its state; others are red."""
 LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "q_mean", "learning_rate")
 """Begin of the names of metrics that show how learning goes."""
+HOST_COLUMNS = ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", "")
+WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
 
 
 def render(status: Mapping[str, Any], footer: str = "") -> RunView:
@@ -138,10 +140,6 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if _is_by_host(status):
         return [_host_row(host) for host in status["hosts"]]
     return [_worker_row(row) for row in status["workers"]]
-
-
-HOST_COLUMNS = ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", "")
-WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
 
 
 def _table(rows: Sequence[tuple[str, ...]], shown: int, width: int, by_host: bool) -> Table:
