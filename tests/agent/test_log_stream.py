@@ -99,7 +99,7 @@ class Looks(LogStream):
 
 def worker(folder: Path, index: int) -> Mock:
     child: Mock = create_autospec(ChildProcess, instance=True)
-    child.configure_mock(place=ProcessSlot("worker", index), spawn=0, log=folder / f"b-worker-{index}.log")
+    child.configure_mock(slot=ProcessSlot("worker", index), spawn=0, log=folder / f"b-worker-{index}.log")
     child.configure_mock(identity=Mock(pid=7, start_time=1), process=Mock(returncode=0), last_fault=None)
     child.cause_of_end.return_value, child.log_tail.return_value = "exit code 0", ()
     return child

@@ -25,7 +25,7 @@ from zmqrl.supervision.process_table import await_gone
 from zmqrl.supervision.restarts import ProcessSlot
 
 MARK = process_mark("orphans-1", "far", 1)
-ENDED = Mock(mark=MARK, place=ProcessSlot("worker", 1))
+ENDED = Mock(mark=MARK, slot=ProcessSlot("worker", 1))
 
 
 @pytest.fixture

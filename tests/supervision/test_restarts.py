@@ -31,8 +31,8 @@ def alone(workers: int, restart: RestartSection = RESTART) -> Supervision:
     return Supervision(restart, range(workers), alone=True)
 
 
-def died(place: ProcessSlot, code: int = 1) -> Died:
-    return Died(place, code, "why")
+def died(slot: ProcessSlot, code: int = 1) -> Died:
+    return Died(slot, code, "why")
 
 
 def test_the_first_restart_is_immediate_then_backoff_doubles_up_to_its_limit_and_spawns_count() -> None:
@@ -112,8 +112,8 @@ def test_what_happened_at_the_start_of_a_process_long_ago_does_not_count() -> No
 def test_workers_that_all_raise_the_same_before_their_first_segment_end_the_run() -> None:
     supervision = alone(2)
 
-    def barren(place: ProcessSlot, seed: int, now: float) -> list[str]:
-        return [type(a).__name__ for a in supervision.handle(Died(place, 1, f"NaN, seed {seed}", NO_SEGMENT), now)]
+    def barren(slot: ProcessSlot, seed: int, now: float) -> list[str]:
+        return [type(a).__name__ for a in supervision.handle(Died(slot, 1, f"NaN, seed {seed}", NO_SEGMENT), now)]
 
     assert [barren(WORKER, seed, 1.0) for seed in range(2)] == [["RestartAfter"]] * 2, "the other one may train"
     supervision.delivered(WORKER)

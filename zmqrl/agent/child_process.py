@@ -32,7 +32,7 @@ UNREQUESTED_END = (
 class ChildProcess:
     """A started process; `close` gives its descriptors back once it was reaped."""
 
-    place: ProcessSlot
+    slot: ProcessSlot
     spawn: int
     process: subprocess.Popen[bytes]
     identity: ProcessId
@@ -143,7 +143,7 @@ class ChildProcess:
         if self.last_fault is not None:
             return self.last_fault.error
         if self.process.returncode == 0 and not self.expected_to_end:
-            return UNREPORTED_END if self.place.role == "learner" else UNREQUESTED_END
+            return UNREPORTED_END if self.slot.role == "learner" else UNREQUESTED_END
         return cause_of(self.process.returncode)
 
     def point_of_end(self) -> str | None:
@@ -155,9 +155,9 @@ class ChildProcess:
         update = self.last_fault.detail.get(UPDATE)
         if isinstance(update, int):
             return f"in update {update}"
-        if self.place.role == "worker" and self.has_worked and not self.has_delivered:
+        if self.slot.role == "worker" and self.has_worked and not self.has_delivered:
             return NO_SEGMENT
-        return None if self.has_worked or self.place.role == "broker" else AT_START
+        return None if self.has_worked or self.slot.role == "broker" else AT_START
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines that this process wrote to its log."""

@@ -124,10 +124,10 @@ class HostProcesses:
         self._supervision.set_workers(workers)
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
-            place = ProcessSlot("worker", index)
-            child = self._children.get(place)
+            slot = ProcessSlot("worker", index)
+            child = self._children.get(slot)
             if child is not None and not self._is_condemned(child, grace_until):
-                self._kill_at[place] = (child.spawn, grace_until)
+                self._kill_at[slot] = (child.spawn, grace_until)
         self.report()
         if self._data_plane.endpoints is not None:
             for index in sorted(set(workers) - set(before)):
@@ -146,24 +146,24 @@ class HostProcesses:
 
         A worker that is silent and was not reaped is stopped, or cannot run: its slots come back with its death alone.
         """
-        place, limits = ProcessSlot(hanging.role, hanging.index), self._plan.config.limits
-        child, kill_at = self._children.get(place), time.monotonic() + DUMP_S
+        slot, limits = ProcessSlot(hanging.role, hanging.index), self._plan.config.limits
+        child, kill_at = self._children.get(slot), time.monotonic() + DUMP_S
         if child is None or child.spawn != hanging.spawn or self._is_condemned(child, kill_at):
             return
         stalled_after = f"limits.stalled_after_s ({limits.stalled_after_s:g} s)"
-        lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if place.role == "worker" else stalled_after
+        lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if slot.role == "worker" else stalled_after
         stalled = hanging.state == "stalled"
         why = f"stalled: no progress for {stalled_after}" if stalled else f"hangs: no heartbeat for {lost_after}"
         child.last_fault = agent.Fault(f"{why}, killed", {}, [])
         child.process.send_signal(signal.SIGUSR2)
-        self._kill_at[place] = (child.spawn, kill_at)
+        self._kill_at[slot] = (child.spawn, kill_at)
 
     def report(self) -> None:
         """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
-        children = {place.index: child for place, child in self._children.items() if place.role == "worker"}
+        children = {slot.index: child for slot, child in self._children.items() if slot.role == "worker"}
         alive = {index: child.spawn for index, child in children.items()}
         ready = [index for index, child in children.items() if child.ready]
-        failed = sorted(place.index for place in self._supervision.failed if place.role == "worker")
+        failed = sorted(slot.index for slot in self._supervision.failed if slot.role == "worker")
         assigned = [index for index in self._workers if index not in failed]
         self._data_plane.report(
             HostReport(
@@ -207,25 +207,25 @@ class HostProcesses:
 
     # one process
 
-    def _start(self, place: ProcessSlot, spawn: int) -> None:
+    def _start(self, slot: ProcessSlot, spawn: int) -> None:
         if self.ending:  # a start before this one has failed for the last time
             return
-        boot = self._data_plane.boot_of(place.role, self._boot)
+        boot = self._data_plane.boot_of(slot.role, self._boot)
         try:
-            child = self._spawner.start(boot, place, spawn, self._data_plane.fds_of(place.role))
+            child = self._spawner.start(boot, slot, spawn, self._data_plane.fds_of(slot.role))
         except OSError as error:
-            self._not_started(place, f"cannot be started: {error}")
+            self._not_started(slot, f"cannot be started: {error}")
             return
-        self._children[place] = child
+        self._children[slot] = child
         self._events.started(child)
-        if place == EVALUATOR and self._data_plane.current is not None:
+        if slot == EVALUATOR and self._data_plane.current is not None:
             child.write_line(agent.Evaluate(self._data_plane.current, final=False))
         self.report()
 
-    def _not_started(self, place: ProcessSlot, cause: str) -> None:
+    def _not_started(self, slot: ProcessSlot, cause: str) -> None:
         """No memory, process or descriptor may be left at the moment: the restart limit decides, as after a death."""
-        self._events.not_started(place, NOT_STARTED, cause)
-        self._act(self._supervision.handle(Died(place, NOT_STARTED, cause), time.monotonic()))
+        self._events.not_started(slot, NOT_STARTED, cause)
+        self._act(self._supervision.handle(Died(slot, NOT_STARTED, cause), time.monotonic()))
         self.report()
 
     def _notify_evaluator(self, notice: Notice) -> None:
@@ -264,9 +264,9 @@ class HostProcesses:
                 child.has_worked = True
             case agent.WorkerRates() if event.env_steps:
                 child.has_delivered = True
-                self._supervision.delivered(child.place)
+                self._supervision.delivered(child.slot)
             case agent.Writing():
-                self._shutdown.extend(child.place.role, time.monotonic())
+                self._shutdown.extend(child.slot.role, time.monotonic())
             case agent.Left():
                 child.expected_to_end = True
             case agent.Fault():
@@ -277,14 +277,14 @@ class HostProcesses:
                 self._events.sample(self._children.values())
 
     def _is_condemned(self, child: ChildProcess, by: float) -> bool:
-        spawn, at = self._kill_at.get(child.place, (child.spawn, math.inf))
+        spawn, at = self._kill_at.get(child.slot, (child.spawn, math.inf))
         return spawn == child.spawn and at <= by
 
     def _kill_late(self, now: float) -> None:
-        for place, (spawn, at) in list(self._kill_at.items()):
+        for slot, (spawn, at) in list(self._kill_at.items()):
             if now >= at:
-                del self._kill_at[place]
-                child = self._children.get(place)
+                del self._kill_at[slot]
+                child = self._children.get(slot)
                 if child is not None and child.spawn == spawn:
                     child.process.kill()
 
@@ -292,10 +292,10 @@ class HostProcesses:
         self._take_events(child)
         code = child.process.wait()
         child.close()
-        place = child.place
-        del self._children[place]
-        learner_done = place.role == "learner" and code == 0 and child.reported_end
-        drained = place.role == "worker" and place.index not in self._workers
+        slot = child.slot
+        del self._children[slot]
+        learner_done = slot.role == "learner" and code == 0 and child.reported_end
+        drained = slot.role == "worker" and slot.index not in self._workers
         child.expected_to_end = expected = child.expected_to_end or learner_done or drained
         if expected:
             self._shutdown.count(child)
@@ -303,7 +303,7 @@ class HostProcesses:
         if learner_done:
             self.end(ShutdownMode.CLEAN)
         elif not self.ending and not expected:
-            died = Died(place, code, child.cause_of_end(), child.point_of_end())
+            died = Died(slot, code, child.cause_of_end(), child.point_of_end())
             self._act(self._supervision.handle(died, time.monotonic()))
         if not self.ending:  # at the end `finish` kills and reports all that is left
             self._orphans.end(child)

@@ -21,7 +21,7 @@ KILL_WAIT_S = 1.0
 
 
 class _Due(NamedTuple):
-    place: ProcessSlot
+    slot: ProcessSlot
     number: signal.Signals
     at: float
 
@@ -41,7 +41,7 @@ class Orphans:
 
     def end(self, child: ChildProcess) -> None:
         """The process was reaped: the next `step` ends what it has left."""
-        self._due[child.mark] = _Due(child.place, signal.SIGTERM, -math.inf)
+        self._due[child.mark] = _Due(child.slot, signal.SIGTERM, -math.inf)
 
     def step(self, now: float) -> None:
         """SIGTERM what was left since the last step, SIGKILL what has had its grace. `now` in monotonic seconds."""
@@ -55,10 +55,10 @@ class Orphans:
             return
         self._due = {mark: each for mark, each in self._due.items() if mark not in due}
         for process, mark in found:
-            place, number, _ = due[mark]
+            slot, number, _ = due[mark]
             if send(process, number):
-                LOG.info("%s has left a process (pid %d): %s", place, process.pid, number.name)
-                self._due[mark] = _Due(place, signal.SIGKILL, now + self._grace_s)
+                LOG.info("%s has left a process (pid %d): %s", slot, process.pid, number.name)
+                self._due[mark] = _Due(slot, signal.SIGKILL, now + self._grace_s)
 
     def end_all(self) -> tuple[list[ProcessId], list[ProcessId]]:
         """SIGKILL all that is below this process, and wait for `KILL_WAIT_S`: who was killed, and who is left.

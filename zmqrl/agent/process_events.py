@@ -35,12 +35,12 @@ class ProcessEvents:
         """It was started; from now on its log is followed."""
         self._followed.add(child.log.stem)
         self._ended.discard(child.log.stem)
-        LOG.info("%s started (pid %d)", child.place, child.identity.pid)
-        self._send(child.place, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
+        LOG.info("%s started (pid %d)", child.slot, child.identity.pid)
+        self._send(child.slot, agent.Started(child.identity.pid, child.identity.start_time, child.spawn))
 
     def forward(self, child: ChildProcess, report: agent.Report) -> None:
         """Forward the process's own report."""
-        self._send(child.place, report)
+        self._send(child.slot, report)
 
     def listening(self, addresses: agent.BrokerAddresses) -> None:
         """Where other hosts reach the broker."""
@@ -51,7 +51,7 @@ class ProcessEvents:
         self._ended.add(child.log.stem)
         self.send_logs()
         code, fault = child.process.returncode, child.last_fault
-        LOG.log(logging.INFO if expected else logging.WARNING, "%s ended: %s", child.place, child.cause_of_end())
+        LOG.log(logging.INFO if expected else logging.WARNING, "%s ended: %s", child.slot, child.cause_of_end())
         exited = agent.Exited(
             pid=child.identity.pid,
             code=code if code >= 0 else None,
@@ -61,12 +61,12 @@ class ProcessEvents:
             log=str(child.log),
             log_tail=list(child.log_tail()),
         )
-        self._send(child.place, exited)
+        self._send(child.slot, exited)
 
-    def not_started(self, place: ProcessSlot, code: int, cause: str) -> None:
+    def not_started(self, slot: ProcessSlot, code: int, cause: str) -> None:
         """It could not be started; `code` is reported as its exit code."""
-        LOG.warning("%s %s", place, cause)
-        self._send(place, agent.Exited(0, code, expected=False, cause=cause, detail={}, log="", log_tail=[]))
+        LOG.warning("%s %s", slot, cause)
+        self._send(slot, agent.Exited(0, code, expected=False, cause=cause, detail={}, log="", log_tail=[]))
 
     def decided(self, action: Action) -> None:
         """Report the action of supervision after an exit; a start is reported when it has happened."""
@@ -84,9 +84,9 @@ class ProcessEvents:
             pss, cpu = pss_mb(child.identity.pid), cpu_seconds(child.identity.pid)
             if pss is None or cpu is None:
                 continue
-            role = child.place.role
+            role = child.slot.role
             self._peak_pss_mb[role] = max(self._peak_pss_mb.get(role, 0.0), pss)
-            usage[str(child.place)] = ProcessUsage(round(pss, 1), round(cpu, 2))
+            usage[str(child.slot)] = ProcessUsage(round(pss, 1), round(cpu, 2))
         return usage
 
     def usage(self, children: Collection[ChildProcess], arena: ArenaUsage | None) -> None:
@@ -106,5 +106,5 @@ class ProcessEvents:
         peaks = {role: round(mb, 1) for role, mb in self._peak_pss_mb.items()}
         self._output.send(replace(finished, peak_pss_mb=peaks))
 
-    def _send(self, place: ProcessSlot, report: agent.Report) -> None:
-        self._output.send(agent.ProcessReport(place.role, place.index, report))
+    def _send(self, slot: ProcessSlot, report: agent.Report) -> None:
+        self._output.send(agent.ProcessReport(slot.role, slot.index, report))

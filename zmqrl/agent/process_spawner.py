@@ -82,7 +82,7 @@ class ProcessSpawner:
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)
 
-    def start(self, boot: Boot, place: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> ChildProcess:
+    def start(self, boot: Boot, slot: ProcessSlot, spawn: int, shared: Mapping[str, int]) -> ChildProcess:
         """Start one process with the `shared` descriptors and their own pipes.
 
         `boot` is what all processes of that role on this host share; role, index, spawn and fds are filled in here.
@@ -94,16 +94,16 @@ class ProcessSpawner:
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
             stdin_read, stdin_fd = _pipe(inherited, undo)
             events_fd, events_write = _pipe(undo, inherited)
-            wake_read, wake_fd = _pipe(inherited, undo) if place.role == "worker" else (None, None)
+            wake_read, wake_fd = _pipe(inherited, undo) if slot.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
             mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
-            gpus = self._visible_gpus.get(place.role, "")
+            gpus = self._visible_gpus.get(slot.role, "")
             visible = {} if gpus is None else {VISIBLE: gpus}
-            log = self.log_dir / f"{boot.host}-{place.role}-{place.index}.log"
+            log = self.log_dir / f"{boot.host}-{slot.role}-{slot.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
                 process = subprocess.Popen(
-                    self._command(place.role, boot.plan.run_id, place.index),
+                    self._command(slot.role, boot.plan.run_id, slot.index),
                     stdin=stdin_read,
                     stdout=output,
                     stderr=output,
@@ -112,11 +112,11 @@ class ProcessSpawner:
                 )
                 undo.callback(_end, process)
                 set_mark(process.pid, mark)
-                line = start_line(boot.plan.config, place.role, place.index, process.pid, spawn)
+                line = start_line(boot.plan.config, slot.role, slot.index, process.pid, spawn)
                 with contextlib.suppress(OSError):  # a full disk
                     os.write(output.fileno(), f"{line}\n".encode())
             inherited.close()  # else the write below waits for a process that has died
-            _write_boot(stdin_fd, replace(boot, role=place.role, index=place.index, spawn=spawn, fds=fds))
+            _write_boot(stdin_fd, replace(boot, role=slot.role, index=slot.index, spawn=spawn, fds=fds))
             for fd in (events_fd, stdin_fd, wake_fd):
                 if fd is not None:
                     os.set_blocking(fd, False)
@@ -125,4 +125,4 @@ class ProcessSpawner:
                 raise OSError(f"/proc/{process.pid}/stat cannot be read")
             pipes = os.pidfd_open(process.pid), events_fd, stdin_fd, wake_fd
             undo.pop_all()
-            return ChildProcess(place, spawn, process, identity, *pipes, log, log_start, line, mark)
+            return ChildProcess(slot, spawn, process, identity, *pipes, log, log_start, line, mark)

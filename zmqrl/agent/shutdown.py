@@ -59,13 +59,13 @@ class Shutdown:
                 self._close_evaluator()
             elif isinstance(action, (Terminate, Kill)):
                 number = signal.SIGTERM if isinstance(action, Terminate) else signal.SIGKILL
-                for child in [c for c in self._children.values() if c.place.role == action.role]:
+                for child in [c for c in self._children.values() if c.slot.role == action.role]:
                     child.send_signal(number)
 
     def count(self, child: ChildProcess) -> None:
         """A process that was to end has ended."""
         if child.killed:
-            self._killed.append(f"{self._boot.host}/{child.place} (pid {child.identity.pid})")
+            self._killed.append(f"{self._boot.host}/{child.slot} (pid {child.identity.pid})")
         else:
             self._ended += 1
 
@@ -74,12 +74,12 @@ class Shutdown:
     ) -> Finished:
         """Once it is over, without peaks. Orphans: what processes of the run have started and left behind."""
         killed, left = [*self._killed, *self._named(killed_orphans)], self._named(left_orphans)
-        left += [f"{self._boot.host}/{place} (pid {c.identity.pid})" for place, c in self._children.items()]
+        left += [f"{self._boot.host}/{slot} (pid {c.identity.pid})" for slot, c in self._children.items()]
         stopped = self._policy is not None and self._policy.final_stopped
         return Finished(ledger, {}, self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
-        return {place.role for place in self._children}
+        return {slot.role for slot in self._children}
 
     def _score_final(self, current: Notice | None) -> None:
         notice = self.final_notice or current
