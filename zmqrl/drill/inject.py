@@ -261,4 +261,4 @@ DEEDS: Mapping[Action, Deed] = {
     Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
     Action.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }
-"""Of the actions that leave the attempt alive; `attempts.py` has the others."""
+"""Of the actions that leave the attempt alive; `end_attempt` does the others."""

@@ -50,7 +50,7 @@ def check_recovery(plan: RunPlan) -> None:
 
 
 def action_nbytes(action: SpaceSpec) -> int:
-    """Of one action as it is kept: small whole numbers are bytes (`workers.action_history`)."""
+    """Of one action as it is kept: small whole numbers are bytes (`learner.env_slot_record`)."""
     if action.choices:
         return len(action.choices) * (1 if max(action.choices) <= 256 else 8)
     size = {"float16": 2, "float32": 4, "float64": 8}[action.dtype]

@@ -47,7 +47,7 @@ IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnas
 
 
 class Refused(Exception):
-    """`kind` selects the message of `setup_hosts`."""
+    """`kind` selects the message of `explain`."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(kind)
