@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.start_weights import start_shapes, start_weights
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
@@ -19,7 +20,6 @@ from zmqrl.launch.checked import call
 from zmqrl.launch.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.launch.run_directory import is_run, read_config
 from zmqrl.launch.trained_env import changes
-from zmqrl.learner.start_weights import start_shapes, start_weights
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.supervision import check_process
 from zmqrl.types import Array

@@ -14,6 +14,7 @@ from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start_weights import start_shapes
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few, unlogged
@@ -24,7 +25,6 @@ from zmqrl.launch.checked import checked_env
 from zmqrl.launch.run_directory import read_info, stored_in, stored_place
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
 from zmqrl.launch.trust import opened
-from zmqrl.learner.start_weights import start_shapes
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics

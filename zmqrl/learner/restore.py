@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.start_weights import start_weights
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
@@ -18,7 +19,6 @@ from zmqrl.errors import StoreError
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import has_state, held_segments, restore_segments, stored_counters
 from zmqrl.learner.retrying_writer import RetryingWriter
-from zmqrl.learner.start_weights import start_weights
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.replay.limiter import NO_LIMIT
