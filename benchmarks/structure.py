@@ -10,14 +10,20 @@ import ast
 import json
 import re
 import statistics
+import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from zmqrl.config.codec import names_of
 from zmqrl.config.sections import Config
 from zmqrl.types import MODES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SMALL_LINES = 50
 SECTIONS, REFUSALS = frozenset(names_of(Config)), ("ConfigError", "HostUnreachable")
@@ -39,8 +45,14 @@ class Structure:
     function_max: tuple[str, int]
     small_with_one_importer: list[str]
     """Files below `SMALL_LINES` lines that one other file imports."""
+    fan_out: tuple[str, int]
+    """The module that imports most others of the package, also within functions."""
     cycles: list[list[str]]
     """Of packages that import each other."""
+    file_cycles: list[list[str]]
+    """Of modules that import each other; imports within functions, which wait for a first use, are left out."""
+    imports_up: list[str]
+    """Imports of a higher layer of `pyproject.toml`, also those for type checkers alone."""
     mode_comparisons: list[str]
     lines_per_package: dict[str, int]
     sentences_with_a_key: list[str]
@@ -58,7 +70,9 @@ def measure(root: Path) -> Structure:
     lines = {name: len(path.read_text().splitlines()) for name, path in paths.items()}
     files = {name: count for name, count in lines.items() if paths[name].name != "__init__.py"}
     functions = dict(_functions(modules))
-    importers = _importers(modules)
+    imports = {name: set(_imports(ast.walk(tree), modules, name)) for name, tree in modules.items()}
+    at_once = {name: set(_imports(_at_import(tree), modules, name)) for name, tree in modules.items()}
+    importers = {name: {user for user, found in imports.items() if name in found} for name in modules}
     packages: dict[str, int] = defaultdict(int)
     for name, count in lines.items():
         packages[_package(name)] += count
@@ -72,7 +86,10 @@ def measure(root: Path) -> Structure:
         function_p90=lengths[int(0.9 * len(lengths))],
         function_max=max(functions.items(), key=lambda item: item[1]),
         small_with_one_importer=[n for n, c in files.items() if c < SMALL_LINES and len(importers[n]) == 1],
-        cycles=_cycles(importers),
+        fan_out=max(((name, len(found)) for name, found in imports.items()), key=lambda item: item[1]),
+        cycles=_cycles(_of_packages(imports)),
+        file_cycles=_cycles(at_once),
+        imports_up=list(_imports_up(root, imports)),
         mode_comparisons=list(_mode_comparisons(modules)),
         lines_per_package=dict(sorted(packages.items())),
         sentences_with_a_key=[f"{name}:{node.lineno}" for name, node in _calls(modules) if _has_key_in_sentence(node)],
@@ -98,32 +115,52 @@ def _functions(modules: Modules) -> Iterator[tuple[str, int]]:
                 yield f"{name}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
 
 
-def _importers(modules: Modules) -> Mapping[str, set[str]]:
-    """Which modules import each module, also within functions."""
-    found: dict[str, set[str]] = {name: set() for name in modules}
-    for name, tree in modules.items():
-        for node in ast.walk(tree):
-            named: list[str] = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                named = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                named = [alias.name for alias in node.names]
-            for other in named:
-                if other in found and other != name:
-                    found[other].add(name)
-    return found
+def _imports(nodes: Iterable[ast.AST], modules: Modules, name: str) -> Iterator[str]:
+    """The modules of the package that a module imports; `from zmqrl import errors` imports `zmqrl.errors` alone."""
+    for node in nodes:
+        named: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            named = [f"{node.module}.{alias.name}" for alias in node.names]
+            named = [other if other in modules else node.module for other in named]
+        elif isinstance(node, ast.Import):
+            named = [alias.name for alias in node.names]
+        yield from (other for other in named if other in modules and other != name)
 
 
-def _cycles(importers: Mapping[str, set[str]]) -> list[list[str]]:
-    """Sets of packages each of which can reach the others (Tarjan 1972, by two searches: there are few)."""
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes outside functions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from _at_import(child)
+
+
+def _of_packages(imports: Mapping[str, set[str]]) -> Mapping[str, set[str]]:
     edges: dict[str, set[str]] = defaultdict(set)
-    for name, users in importers.items():
-        for user in users:
-            if _package(user) != _package(name) and "zmqrl" not in (_package(user), _package(name)):
-                edges[_package(user)].add(_package(name))
-    reach = {package: _reachable(package, edges) for package in edges}
+    for name, found in imports.items():
+        for other in found:
+            if _package(other) != _package(name) and "zmqrl" not in (_package(other), _package(name)):
+                edges[_package(name)].add(_package(other))
+    return edges
+
+
+def _imports_up(root: Path, imports: Mapping[str, set[str]]) -> Iterator[str]:
+    with (root / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    depth = {f"zmqrl.{name.strip(' ()')}": i for i, layer in enumerate(layers) for name in layer.split(":")}
+    for name, found in imports.items():
+        for other in sorted(found):
+            above, own = (depth.get(".".join(each.split(".")[:2])) for each in (other, name))
+            if above is not None and own is not None and above < own:
+                yield f"{name} -> {other}"
+
+
+def _cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Sets of nodes each of which can reach the others (Tarjan 1972, by two searches: there are few)."""
+    reach = {node: _reachable(node, edges) for node in edges}
     groups = {frozenset(o for o in reach[p] if p in reach.get(o, ())) for p in reach if p in reach[p]}
-    return [sorted(group) for group in groups]
+    return sorted(sorted(group) for group in groups)
 
 
 def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:

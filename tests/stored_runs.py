@@ -14,8 +14,8 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
 from zmqrl.launch.configure import load_config
 from zmqrl.launch.run_directory import RunDirectory, stored_config
-from zmqrl.launch.summary import Summary
 from zmqrl.networks.initial import initial_weights
+from zmqrl.summary import Summary
 from zmqrl.types import EnvSpec, Version, Weights
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zmqrl.api.policies import Evaluation, LoadedPolicy, evaluate, load_policy
     from zmqrl.api.runs import Run, resume, start, train
     from zmqrl.errors import ConfigError, FolderOfRuns, StoreError, TrainingFailed, UntrustedRun, ZmqrlError
-    from zmqrl.launch.summary import Summary
+    from zmqrl.summary import Summary
 
     __version__: str
 
@@ -44,7 +44,7 @@ _MODULES = {
     "zmqrl.api.policies": ("Evaluation", "LoadedPolicy", "evaluate", "load_policy"),
     "zmqrl.api.runs": ("Run", "resume", "start", "train"),
     "zmqrl.errors": ("ConfigError", "FolderOfRuns", "StoreError", "TrainingFailed", "UntrustedRun", "ZmqrlError"),
-    "zmqrl.launch.summary": ("Summary",),
+    "zmqrl.summary": ("Summary",),
 }
 
 

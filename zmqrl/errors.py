@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from zmqrl.launch.summary import Summary
+    from zmqrl.summary import Summary
 
 Key: TypeAlias = tuple[str, ...]
 

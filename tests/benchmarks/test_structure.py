@@ -23,8 +23,12 @@ MOST_TEXT_COMPARISONS = 505
 """`tests.raising` compares the fields of an error. The bound only falls."""
 
 
+LAYERS = '[[tool.importlinter.contracts]]\ntype = "layers"\nlayers = ["e : (g)", "c", "a"]\n'
+
+
 def planted(root: Path, **files: str) -> Structure:
-    """A package with these modules; `a__b` is `zmqrl/a/b.py`. One has a function."""
+    """A package with these modules; `a__b` is `zmqrl/a/b.py`. One has a function. Layer `a` is below `c`, below `e`."""
+    (root / "pyproject.toml").write_text(LAYERS)
     for name, text in {"a__f": "def f() -> None: ...\n", **files}.items():
         path = root / "zmqrl" / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,6 +39,8 @@ def planted(root: Path, **files: str) -> Structure:
 def test_the_package() -> None:
     found = measure(ROOT)
     assert found.cycles == []
+    assert found.file_cycles == []
+    assert found.imports_up == []
     assert found.mode_comparisons == []
     assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
     assert found.sentences_with_a_key == []
@@ -46,6 +52,30 @@ def test_a_cycle_of_packages_is_found_also_within_functions(tmp_path: Path) -> N
     inner = "def f() -> None:\n    from zmqrl.a import b\n"
     found = planted(tmp_path, a__b="from zmqrl.c.d import x\n", c__d=inner, e__f="from zmqrl.a import b\n")
     assert found.cycles == [["a", "c"]]
+
+
+def test_a_cycle_of_modules_is_found_also_for_type_checkers_and_without_imports_within_functions(
+    tmp_path: Path,
+) -> None:
+    typed = "if TYPE_CHECKING:\n    from zmqrl.a import c\n"
+    lazy = "def f() -> None:\n    from zmqrl.e import h\n"
+    found = planted(tmp_path, a__b=typed, a__c="import zmqrl.a.b\n", e__g=lazy, e__h="from zmqrl.e.g import f\n")
+    assert found.file_cycles == [["zmqrl.a.b", "zmqrl.a.c"]]
+
+
+def test_an_import_of_a_higher_layer_is_found_also_for_type_checkers(tmp_path: Path) -> None:
+    typed = "if TYPE_CHECKING:\n    from zmqrl.e.h import x\n"
+    lazy = "def f() -> None:\n    from zmqrl.g import h\n"
+    found = planted(tmp_path, a__b=typed, c__d=lazy, e__h="import zmqrl.a.b\nfrom zmqrl.g import h\n", g__h="")
+    assert found.imports_up == ["zmqrl.a.b -> zmqrl.e.h", "zmqrl.c.d -> zmqrl.g.h"]
+
+
+def test_the_module_that_imports_most_others_is_found(tmp_path: Path) -> None:
+    (tmp_path / "zmqrl" / "a").mkdir(parents=True)
+    (tmp_path / "zmqrl" / "a" / "__init__.py").write_text("")
+    many = "from zmqrl.a import b, f\nfrom zmqrl.a.b import x\nif TYPE_CHECKING:\n    import zmqrl.c.d\n"
+    found = planted(tmp_path, a__b="x = 1\n", c__d="y = 1\n", e__f=many)
+    assert found.fan_out == ("zmqrl.e.f", 3)
 
 
 def test_a_comparison_with_the_name_of_a_mode_is_found(tmp_path: Path) -> None:

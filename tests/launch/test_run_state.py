@@ -22,7 +22,8 @@ from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
-from zmqrl.launch.summary import Summary, final_lines, summarise
+from zmqrl.launch.summary import final_lines, summarise
+from zmqrl.summary import Summary
 from zmqrl.types import Ledger
 from zmqrl.views.header import duration
 from zmqrl.views.plain import line_of

@@ -19,9 +19,9 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import Phase, status_of
-from zmqrl.launch.summary import Summary
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.summary import Summary
 
 CheckpointKind: TypeAlias = Literal["full", "best"]
 PREFIXES: Mapping[CheckpointKind, str] = {"full": "full-", "best": "best-"}

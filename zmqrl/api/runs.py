@@ -20,7 +20,7 @@ from zmqrl.launch.records import read_summary
 from zmqrl.launch.start import NothingToTrain, new_directory, prepare
 from zmqrl.launch.start_request import StartRequest
 from zmqrl.launch.stop_signals import Request
-from zmqrl.launch.summary import Summary
+from zmqrl.summary import Summary
 from zmqrl.supervision import check_process
 from zmqrl.types import ModeName
 

@@ -21,7 +21,7 @@ from zmqrl.config.sections import Config
 from zmqrl.config.webhook import expanded, is_unstored, shown_place
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import SUMMARY
-from zmqrl.launch.summary import Summary
+from zmqrl.summary import Summary
 
 POLL_S = 0.05
 TERMINATE_S = 2.0

@@ -11,9 +11,9 @@ from zmqrl.launch import reports
 from zmqrl.launch.actions import Action, Leave, Send, Show
 from zmqrl.launch.run_state import STOP, RunState
 from zmqrl.launch.stop_signals import SAME_PRESS_S, Request
-from zmqrl.launch.summary import Status
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import Teardown
+from zmqrl.summary import Status
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.problem import Problem
 

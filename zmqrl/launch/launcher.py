@@ -22,10 +22,11 @@ from zmqrl.launch.run_machine import RunMachine
 from zmqrl.launch.run_output import RunOutput
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
-from zmqrl.launch.summary import Summary, end_lines, summarise
+from zmqrl.launch.summary import end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.summary import Summary
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
 MONITOR_S = 0.1

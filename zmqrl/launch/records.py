@@ -10,7 +10,7 @@ import msgspec
 
 from zmqrl.config.codec import object_of
 from zmqrl.launch.run_directory import SUMMARY
-from zmqrl.launch.summary import Summary
+from zmqrl.summary import Summary
 
 
 class StatusRecord(msgspec.Struct, frozen=True):

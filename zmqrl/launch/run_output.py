@@ -20,12 +20,12 @@ from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.summary import Summary
 from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.printable import printable
 from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.summary import Summary
 from zmqrl.views.base import QuietView, View, make_view
 
 COPY_S = 2.0

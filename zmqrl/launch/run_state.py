@@ -18,6 +18,7 @@ from zmqrl.launch.lineage import LastSeen
 from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.summary import RestartCause
 from zmqrl.supervision.process_table import cause_of
 from zmqrl.supervision.restarts import ProcessSlot, without_numbers
 from zmqrl.views.problem import Problem
@@ -32,18 +33,6 @@ CAUSE_CHARACTERS = 500
 UNREPORTED = "ended"
 """The cause of an end that was not reported."""
 TRACEBACK = "Traceback (most recent call last)"
-
-
-@dataclass(frozen=True)
-class RestartCause:
-    """Why processes of a role were restarted. Causes that differ in numbers alone are one."""
-
-    role: str
-    """Of the processes."""
-    cause: str
-    """Of the first restart."""
-    count: int
-    """Restarts."""
 
 
 @dataclass

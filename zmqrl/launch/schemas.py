@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.keys import field_docs
-from zmqrl.launch.run_state import RestartCause
-from zmqrl.launch.summary import Summary
 from zmqrl.metrics.row import WORKER, MetricsRow
+from zmqrl.summary import RestartCause, Summary
 from zmqrl.types import Ledger
 
 FOLDER = Path(__file__).parent
