@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import replace
 from zmqrl.errors import ENDED_BY_USER_CODE
+from zmqrl.inherited import set_right
 from zmqrl.loading import limit_threads, loading, prepare
 from zmqrl.logs.standard_output import lossy
 
@@ -197,6 +198,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 3 or arguments[0] not in (*MODULES, TEMPLATE):
         print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
         return 2
+    set_right()
     prepare()
     if arguments[0] == TEMPLATE:
         raise_descriptor_limit()

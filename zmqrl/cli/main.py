@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from zmqrl.errors import ZmqrlError
+from zmqrl.inherited import set_right, working_directory
 from zmqrl.loading import prepare
 from zmqrl.logs.printable import printable
 
@@ -114,12 +115,14 @@ def cli(context: click.Context, until_eof: bool) -> None:
     context.obj = _started_at()
     if until_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    sys.path.insert(0, str(Path.cwd()))  # the user's own envs and algorithms, as `python -m` would find them
+    sys.path.insert(0, working_directory())  # the user's own envs and algorithms, as `python -m` would find them
 
 
 def main() -> None:
     """Run the command line; every `ZmqrlError` is one message and its exit code."""
-    _prepare_standard_streams()
+    set_right()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character that the terminal does not have
     prepare()
     signal.signal(signal.SIGTERM, _interrupt)  # like Ctrl-C, also before a run has handlers of its own
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -141,23 +144,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _prepare_standard_streams() -> None:
-    """Standard streams that no command fails by.
-
-    A closed descriptor of 0 to 2, which a socket would get, is the null device; so is its stream, which would be None.
-    A character that the terminal does not have is replaced.
-    """
-    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(null, True)
-    os.close(null)
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        if getattr(sys, name) is None:
-            stream = open(number, mode, buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
 
 
 def _interrupt(number: int, frame: object) -> None:

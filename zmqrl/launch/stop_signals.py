@@ -86,8 +86,10 @@ class StopSignals:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             numbers.append(signal.SIGHUP)
         before = {number: signal.signal(number, lambda n, _: self.note(n)) for number in numbers}
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # by whoever started the calling script
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             for number, handler in before.items():
                 signal.signal(number, handler)

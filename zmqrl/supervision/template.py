@@ -57,8 +57,6 @@ class _Pipes(NamedTuple):
 def main() -> int:
     """Serve calls until the command closes its pipe, stdin. Reports go to what stdout was, the log is stderr."""
     adopt_orphans()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored by whoever started the command, exit codes would be lost
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     pipes, null = _Pipes(os.fdopen(os.dup(0), "rb"), _moved(1), _moved(2)), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
