@@ -16,10 +16,10 @@ import yaml
 
 from tests.cli.commands import SLOW
 from tests.running import ROOT, RUN_S, Run, environment
+from zmqrl.capacity import usable_cores
 from zmqrl.launch.checked import resolve_auto_workers
 from zmqrl.launch.configure import load_config
 from zmqrl.messages.agent import Reaped
-from zmqrl.orchestrators.handshake import physical_cores
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import await_gone, identify
@@ -172,7 +172,7 @@ def test_the_doctor_examines_its_hosts(folder: Path) -> None:
 
 
 def test_cores_and_the_reaper_need_no_run(folder: Path) -> None:
-    cores = physical_cores(Path("/sys/devices/system/cpu"))
+    cores = usable_cores()
     asked = load_config(hosts_file=folder / "hosts.yaml", overrides=["hosts.far.workers=auto", "env.vector_envs=64"])
     assert resolve_auto_workers(asked).hosts["far"].workers == max(1, cores - 1)
     own_run = {**os.environ, RUN_VARIABLE: "own-1"}

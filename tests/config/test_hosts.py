@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.raising import raises
@@ -66,12 +65,11 @@ def test_in_sync_the_vector_envs_are_dealt_out_evenly(tmp_path: Path) -> None:
 
 
 def test_this_machines_auto_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 64)
-    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(128))
+    monkeypatch.setattr(hosts, "usable_cores", lambda: 64)
     text = "env: {vector_envs: 8}\nhosts: {local: {}, a: {}, b: {workers: 2}}"
     assert counts(loaded(tmp_path, text, mode="sync").config) == {"local": 3, "a": "auto", "b": 2}
     assert counts(loaded(tmp_path, text, mode="async").config) == {"local": 63, "a": "auto", "b": 2}
-    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(6))  # in an allocation
+    monkeypatch.setattr(hosts, "usable_cores", lambda: 6)  # in an allocation
     assert counts(loaded(tmp_path, text, mode="async").config) == {"local": 5, "a": "auto", "b": 2}
 
 

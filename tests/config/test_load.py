@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.raising import compare, raises
@@ -212,8 +211,7 @@ def test_another_algorithm_drops_the_fields_of_the_first() -> None:
 
 
 def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
-    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda _: range(16))
+    monkeypatch.setattr(hosts, "usable_cores", lambda: 8)
     config = load_config("acrobot-ppo")
     assert config.hosts["local"].workers == 4  # not more than vector envs in sync
     assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 7

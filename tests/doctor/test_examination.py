@@ -32,7 +32,7 @@ from zmqrl.messages.doctor import (
 ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
 REACH = Reach((), (), "")
 HELLO = Handshake({"examination": str(EXAMINATION)}, 7, 1.0, node="n", user="rl", python="py")
-STORE = Folders(Folder("/w", "/w", 1, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None))
+STORE = Folders(Folder("/w", "/w", 1, None, None), Folder("/nfs/rl/run", "/nfs/rl", 1, None, None))
 LISTENING = Listening((1, 2, 3), ("10.0.0.5",), "server")
 LEARNER = HostRequests(ASKED, None, False)
 WORKER = HostRequests(ASKED, REACH, True)

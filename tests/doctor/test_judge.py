@@ -44,7 +44,7 @@ VERSIONS: Mapping[str, str | None] = {
     "psutil": "7.2.2",
     "torch": "2.13.0",
 }
-ROOMY = Folder("/d/zmqrl", "/d", 50_000_000_000, None)
+ROOMY = Folder("/d/zmqrl", "/d", 50_000_000_000, 1_000_000, None)
 PORTS: Mapping[str, str | None] = {"27100": None, "27101": None, "27102": None}
 SOUND = Measurement(
     "node07",
@@ -128,6 +128,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
         "has 5 MB left",
         WORKDIR,
     ),
+    "inodes, no room": ({"folders": Folders(edited(ROOMY, free_inodes=57), None)}, "workdir", "57 inodes", "df -i /d"),
     "read-only": (
         {"folders": Folders(edited(ROOMY, error="/d: Read-only file system"), None)},
         "workdir",
@@ -217,6 +218,7 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
         "workdir",
         "500 MB left",
     ),
+    "few inodes": ({"folders": Folders(edited(ROOMY, free_inodes=500), None)}, "workdir", "500 inodes left"),
     "another store": ({"store": StoreFacts(False, None, "/nfs: No such file or directory")}, "store", "No such file"),
     "a slow store": ({"store": StoreFacts(True, 2.5, None)}, "store", "after 2.5 s"),
     "slow encryption": ({"curve": Curve(True, 40.0)}, "CURVE", "40 MB/s"),
@@ -252,7 +254,7 @@ def test_the_learners_host_needs_room_for_the_arena_a_store_its_device_and_torch
     changed = replace(
         LEARNER,
         machine=Machine(8, 0.1, 900_000_000, False, {}, ()),
-        folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, "/nfs: Permission denied")),
+        folders=Folders(ROOMY, Folder("/nfs/rl", "/nfs", 0, None, "/nfs: Permission denied")),
         listening=Listening((), (), "", "port 27100: Address already in use by pid 5 (redis) of anna"),
         **hello(torch=None),
     )

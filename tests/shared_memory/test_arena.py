@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,15 +134,6 @@ def test_the_copy_of_replay_for_full_is_counted(
     monkeypatch.setattr(memory, "available_bytes", lambda: memory.KEEP_FREE + need - 1)
     with pytest.raises(ArenaTooLarge, match="copy of replay" if copies else "the arena needs"):
         check_fits(plan)
-
-
-def test_available_memory_respects_a_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.max").write_text("300000000\n")
-    (tmp_path / "memory.current").write_text("100000000\n")
-    monkeypatch.setattr(memory, "_cgroups", lambda: [tmp_path])
-    assert memory.available_bytes() == 200_000_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available_bytes() > 200_000_000
 
 
 def test_the_ledger_adds_up_what_the_words_say(arena: Arena) -> None:

@@ -9,11 +9,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cgroups import MB, group_or_skip
 from tests.cli.commands import ENDLESS
 from tests.running import environment
 from tests.waiting import WAIT_S, until
@@ -38,6 +41,134 @@ def command(folder: Path, words: Sequence[str | Path], *before: str | Path) -> t
         timeout=WAIT_S,
     )
     return done.returncode, done.stdout
+
+
+# Limits of containers
+
+
+def hosts_file(folder: Path, text: str) -> Path:
+    path = folder / "hosts.yaml"
+    path.write_text(text)
+    return path
+
+
+def in_groups(*groups: Path) -> Sequence[str]:
+    """Begins a command in these cgroups."""
+    enter = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in groups)
+    return "sh", "-c", f'{enter}; exec "$@"', "sh"
+
+
+def examined(folder: Path, file: Path, *before: str) -> tuple[Mapping[str, Any], str]:
+    """What doctor measures on this machine, and the text of its findings."""
+    _, output = command(folder, ["doctor", file, "--json"], *before)
+    found = json.loads(output)
+    return found["hosts"]["local"], json.dumps([*found["faults"], *found["warnings"]])
+
+
+TWO_WORKERS = "run: {preset: cartpole-ppo}\nhosts: {local: {workers: 2}}\n"
+
+
+@pytest.mark.parametrize(("cpus", "nested"), [(1.0, False), (1.5, True)])
+def test_a_cpu_quota(tmp_path: Path, cpus: float, nested: bool) -> None:
+    with group_or_skip("cpu", cpus=cpus, nested=nested) as group:
+        found, findings = examined(tmp_path, hosts_file(tmp_path, TWO_WORKERS), *in_groups(group))
+    assert found["machine"]["cores"] == 1 and "2 workers for 1 cores" in findings
+
+
+LARGE = """
+run: {preset: cartpole-dqn, mode: async, total_env_steps: 20000}
+replay: {capacity: CAPACITY}
+hosts: {local: {workers: 1}}
+"""
+
+
+@pytest.mark.parametrize(("limit_mb", "nested", "capacity"), [(700, False, 20_000_000), (400, True, 12_000_000)])
+def test_replay_that_a_memory_limit_does_not_allow(tmp_path: Path, limit_mb: int, nested: bool, capacity: int) -> None:
+    """The limit is of the group of the command, or of the one above it."""
+    file = hosts_file(tmp_path, LARGE.replace("CAPACITY", str(capacity)))
+    with group_or_skip("memory", nbytes=limit_mb * MB, nested=nested) as group:
+        found, findings = examined(tmp_path, file, *in_groups(group))
+        assert found["machine"]["available_bytes"] <= limit_mb * MB and "arena" in findings
+        code, output = command(tmp_path, ["launch", file, "--run-dir", "run"], *in_groups(group))
+    assert code == REFUSED and "lower replay.capacity" in output, output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(("reads", "nested"), [(1, False), (3, True)])
+def test_cache_of_files_is_available_memory(tmp_path: Path, reads: int, nested: bool) -> None:
+    """In a container, which sees its own part of the tree, and in a job; a file read often is active cache."""
+    big = tmp_path / "big.bin"
+    big.write_bytes(bytes(250 * MB))
+    subprocess.run(["sync", big], check=True)
+    subprocess.run(["dd", f"if={big}", "iflag=nocache", "count=0"], check=True, capture_output=True)
+    with group_or_skip("memory", nbytes=300 * MB, nested=nested) as group:
+        for _ in range(reads):
+            subprocess.run([*in_groups(group), "cat", big], stdout=subprocess.DEVNULL, check=True)
+        assert int(group.joinpath("memory.usage_in_bytes").read_text()) > 200 * MB
+        mount = f"mount --bind {group} {group.parent}"
+        container = () if nested else ("unshare", "-m", "sh", "-c", f'{mount}; exec "$@"', "sh")
+        found, _ = examined(tmp_path, hosts_file(tmp_path, TWO_WORKERS), *in_groups(group), *container)
+    assert found["machine"]["available_bytes"] > 150 * MB
+
+
+@contextmanager
+def few_inodes(folder: Path, count: int) -> Iterator[Path]:
+    """A tmpfs with room for `count` files, and 200 MB."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size=200m,nr_inodes={count}", "none", disk]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def fill(disk: Path) -> list[Path]:
+    made = []
+    try:
+        while True:
+            made.append(disk / f"f{len(made)}")
+            made[-1].touch()
+    except OSError:
+        made.pop()
+    return made
+
+
+def test_a_disk_without_inodes_before_the_run(tmp_path: Path) -> None:
+    with few_inodes(tmp_path, 60) as disk:
+        file = hosts_file(disk, TWO_WORKERS)
+        found, findings = examined(disk, file)
+        assert found["folders"]["workdir"]["free_inodes"] < 60 and "df -i" in findings
+        fill(disk)
+        code, output = command(disk, ["train", "cartpole-ppo", "--run-dir", "run"])
+    assert code == REFUSED and "inodes" in output and f"df -i {disk}" in output, output
+
+
+@pytest.mark.long
+def test_a_disk_without_inodes_in_mid_run(tmp_path: Path) -> None:
+    words = [*ZMQRL, "train", "cartpole-ppo", *ENDLESS, "--set", "run.checkpoint_every_s=1", "--run-dir", "run"]
+    log = tmp_path / "log"
+    with (
+        few_inodes(tmp_path, 120) as disk,
+        log.open("w") as out,
+        subprocess.Popen(words, cwd=disk, env=environment(), stdout=out, stderr=out) as launcher,
+    ):
+        try:
+            until(lambda: list(disk.glob("run/checkpoints/full-*.safetensors")), "a full checkpoint")
+            made: list[Path] = []
+            until(lambda: made.extend(fill(disk)) or "inodes free" in log.read_text(), log.read_text, every_s=0.1)
+            for path in made:
+                path.unlink(missing_ok=True)
+            code, _ = command(disk, ["stop", "run", "--wait"])
+            launcher.wait(WAIT_S)
+        finally:
+            launcher.kill()
+    output = log.read_text()
+    assert (code, launcher.returncode) == (DONE, DONE), output
+    assert "MB and 0 inodes free: delete files" in output and f"df -i {disk}" in output, output
 
 
 # The process that starts zmqrl

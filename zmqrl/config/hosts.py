@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from zmqrl.capacity import usable_cores
 from zmqrl.config.codec import names_of, replace
 from zmqrl.config.overrides import RESET
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
@@ -181,12 +181,12 @@ def with_numbers(config: Config) -> Config:
     """
     workers = {name: filled(host, config.defaults).workers for name, host in config.hosts.items()}
     if workers.get(LOCAL) == AUTO:
-        workers[LOCAL] = physical_workers()
+        workers[LOCAL] = max(1, usable_cores() - 1)
         if config.mode.deterministic:
             fixed = sum(count for name, count in workers.items() if name != LOCAL and isinstance(count, int))
             sharing = 1 + sum(count == AUTO for count in workers.values())
             share = max(1, (config.env.vector_envs - fixed) // sharing)
-            workers[LOCAL] = min(physical_workers(), share)
+            workers[LOCAL] = min(max(1, usable_cores() - 1), share)
     return _with_workers(config, workers)
 
 
@@ -229,14 +229,6 @@ def _dealt(most: Mapping[str, int], left: int) -> dict[str, int]:
 def _with_workers(config: Config, workers: Mapping[str, int | Literal["auto"] | None]) -> Config:
     hosts = {name: replace(host, workers=workers.get(name, host.workers)) for name, host in config.hosts.items()}
     return replace(config, hosts=hosts)
-
-
-def physical_workers() -> int:
-    """What `workers: auto` means on this machine: its physical cores that this process may use, but one."""
-    import psutil  # a run with a number of workers does not need it
-
-    usable = len(os.sched_getaffinity(0))
-    return max(1, min(psutil.cpu_count(logical=False) or usable, usable) - 1)
 
 
 def ranges(names: Sequence[str]) -> str:

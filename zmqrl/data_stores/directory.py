@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.capacity import disk_error
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
@@ -117,7 +118,9 @@ class DirectoryStore(DataStore):
         try:
             return write_token(Path(self.path), run_id)
         except OSError as error:
-            raise StoreError(f"{self.path} cannot be written: {error}; see store.path") from error
+            raise StoreError(
+                f"{self.path} cannot be written: {disk_error(error, self.path)}; see store.path"
+            ) from error
 
     def sees_token(self, run_id: str, token: str) -> bool:
         return sees_token(Path(self.path), run_id, token)
@@ -165,7 +168,7 @@ class DirectoryStore(DataStore):
             files.sync_file(path)
             files.sync_directory(self.path)
         except OSError as error:
-            raise StoreError(f"{path} cannot be synced to disk: {error}; see store.path") from error
+            raise StoreError(f"{path} cannot be synced to disk: {disk_error(error, path)}; see store.path") from error
         self._fulls.synced(version)
 
     def newest_full(self) -> Full | None:
@@ -296,7 +299,9 @@ class DirectoryStore(DataStore):
             nbytes = files.replace(self._path(key), pieces, self._path(temporary), durable)
         except OSError as error:
             self._delete(temporary)
-            raise StoreError(f"{key} cannot be written in {self.path}: {error}; see store.path") from error
+            raise StoreError(
+                f"{key} cannot be written in {self.path}: {disk_error(error, self.path)}; see store.path"
+            ) from error
         self._bad.discard(key)
         self._passed_over.pop(key, None)
         return key, nbytes

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from zmqrl.capacity import disk_error
 from zmqrl.errors import ConfigError, key_of
 
 Buffer = bytes | bytearray | memoryview
@@ -135,7 +136,7 @@ def check_file(key: str, path: Path) -> None:
         else:
             os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=folder))
     except OSError as error:
-        raise _unwritable(key, path, str(error.strerror)) from error
+        raise _unwritable(key, path, disk_error(error, path)) from error
 
 
 def _unwritable(key: str, path: Path, why: str) -> ConfigError:
@@ -156,7 +157,7 @@ def check_writable(key: str, path: Path) -> None:
         # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
         os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
     except OSError as error:
-        why = f"creating a file in {there} failed: {error.strerror}"
+        why = f"creating a file in {there} failed: {disk_error(error, there)}"
         raise ConfigError(
             f"cannot be written: {why}", key=key_of(key), value=repr(str(path)), is_subject=True
         ) from error

@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from zmqrl.capacity import disk_error
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import files
@@ -72,4 +73,4 @@ def write_owner(path: str, owner: Lineage) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             files.unlink(temporary)
-        raise StoreError(f"{Path(path, OWNER)} cannot be written: {error}") from error
+        raise StoreError(f"{Path(path, OWNER)} cannot be written: {disk_error(error, path)}") from error

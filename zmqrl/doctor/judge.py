@@ -20,6 +20,8 @@ from zmqrl.views.problem import counted
 
 MB = 1e6
 LEAST_FREE_MB, LITTLE_FREE_MB = 100.0, 1000.0
+LEAST_INODES, LITTLE_INODES = 100, 1000
+"""Files that can be created; a run has some tens."""
 SKEW_WARNED_S = 1.0
 BUSY = 0.5
 """Load per core from which the host is called busy."""
@@ -139,14 +141,19 @@ def judge_folders(host: HostCheck) -> None:
     for check, key, folder in named:
         if folder is None or (check == "store" and not host.need.learner):
             continue
-        free_mb = folder.free_bytes / MB
-        fix = f"free space ({host.there(f'df -h {folder.there}')}), or set another directory: {key}"
+        other = f"or set another directory: {key}"
+        fix = f"free space ({host.there(f'df -h {folder.there}')}), {other}"
+        of_inodes = f"delete files ({host.there(f'df -i {folder.there}')}), {other}"
+        inodes = LITTLE_INODES if folder.free_inodes is None else folder.free_inodes
         if folder.error is not None:
-            host.findings.fault(check, f"{folder.path} cannot be written: {folder.error}", fix)
-        elif free_mb < LEAST_FREE_MB:
-            host.findings.fault(check, f"{folder.path} has {free_mb:.0f} MB left", fix)
-        elif free_mb < LITTLE_FREE_MB:
-            host.findings.warning(check, f"{folder.path} has {free_mb:.0f} MB left", fix)
+            host.findings.fault(check, f"{folder.path} cannot be written: {folder.error}", fix if inodes else of_inodes)
+            continue
+        left = [(folder.free_bytes / MB, LEAST_FREE_MB, LITTLE_FREE_MB, "MB", fix)]
+        left += [(inodes, LEAST_INODES, LITTLE_INODES, "inodes", of_inodes)]
+        for free, least, little, unit, mend in left:
+            complain = host.findings.fault if free < least else host.findings.warning
+            if free < little:
+                complain(check, f"{folder.path} has {free:.0f} {unit} left", mend)
 
 
 def judge_clock(host: HostCheck) -> None:

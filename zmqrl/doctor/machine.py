@@ -9,9 +9,8 @@ from pathlib import Path
 
 from zmqrl.acting.digest import acting_digests
 from zmqrl.agent.host_lock import HostLock
+from zmqrl.capacity import available_bytes, disk_error, free_inodes, usable_cores
 from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
-from zmqrl.orchestrators.handshake import physical_cores
-from zmqrl.shared_memory.memory import available_bytes
 from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
 
 TRIAL_BYTES = 1 << 20
@@ -21,10 +20,9 @@ PAUSE_S = 0.005
 
 def examine_machine() -> Machine:
     """This host as it is now."""
-    cores = physical_cores(Path("/sys/devices/system/cpu"))
     gpus = visible_gpus(query(), os.environ.get(VISIBLE)) or ()
     nvidia = bool(gpus) or Path("/dev/nvidia0").exists()
-    return Machine(cores, os.getloadavg()[0], available_bytes(), nvidia, acting_digests(), tuple(gpus))
+    return Machine(usable_cores(), os.getloadavg()[0], available_bytes(), nvidia, acting_digests(), tuple(gpus))
 
 
 def examine_folder(path: str) -> Folder:
@@ -34,13 +32,13 @@ def examine_folder(path: str) -> Folder:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return Folder(str(whole), str(there), 0, f"{there} is not a directory")
+        return Folder(str(whole), str(there), 0, None, f"{there} is not a directory")
     try:
         space = os.statvfs(there)
         free = space.f_bavail * space.f_frsize
-        return Folder(str(whole), str(there), free, _try_to_write(there))
+        return Folder(str(whole), str(there), free, free_inodes(there), _try_to_write(there))
     except OSError as error:
-        return Folder(str(whole), str(there), 0, f"{there}: {error.strerror}")
+        return Folder(str(whole), str(there), 0, None, f"{there}: {error.strerror}")
 
 
 def _try_to_write(there: Path) -> str | None:
@@ -50,7 +48,7 @@ def _try_to_write(there: Path) -> str | None:
             file.flush()
             os.fsync(file.fileno())  # a full server may say so only now
     except OSError as error:
-        return f"{there}: {error.strerror}"
+        return f"{there}: {disk_error(error, there)}"
     return None
 
 

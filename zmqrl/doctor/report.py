@@ -17,6 +17,8 @@ from zmqrl.supervision.gpus import brief
 UNKNOWN = "-"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
 GB = 1e9
+MANY_INODES = 100_000
+"""So many are not shown."""
 
 
 def as_json(measurements: Mapping[str, Measurement], faults: Sequence[Fault], manual: Sequence[str]) -> str:
@@ -125,7 +127,10 @@ def _memory(m: Measurement) -> str:
 
 
 def _disk(m: Measurement) -> str:
-    return f"{m.folders.workdir.free_bytes / GB:.1f} GB" if m.folders else UNKNOWN
+    if m.folders is None:
+        return UNKNOWN
+    inodes, free = m.folders.workdir.free_inodes, f"{m.folders.workdir.free_bytes / GB:.1f} GB"
+    return free if inodes is None or inodes >= MANY_INODES else f"{free}, {inodes} inodes"
 
 
 def _clock(m: Measurement) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from zmqrl.capacity import available_bytes
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.shared_memory.arena import layout_of
-from zmqrl.shared_memory.memory import KEEP_FREE, available_bytes
+from zmqrl.shared_memory.memory import KEEP_FREE
 from zmqrl.types import SpaceSpec
 
 COPIES = 6

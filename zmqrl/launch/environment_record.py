@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import socket
 import sys
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from zmqrl.capacity import usable_cores
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.user_code import Repository, Snapshot, snapshots
@@ -90,7 +90,7 @@ class EnvironmentWriter:
             versions=versions(),
             os=f"{platform.system()} {platform.release()} {platform.machine()}, {_distribution()}",
             cpu=_cpu(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=usable_cores(),
             gpus=tuple(_gpus()),
             code=tuple(snapshot.repository for snapshot in found),
         )

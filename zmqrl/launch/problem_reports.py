@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec
 
+from zmqrl.capacity import disk_error
 from zmqrl.launch import reports
 from zmqrl.launch.bottleneck import slowest_worker
 from zmqrl.launch.run_state import RunState
@@ -22,7 +23,7 @@ class AdvisoryWrites:
     """Reports the first write that fails, and when all that failed succeed again. Owned by the main thread."""
 
     def __init__(self, run_dir: Path, report: Callable[[Problem], None]) -> None:
-        self._where, self._report = f"run directory {run_dir}", report
+        self._run_dir, self._report = run_dir, report
         self._failing: set[str] = set()
         self._since = 0.0
 
@@ -35,10 +36,8 @@ class AdvisoryWrites:
         except OSError as error:
             if not self._failing:
                 self._since = time.monotonic()
-                cause = f"{what} cannot be written: {error.strerror or error}"
-                self._report(
-                    Problem(self._where, cause, "the run continues, retrying; if the disk is full, free space there")
-                )
+                cause = f"{what} cannot be written: {disk_error(error, self._run_dir)}"
+                self._note(cause, "the run continues, retrying; if the disk is full, free space there")
             self._failing.add(what)
             return False
         if what in self._failing:
@@ -46,8 +45,11 @@ class AdvisoryWrites:
             if not self._failing:
                 failed_s = time.monotonic() - self._since
                 cause = f"{what} could not be written for {failed_s:.1f} s"
-                self._report(Problem(self._where, cause, "writes succeed again"))
+                self._note(cause, "writes succeed again")
         return True
+
+    def _note(self, cause: str, action: str) -> None:
+        self._report(Problem(f"run directory {self._run_dir}", cause, action))
 
 
 def lost_agent(state: RunState) -> Problem | None:

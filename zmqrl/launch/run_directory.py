@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from zmqrl.capacity import disk_error
 from zmqrl.config.codec import from_json, object_of, to_json
 from zmqrl.config.hosts import shortened
 from zmqrl.config.kinds import flat, nested
@@ -98,7 +99,7 @@ def default_directory(name: str) -> Iterator[Path]:
             path = first.with_name(f"{first.name}-{number}")
         files.sync_directory(str(path.parent))
     except OSError as error:
-        raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+        raise ConfigError(f"run directory {path} cannot be written: {disk_error(error, path)}") from error
     try:
         yield path
     finally:
@@ -130,7 +131,7 @@ class RunDirectory:
             files.make_directory(str(path))
             return cls(path, RunOwner.acquire(path, plan.run_id), undo)
         except OSError as error:
-            raise ConfigError(f"run directory {path} cannot be written: {error}") from error
+            raise ConfigError(f"run directory {path} cannot be written: {disk_error(error, path)}") from error
 
     def begin(self, plan: RunPlan, initial: bytes | None = None, job: str | None = None) -> None:
         """Write what an attempt begins with. Once this returns, it survives a power cut.
@@ -149,7 +150,7 @@ class RunDirectory:
             self._begin(plan, initial, job)
         except OSError as error:
             self.discard()
-            raise ConfigError(f"run directory {self.path} cannot be written: {error}") from error
+            raise ConfigError(f"run directory {self.path} cannot be written: {disk_error(error, self.path)}") from error
 
     @contextlib.contextmanager
     def discarded_on_error(self) -> Iterator[None]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO
 
+from zmqrl.capacity import usable_cores
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
@@ -71,7 +71,7 @@ class RunOutput:
         warnings, webhook = list(self._plan.warnings), self._plan.config.webhook
         if webhook is not None and is_unstored(webhook):
             warnings.append(UNSTORED_URL)
-        cores, workers = len(os.sched_getaffinity(0)), self._plan.workers.get(LOCAL, 0)
+        cores, workers = usable_cores(), self._plan.workers.get(LOCAL, 0)
         if workers > cores:
             warnings.append(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
         for warning in warnings:

@@ -33,7 +33,7 @@ State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 Source: TypeAlias = Literal["launcher", "broker"]
 UPDATE = "update"
 """In the detail of a learner's `Fault`: the number of the update that raised it."""
-EXAMINATION = 2
+EXAMINATION = 3
 """Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 

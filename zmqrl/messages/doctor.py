@@ -191,6 +191,8 @@ class Folder(Struct, frozen=True, forbid_unknown_fields=True):
     there: Text
     """What exists of it."""
     free_bytes: Count
+    free_inodes: Count | None
+    """Files that may still be created; None where the file system has no limit."""
     error: Text | None
     """Why it cannot be written, if so."""
 

@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
+from zmqrl.capacity import usable_cores
 from zmqrl.config.sections import Config
 from zmqrl.installed import installed
 from zmqrl.messages.agent import EXAMINATION, Handshake
@@ -25,7 +25,6 @@ ONNX = "onnxruntime"
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "psutil", ONNX)
 SLURM_NODE = "SLURMD_NODENAME"
 """Slurm's name of the node, where it differs from the machine's."""
-TOPOLOGY = "cpu[0-9]*/topology/thread_siblings_list"
 MOST_SKEW_S = 30.0
 MUST_AGREE = ("zmqrl", "protocol", "byteorder")
 """The boot line and every message depend on these."""
@@ -46,7 +45,7 @@ def handshake_line(public: str = "") -> str:
         start_time=None if me is None else me.start_time,
         node=os.environ.get(SLURM_NODE) or socket.gethostname(),
         user=_user(),
-        cores=physical_cores(Path("/sys/devices/system/cpu")),
+        cores=usable_cores(),
         public=public,
         python=sys.executable,
     )
@@ -64,17 +63,6 @@ def versions() -> dict[str, str | None]:
         "machine": os.uname().machine,
     }
     return found | {package: installed(package) for package in PACKAGES}
-
-
-def physical_cores(cpus: Path) -> int:
-    """Cores that this process may use, two threads of one core counted once."""
-    usable = os.sched_getaffinity(0)
-    siblings = {
-        path.read_text(encoding="utf-8").strip()
-        for path in cpus.glob(TOPOLOGY)
-        if int(path.parts[-3].removeprefix("cpu")) in usable
-    }
-    return len(siblings) or len(usable)
 
 
 def _user() -> str:
