@@ -66,6 +66,8 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run: {}\n  seed: 3", "hosts.yaml:2: invalid YAML: unexpected indentation; all keys of a section begin in the same column"),
         ("run:\n  name: 'a' b", "hosts.yaml:2: invalid YAML: unexpected text after a value; put the whole value in quotes"),
         ("{run: {}} b", "hosts.yaml:1: invalid YAML: unexpected text after a value; put the whole value in quotes"),
+        ("hosts:\n  a: &d {workers: 1}\n  b: {<<: *d}", "hosts.yaml:3: merge keys (`<<: *name`) are not supported: write the keys themselves"),
+        ("run: {'<<': 1}", "hosts.yaml:1: run.<<: unknown key"),
         ("hosts:\n  - a\n  b: 2", "hosts.yaml:3: invalid YAML: a key in a list; check the indentation"),
         ("code:\n  sync: - a", "hosts.yaml:2: invalid YAML: unexpected '- '; write each item of a list on its own line"),
         ("run: {}\n---\nenv: {}", "hosts.yaml:2: invalid YAML: a second document begins here; remove the line"),

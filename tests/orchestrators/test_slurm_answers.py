@@ -159,6 +159,24 @@ def test_an_end_without_an_answer_of_slurm_is_unreachable_and_reaps_the_node_tha
     assert "--nodelist" not in step and "--nodelist=n7" in reaper
 
 
+def test_commands_of_slurm_have_no_options_of_an_outer_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = ("SLURM_EXPORT_ENV", "SLURM_MEM_PER_CPU", "SLURMD_NODENAME", "SBATCH_EXPORT", "SRUN_CPUS_PER_TASK")
+    options = ("SQUEUE_STATES", "SINFO_FORMAT", "SCANCEL_STATE", "SLURM_PARTITION", "SLURM_A_LATER_ONE")
+    kept = (
+        "SLURM_CONF",
+        "SLURM_ACCOUNT",
+        "SBATCH_ACCOUNT",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_CLUSTERS",
+        "SLURMISH",
+        "HOME",
+    )
+    for name in (*outer, *options, *kept):
+        monkeypatch.setenv(name, "x")
+    found = slurm_commands.environment()
+    assert not {*outer, *options} & found.keys() and {*kept} <= found.keys()
+
+
 def has_ended(orchestrator: SlurmOrchestrator, seen: list[Any]) -> bool:
     seen += orchestrator.monitor(0.1)
     return any(isinstance(event.event, AgentExited) for event in seen)

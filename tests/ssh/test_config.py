@@ -36,6 +36,21 @@ Host proxied
   ProxyCommand nc %h %p
   HostKeyAlias other
   ConnectTimeout 33
+Host tokens
+  HostName 10.1.2.3
+  Port 2201
+  User far
+  HostKeyAlias labnode
+  ProxyJump me@gw1:2222,gw2
+  IdentityFile %d/.ssh/%r@%k.key
+  IdentityFile ${{KEYS}}/%i_%u_%l_%L
+  IdentityFile /keys/%%%n_%h_%p_%C
+  UserKnownHostsFile {folder}/known_%k ${{KEYS}}/kh2
+  IdentityAgent ${{KEYS}}/agent.sock
+Host unset
+  IdentityFile ${{ZMQRL_NOT_SET}}/lab
+Host variable
+  IdentityAgent $KEYS
 Host a
   ProxyJump b
 Host b
@@ -48,6 +63,7 @@ MORE = "Host included\n  HostName 10.9.9.9\n"
 def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration above, read by the ssh client and without one (which knows no Include)."""
     text = CONFIG.format(folder=tmp_path)
+    monkeypatch.setenv("KEYS", "/root/.keys")
     if request.param == "ssh":
         if shutil.which("ssh") is None:
             pytest.skip("no ssh client here")
@@ -69,6 +85,31 @@ def test_an_alias_of_the_configuration_holds(config: Path) -> None:
     assert found.identities == (str(Path("~/.ssh/of_10.1.2.3").expanduser()),)
     assert found.known_hosts == (f"{config.parent}/known_a", f"{config.parent}/known_b")
     assert found.new_keys_file == f"{config.parent}/known_a"
+
+
+def expanded(config: Path, name: str, text: str) -> str:
+    """By the ssh client, which expands this option in the output of `ssh -G`."""
+    command = ["ssh", "-F", config, "-G", "-o", f"ControlPath={text}", name]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(line.partition(" ")[2] for line in lines if line.startswith("controlpath "))
+
+
+def test_tokens_and_variables_have_the_values_that_ssh_gives_them(config: Path) -> None:
+    found = target(config, "tokens")
+    if shutil.which("ssh") is None:
+        assert "%" not in "".join(found.identities).replace("/keys/%", "") and "$" not in str(found)
+        return
+    patterns = ("%d/.ssh/%r@%k.key", "${KEYS}/%i_%u_%l_%L", "/keys/%%%n_%h_%p_%C")
+    assert found.identities == tuple(expanded(config, "tokens", pattern) for pattern in patterns)
+    assert found.known_hosts[:2] == (f"{config.parent}/known_labnode", "/root/.keys/kh2")
+    assert found.agent == "/root/.keys/agent.sock"
+    assert target(config, "variable").agent == "/root/.keys"
+
+
+def test_a_variable_that_is_not_set_is_named(config: Path) -> None:
+    with raises(HostFailed, host="unset") as caught:
+        target(config, "unset")
+    assert "ZMQRL_NOT_SET" in caught.value.cause and "export ZMQRL_NOT_SET" in caught.value.fix
 
 
 def test_the_hosts_own_keys_stand_above_the_configuration(config: Path) -> None:

@@ -6,7 +6,10 @@ Each class has the inputs of public reports (`tests/machine_inputs`), and one th
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +21,9 @@ import pytest
 
 from tests.cgroups import MB, group_or_skip
 from tests.cli.commands import ENDLESS
-from tests.running import environment
+from tests.lab.slurm import Slurm, slurm_or_skip
+from tests.marks import long
+from tests.running import ROOT, RUN_S, environment
 from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.whole
@@ -169,6 +174,152 @@ def test_a_disk_without_inodes_in_mid_run(tmp_path: Path) -> None:
     output = log.read_text()
     assert (code, launcher.returncode) == (DONE, DONE), output
     assert "MB and 0 inodes free: delete files" in output and f"df -i {disk}" in output, output
+
+
+# Batch systems
+
+OF_A_JOB = {
+    "export": {"SLURM_EXPORT_ENV": "NONE"},
+    "label": {"SLURM_LABELIO": "1"},
+    "stdout": {"SLURM_STDOUTMODE": "/dev/null"},
+    "memory": {"SLURM_MEM_PER_NODE": "512", "SLURM_MEM_PER_CPU": "100"},
+    "tasks": {"SLURM_NTASKS_PER_NODE": "4", "SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "4"},
+    "format": {"SQUEUE_FORMAT": "%i", "SQUEUE_STATES": "PENDING", "SQUEUE_USERS": "nobody", "SINFO_FORMAT": "%N"},
+    "partition": {"SLURM_PARTITION": "nosuch", "SLURM_TIMELIMIT": "1", "SLURM_EXCLUSIVE": "user"},
+}
+"""What jobs leave in the environment of the processes in them."""
+NODES = """
+run: {preset: cartpole-ppo, total_env_steps: 3000, stop_at_return: null}
+orchestrator: {kind: slurm}
+hosts: {n1: {workers: 1}, n2: {workers: 1}}
+learner: {host: n1}
+limits: {start_s: 60}
+evaluator: {episodes: 0}
+algorithm: {kind: "zmqrl.bench.noop:NoUpdate"}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with slurm_or_skip(2) as cluster:
+        yield cluster
+
+
+def launched(cluster: Slurm, folder: Path, variables: Mapping[str, str], *before: str) -> None:
+    words = [*before, *ZMQRL, "launch", hosts_file(folder, NODES), "--run-dir", "run"]
+    done = subprocess.run(
+        words, cwd=folder, env=cluster.environment(variables), capture_output=True, text=True, timeout=RUN_S
+    )
+    assert done.returncode == DONE, done.stdout + done.stderr
+    assert "0 left" in done.stdout and json.loads((folder / "run" / "summary.json").read_text())["ledger"]["balanced"]
+    is_preferred = "SLURM_PARTITION" in variables
+    assert ("SLURM_PARTITION is not used; set orchestrator.partition" in done.stdout + done.stderr) == is_preferred
+
+
+def test_variables_of_an_outer_job(cluster: Slurm, tmp_path: Path) -> None:
+    launched(cluster, tmp_path, {name: value for kind in OF_A_JOB.values() for name, value in kind.items()})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", OF_A_JOB)
+def test_variables_of_one_kind(cluster: Slurm, tmp_path: Path, kind: str) -> None:
+    launched(cluster, tmp_path, OF_A_JOB[kind])
+
+
+def test_in_a_job_of_its_own_options(cluster: Slurm, tmp_path: Path) -> None:
+    """`salloc` and `srun` set the variables themselves, and the step that zmqrl runs in exports nothing further."""
+    allocation = ("salloc", "-N2", "--ntasks-per-node=2", "--mem-per-cpu=100", "env")
+    launched(cluster, tmp_path, {}, *allocation, "SLURM_EXPORT_ENV=NONE", "SLURM_LABELIO=1", "SQUEUE_STATES=PENDING")
+
+
+# ssh_config
+
+SSHD = """
+Port {port}
+{addresses}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+StrictModes no
+PidFile none
+Subsystem sftp internal-sftp
+"""
+TOKENS = {
+    "alias": "%d/.ssh/%r@%k.key",
+    "variable": "${KEYS}/of_variable",
+    "user": "~/.ssh/%u_%i_%L_%n",
+    "connection": "~/.ssh/c-%C",
+}
+
+
+@pytest.fixture
+def home_ssh(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is ~/.ssh in `in_home`: its configuration has a host for each of `TOKENS`, on an sshd here."""
+    if os.geteuid() or not all(map(shutil.which, ("sshd", "ssh"))):
+        pytest.skip("an sshd with another ~/.ssh needs root and openssh-server (bin/lab-setup)")
+    home, server = tmp_path / "ssh", tmp_path / "sshd"
+    for folder in (home, server):
+        folder.mkdir(mode=0o700)
+    for key in (server / "host_key", server / "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    addresses = {name: f"127.0.0.{number}" for number, name in enumerate(TOKENS, start=1)}
+    listen = "\n".join(f"ListenAddress {address}" for address in addresses.values())
+    (server / "config").write_text(SSHD.format(port=port, folder=server, addresses=listen))
+    common = f"Port {port}\n User root\n HostKeyAlias lab\n IdentitiesOnly yes\n UserKnownHostsFile ~/.ssh/known_%k"
+    hosts = [
+        f"Host {name}\n HostName {addresses[name]}\n {common}\n IdentityFile {path}\n" for name, path in TOKENS.items()
+    ]
+    (home / "config").write_text("\n".join(hosts))
+    host_key = " ".join((server / "host_key.pub").read_text().split()[:2])
+    (home / "known_lab").write_text(f"lab {host_key}\n")
+    with subprocess.Popen([shutil.which("sshd") or "", "-D", "-f", server / "config"]) as sshd:
+        try:
+            for name, path in TOKENS.items():
+                shutil.copy(server / "key", home / Path(expanded(home, name, path)).name)
+            yield home
+        finally:
+            sshd.terminate()
+
+
+def in_home(home: Path) -> Sequence[str]:
+    """Begins a command whose user has this ~/.ssh; `KEYS` is its path."""
+    real = Path("~/.ssh").expanduser()
+    real.mkdir(mode=0o700, exist_ok=True)
+    return "unshare", "-m", "sh", "-c", f'mount --bind {home} {real}; KEYS={real} exec "$@"', "sh"
+
+
+def expanded(home: Path, host: str, path: str) -> str:
+    """By the ssh client, which does it for this option in the output of `ssh -G`."""
+    asked = [*in_home(home), "ssh", "-G", "-o", f"ControlPath={path}", host]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    return next(line.partition(" ")[2] for line in lines if line.startswith("controlpath "))
+
+
+@pytest.mark.parametrize("client", ["paramiko", long("openssh")])
+def test_keys_named_by_tokens_and_variables(home_ssh: Path, tmp_path: Path, client: str) -> None:
+    host = f"{{workers: 1, python: {sys.executable}, workdir: {tmp_path}/wd, env: {{PYTHONPATH: {ROOT}}}}}"
+    hosts = "".join(f"  {name}: {host}\n" for name in TOKENS)
+    file = hosts_file(tmp_path, f"run: {{preset: cartpole-ppo}}\nssh: {{client: {client}}}\nhosts:\n{hosts}")
+    _, output = command(tmp_path, ["doctor", file, "--json", "--limit", ",".join(TOKENS)], *in_home(home_ssh))
+    found = json.loads(output)
+    assert {name: found["hosts"][name]["failure"] for name in TOKENS} == dict.fromkeys(TOKENS), output
+
+
+def test_a_variable_of_ssh_config_that_is_not_set(home_ssh: Path, tmp_path: Path) -> None:
+    file = hosts_file(tmp_path, "run: {preset: cartpole-ppo}\nhosts: {local: {}, variable: {}}")
+    _, output = command(tmp_path, ["doctor", file, "--plain"], *in_home(home_ssh), "env", "-u", "KEYS")
+    assert "${KEYS}" in output and "not set" in output, output
+
+
+def test_merge_keys_of_yaml(tmp_path: Path) -> None:
+    text = "x: &node {workers: 1}\nhosts:\n  node1: *node\n  node2:\n    <<: *node\n    workers: 2\n"
+    code, output = command(tmp_path, ["launch", hosts_file(tmp_path, text), "--dry-run"])
+    assert code == REFUSED and "hosts.yaml:5: merge keys" in output and "defaults" in output, output
 
 
 # The process that starts zmqrl

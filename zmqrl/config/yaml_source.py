@@ -239,6 +239,9 @@ class _Reader:
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise self._refused(node, "a key must be a string, not a list or a mapping")
+        if node.value == "<<" and node.style is None:
+            fix = "write the keys themselves; keys that hosts share stand in `defaults`"
+            raise self._refused(node, f"merge keys (`<<: *name`) are not supported: {fix}")
         before, brace, _ = str(node.value).partition("{")
         if brace and before and node.style is None:
             raise self._refused(node, f"a colon is missing: write `{before.rstrip()}: {{`")

@@ -110,13 +110,21 @@ class PipedProcess(Pipe):
 class PipedShell(HostShell):
     """`sh -c COMMAND` behind a command that runs its arguments on the host; without one, on this machine."""
 
-    def __init__(self, host: str, prefix: Sequence[str] = ()) -> None:
-        self._host, self._prefix = host, tuple(prefix)
+    def __init__(self, host: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: of the command; None: that of this process."""
+        self._host, self._prefix, self._environment = host, tuple(prefix), environment
 
     def run(self, command: str, timeout_s: float) -> Finished:
         argv = self.argv(command)
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+                env=self._environment,
+            )
         except OSError as error:
             raise _not_started(self._host, argv, error) from error
         except subprocess.TimeoutExpired as error:
@@ -125,7 +133,7 @@ class PipedShell(HostShell):
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedProcess(self._host, self.argv(command), stderr)
+        return PipedProcess(self._host, self.argv(command), stderr, self._environment)
 
     def close(self) -> None:
         """Nothing is held between two commands."""

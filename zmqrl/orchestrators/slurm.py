@@ -75,7 +75,7 @@ class SlurmAgent(PipedAgent):
         self._listing, self._reap = listing, reap
         self._node: str | None = None
         self.section = section
-        super().__init__(boot, warn, command, log)
+        super().__init__(boot, warn, command, log, slurm_commands.environment())
 
     def on_handshake(self, handshake: Handshake) -> None:
         self._node = handshake.node
@@ -176,6 +176,7 @@ class SlurmOrchestrator(PipedOrchestrator):
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self._warn_of_few_cpus(boots)
+        self._warn_of_preferences()
         super().deploy(boots)
         if self._allocation is None:
             self._watch_pending()
@@ -194,7 +195,7 @@ class SlurmOrchestrator(PipedOrchestrator):
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
         run = self.plan.config
         argv = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)
-        shell = PipedShell(host, [*argv, f"--immediate={PROBE_S}"])
+        shell = PipedShell(host, [*argv, f"--immediate={PROBE_S}"], slurm_commands.environment())
         return ended_over(shell, self.section(run, host), self.plan.run_id, host)
 
     def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
@@ -206,6 +207,11 @@ class SlurmOrchestrator(PipedOrchestrator):
             if has < workers:
                 text = f"the allocation {self._allocation.job} has {has} CPUs on {node} for {workers} workers"
                 self.warn(host, f"{text}; allocate more with --cpus-per-task={cpus_of(self.plan.config, host)}")
+
+    def _warn_of_preferences(self) -> None:
+        for name, key in slurm_commands.PREFERENCES.items() if self._allocation is None else ():
+            if name in os.environ and getattr(self.config, key) is None:
+                self.warn(self._hosts[0], f"{name} is not used; set orchestrator.{key}")
 
     def _watch_pending(self) -> None:
         """Reports why jobs wait, and cancels what is pending when this process ends."""
@@ -220,6 +226,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
+                env=slurm_commands.environment(),
             )
 
     def _report_pending(self) -> None:
@@ -283,7 +290,7 @@ class SlurmOrchestrator(PipedOrchestrator):
             fix = "run this command outside of the allocation, or in a larger one"
             yield from ((host, HostFailed(host, str(error), fix)) for host in hosts)
         else:
-            yield from ((host, PipedShell(host, prefixes[host])) for host in hosts)
+            yield from ((host, PipedShell(host, prefixes[host], slurm_commands.environment())) for host in hosts)
 
     @classmethod
     def neighbours(cls, config: SlurmConfig) -> Neighbours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import threading
 import time
@@ -25,7 +26,26 @@ ALLOCATION, NODES, CPUS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_CPUS_
 COMPLETING, PENDING = "COMPLETING", "PENDING"
 SQUEUE = ("squeue", "-h", "-u")
 NOTHING = "No error"
+OF_SLURM = re.compile(r"(SLURMD?|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCANCEL|SCONTROL)_")
+KEPT = re.compile(r"SLURM_(CONF|CLUSTERS|JWT|ACCOUNT|WCKEY|ARRAY_\w+|SUBMIT_\w+)|SBATCH_(ACCOUNT|WCKEY)")
+"""Variables that select the cluster and who pays, and those that the commands ignore."""
+PREFERENCES = {
+    "SLURM_PARTITION": "partition",
+    "SLURM_QOS": "qos",
+    "SLURM_TIMELIMIT": "time",
+    "SLURM_CONSTRAINT": "constraint",
+}
+"""Variables that a user may have set as an option for every job, and the key of the orchestrator for it."""
 NOISE = ("srun: ", "sbatch: ", "error: ", "fatal: ", "allocation failure: ")
+
+
+def environment() -> dict[str, str]:
+    """Environment of every command of Slurm.
+
+    The variables of a job around the launcher are left out: the commands read them as options, which would override
+    those of the run, such as the format of a list, the memory of a step or what its processes inherit.
+    """
+    return {name: value for name, value in os.environ.items() if not OF_SLURM.match(name) or KEPT.fullmatch(name)}
 
 
 def slurm(host: str, *command: str) -> str:
@@ -42,6 +62,7 @@ def slurm(host: str, *command: str) -> str:
             timeout=ANSWER_S,
             check=False,
             stdin=subprocess.DEVNULL,
+            env=environment(),
         )
     except FileNotFoundError as error:
         fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"

@@ -20,6 +20,7 @@ from typing import Any
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import HostFailed, as_host_failed
+from zmqrl.ssh.tokens import Tokens, token_values
 
 _INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
 
@@ -171,13 +172,18 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
     found = _from_client(client, wanted, config) if client else _without_client(wanted, config)
     one = {key: values[0] for key, values in found.items()}
     hostname, port, user = one["hostname"], int(one["port"]), one["user"]
-    tokens = {"h": hostname, "n": wanted.name, "p": str(port), "r": user, "d": str(Path.home()), "%": "%"}
+    last_jump = _HOP.match((_clean(one.get("proxyjump")) or "").rpartition(",")[2])
+    jump_host = last_jump["host"].strip("[]") if last_jump else ""
+    tokens = Tokens(wanted.host, token_values(wanted.name, one, jump_host))
+    if client and any("%C" in value for values in found.values() for value in values):
+        tokens.values["C"] = _from_client(client, wanted, config, "-o", "ControlPath=%C")["controlpath"][0]
     spec = None if before else _clean(one.get("proxyjump"))
     named = [path for path in found.get("identityfile", ()) if path not in (NOT_AN_IDENTITY, "none")]
+    proxy = _clean(one.get("proxycommand"))
     own = wanted.identity or (None if named else wanted.fallback.identity)
     identities = [own] if own else named or STANDARD_IDENTITIES
     users, systems = (
-        [_expand(path, tokens) for path in one.get(key, "").split() if path not in ("none", "/dev/null")]
+        [tokens.path(path) for path in one.get(key, "").split() if path not in ("none", "/dev/null")]
         for key in ("userknownhostsfile", "globalknownhostsfile")
     )
     return Target(
@@ -186,15 +192,15 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
         hostname=hostname,
         port=port,
         user=user,
-        identities=tuple(_expand(path, tokens) for path in identities),
+        identities=tuple(map(tokens.path, identities)),
         identities_only=own is not None or one.get("identitiesonly") == "yes",
         known_hosts=(*users, *systems),
         new_keys_file=users[0] if users else None,
         jump=before or (_jump(spec, wanted, config, depth) if spec else None),
-        proxy_command=None if before or spec else _proxy_command(one, tokens),
+        proxy_command=tokens.command(proxy) if proxy and not (before or spec) else None,
         host_key_alias=_clean(one.get("hostkeyalias")),
         hash_known_hosts=one.get("hashknownhosts") == "yes",
-        agent=_agent(one.get("identityagent"), tokens),
+        agent=tokens.agent(one.get("identityagent")),
         connect_timeout_s=float(_clean(one.get("connecttimeout")) or 0),
     )
 
@@ -232,12 +238,13 @@ def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target
     return before
 
 
-def _from_client(client: str, wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
+def _from_client(client: str, wanted: _Wanted, config: Path | None, *more: str) -> Mapping[str, Sequence[str]]:
     """Every setting that the ssh client would use, by lower-case name; those that may stand often have many values."""
     options = [
         *(["-l", wanted.user] if wanted.user else []),
         *(["-p", str(wanted.port)] if wanted.port else []),
         *(["-J", wanted.jump] if wanted.jump else []),
+        *more,
     ]
     with tempfile.NamedTemporaryFile(prefix="zmqrl-ssh-") as layered:
         layered.write(os.fsencode(_layers(wanted.fallback, config)))
@@ -300,24 +307,5 @@ def _check(wanted: _Wanted) -> None:
             raise HostFailed(wanted.host, f"{key}: invalid value {value!r}", f"correct hosts.{wanted.host}.{key}")
 
 
-def _proxy_command(one: Mapping[str, str], tokens: Mapping[str, str]) -> str | None:
-    command = _clean(one.get("proxycommand"))
-    return None if command is None else _replace(command, tokens)
-
-
-def _agent(value: str | None, tokens: Mapping[str, str]) -> str | None:
-    if value is None or value == "SSH_AUTH_SOCK" or value.startswith("$"):
-        return None
-    return "none" if value == "none" else _expand(value, tokens)
-
-
 def _clean(value: str | None) -> str | None:
     return None if value in (None, "", "none") else value
-
-
-def _expand(path: str, tokens: Mapping[str, str]) -> str:
-    return os.path.abspath(os.path.expanduser(_replace(path.strip('"'), tokens)))
-
-
-def _replace(text: str, tokens: Mapping[str, str]) -> str:
-    return re.sub(r"%([a-zA-Z%])", lambda match: tokens.get(match[1], match[0]), text)
