@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zmqrl.api.callbacks import Checkpoint, Progress, Score
+    from zmqrl.api.evaluation import Evaluation, evaluate
     from zmqrl.api.metrics import read_metrics
-    from zmqrl.api.policies import Evaluation, LoadedPolicy, evaluate, load_policy
+    from zmqrl.api.policies import LoadedPolicy, load_policy
     from zmqrl.api.runs import Run, resume, start, train
     from zmqrl.errors import ConfigError, FolderOfRuns, StoreError, TrainingFailed, UntrustedRun, ZmqrlError
     from zmqrl.summary import Summary
@@ -41,7 +42,8 @@ __all__ = [
 _MODULES = {
     "zmqrl.api.callbacks": ("Checkpoint", "Progress", "Score"),
     "zmqrl.api.metrics": ("read_metrics",),
-    "zmqrl.api.policies": ("Evaluation", "LoadedPolicy", "evaluate", "load_policy"),
+    "zmqrl.api.evaluation": ("Evaluation", "evaluate"),
+    "zmqrl.api.policies": ("LoadedPolicy", "load_policy"),
     "zmqrl.api.runs": ("Run", "resume", "start", "train"),
     "zmqrl.errors": ("ConfigError", "FolderOfRuns", "StoreError", "TrainingFailed", "UntrustedRun", "ZmqrlError"),
     "zmqrl.summary": ("Summary",),

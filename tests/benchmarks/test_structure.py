@@ -41,6 +41,7 @@ def test_the_package() -> None:
     assert found.cycles == []
     assert found.file_cycles == []
     assert found.imports_up == []
+    assert found.fan_out[1] <= 20, found.fan_out
     assert found.mode_comparisons == []
     assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
     assert found.sentences_with_a_key == []

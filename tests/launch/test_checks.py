@@ -12,9 +12,9 @@ import pytest
 
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checks import check_new_directory, check_not_live, check_resume
 from zmqrl.launch.configure import load as load_all
 from zmqrl.launch.configure import load_config
+from zmqrl.launch.directory_checks import check_new_directory, check_not_live, check_resume
 from zmqrl.launch.run_directory import RunInfo, stored_config
 from zmqrl.supervision.process_table import identify
 

@@ -12,8 +12,8 @@ import pytest
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.checks import check_resume
 from zmqrl.launch.configure import load
+from zmqrl.launch.directory_checks import check_resume
 from zmqrl.launch.run_directory import IMPLICIT_STATE, stored_config
 from zmqrl.types import ModeName
 

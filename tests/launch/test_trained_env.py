@@ -20,8 +20,8 @@ from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
+from zmqrl.launch.exported import exported_of
 from zmqrl.launch.initial_weights import initial_weights_of
-from zmqrl.launch.policies import exported_of
 from zmqrl.launch.trained_env import (
     KEY,
     OF_EPISODES,

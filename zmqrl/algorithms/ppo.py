@@ -17,8 +17,7 @@ from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, Valu
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
-from zmqrl.learning import Batch, BatchLearner, Group, Part
-from zmqrl.learning.schedule import Rate, Schedule, value_at
+from zmqrl.learning import Batch, BatchLearner, Group, Part, Rate, Schedule, value_at
 from zmqrl.loading import lazy
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import buffer_names, parameter_shapes

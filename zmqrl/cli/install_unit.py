@@ -40,7 +40,7 @@ def install_unit_command(
     was started before.
     """
     from zmqrl.data_stores.files import check_writable
-    from zmqrl.launch.checks import check_new_directory, holds_run
+    from zmqrl.launch.directory_checks import check_new_directory, holds_run
     from zmqrl.launch.start import configured
     from zmqrl.launch.start_request import StartRequest
     from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of

@@ -21,7 +21,7 @@ from zmqrl.loading import prepare
 from zmqrl.logs.printable import printable
 
 COMMANDS = {
-    "launch": "train",
+    "launch": "launch",
     "train": "train",
     "presets": "presets",
     "setup": "setup",

@@ -95,7 +95,7 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
     policy.py, which requires only numpy and safetensors.
     """
     from zmqrl.export.write import export
-    from zmqrl.launch.policies import exported_of
+    from zmqrl.launch.exported import exported_of
 
     with run_directory(run) as run_dir:
         for path in export(folder, form, *exported_of(run_dir, checkpoint)):

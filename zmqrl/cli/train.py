@@ -1,4 +1,4 @@
-"""Starting runs: `launch` and `train`."""
+"""`zmqrl train`, and the start of a run of `train` and `launch`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,6 @@ from zmqrl.errors import ConfigError
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 
 
-@click.command("launch", cls=CommandOfARun)
-@click.argument("hosts", type=click.Path(path_type=Path))
-@with_options
-@click.option(
-    "--submit",
-    is_flag=True,
-    help="Submit a Slurm job that launches the run; a preempted job is requeued and resumes the run.",
-)
-@click.pass_obj
-def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
-    """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
-    request = request_of(started_at, options, hosts_file=hosts, submit=submit)
-    return _submit(request, hosts) if submit else _run(request)
-
-
 @click.command("train", cls=CommandOfARun)
 @click.argument("preset", required=False, shell_complete=completion.presets)
 @click.option(
@@ -53,10 +38,11 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
     selects an env without a preset.
     """
     check_env(preset, env, algo, options["resume"])
-    return _run(request_of(started_at, options, preset=preset, env=env, algo=algo))
+    return run(request_of(started_at, options, preset=preset, env=env, algo=algo))
 
 
-def _run(request: TrainRequest) -> int:
+def run(request: TrainRequest) -> int:
+    """Start a run, on this machine or on the one of `--on`. Exit code of the command."""
     if request.on is not None:
         from zmqrl.cli.launch_on import launch_on
 
@@ -77,14 +63,14 @@ def _run_here(request: TrainRequest, output: TextIO | None) -> int:
     _note_workers(request)
     if request.resume is not None:
         return _run_one(request, output)
-    with _directory(request) as directory:
+    with directory_for(request) as directory:
         request = replace(request, run_dir=directory)
         return _run_one(request, output) if request.seeds is None else _run_seeds(request, request.seeds, output)
 
 
 def _located(request: TrainRequest) -> TrainRequest:
     """`request` with the places of what `--resume` and `--init-from` name."""
-    from zmqrl.launch.checks import check_new_directory, holds_run
+    from zmqrl.launch.directory_checks import check_new_directory, holds_run
     from zmqrl.launch.run_directory import default_path
 
     if request.copy is not None:  # it is continued in a new run directory
@@ -100,15 +86,16 @@ def _located(request: TrainRequest) -> TrainRequest:
             return request.resumed(request.run_dir)
         if request.preset is None and request.env is None and request.hosts_file is None:
             raise click.UsageError(f"{request.run_dir} holds no run: a preset or --env ID is required for a new one")
-    return _new(request)
+    return new(request)
 
 
-def _new(request: TrainRequest) -> TrainRequest:
+def new(request: TrainRequest) -> TrainRequest:
+    """`request` for a new run, with the place of what `--init-from` names."""
     init_from = None if request.init_from is None else _source_of_weights(request.init_from)
     return replace(request.new(), init_from=init_from)
 
 
-def _directory(request: TrainRequest) -> contextlib.AbstractContextManager[Path]:
+def directory_for(request: TrainRequest) -> contextlib.AbstractContextManager[Path]:
     """See `new_directory`; a dry run makes none."""
     from zmqrl.launch.run_directory import default_path
     from zmqrl.launch.start import configured, new_directory
@@ -125,39 +112,9 @@ def _note_workers(request: TrainRequest) -> None:
         click.echo(f"--workers {request.workers} has no effect: mode {request.mode} has no rollout workers", err=True)
 
 
-def _submit(request: TrainRequest, hosts_file: Path) -> int:
-    """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
-    from zmqrl.config.hosts import LOCAL
-    from zmqrl.config.webhook import check_repeated
-    from zmqrl.launch.checks import check_new_directory
-    from zmqrl.launch.start import configured, planned
-    from zmqrl.launch.submit import job_script, submit
-
-    check_repeated(request.overrides)
-    is_auto, request = request.is_auto, _new(request)
-    loaded = configured(request)
-    if loaded.is_auto_here:
-        what = "--submit requires a number, because the job does not run on this machine"
-        raise ConfigError(what, key=("hosts", LOCAL, "workers"), value="'auto'")
-    with _directory(request) as directory:
-        if not is_auto:
-            check_new_directory(directory)
-        plan = planned(replace(request, run_dir=directory), loaded, is_here=False)
-        script = job_script(plan, hosts_file, list(request.flags()))
-        if request.dry_run:
-            from zmqrl.cli.dry_run import print_plan
-
-            print_plan(plan, loaded.sources)
-            click.echo(f"\n{script}", nl=False)
-            return 0
-        job = submit(Path(plan.run_dir), script)
-        click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
-        return 0
-
-
 def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
-    from zmqrl.launch.checks import check_new_directory
+    from zmqrl.launch.directory_checks import check_new_directory
     from zmqrl.launch.run_directory import is_run
     from zmqrl.launch.start import configured
     from zmqrl.launch.summary import line_of_seeds

@@ -1,4 +1,4 @@
-"""`network.runtime`: what the workers act with, and its check before the start."""
+"""Layers of the plan, and `network.runtime`, what the workers act with: checks before the start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zmqrl.acting.forward_policy import ForwardPolicy
+from zmqrl.acting.layers import make_layers
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
@@ -17,6 +18,8 @@ from zmqrl.export.packages import check_packages, is_traced
 from zmqrl.loading import lazy
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
+from zmqrl.networks.kinds.base import check_layer
+from zmqrl.networks.kinds.module import check_gradients
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.types import Array
@@ -93,3 +96,14 @@ def _outputs(spec: ActingSpec) -> list[Array]:
     }
     noise = {one.name: drawn.standard_normal((ROWS, one.size)) for one in noise_of(spec.layers)}
     return [policy.forward(x, state, noise), *state.values()]
+
+
+def check_layers(network: NetworkSpec, acting: ActingSpec) -> None:
+    """Raise `ConfigError` when a layer cannot be made, in the learner or in the runtime of the workers, or trained."""
+    for layers in (*(layers for _, layers in network.towers), acting.layers):
+        for layer in layers:
+            check_layer(layer)
+            if layer.module is not None:
+                check_gradients(layer.module)
+    if acting.runtime == "numpy":
+        make_layers(acting.layers, 1)

@@ -16,13 +16,14 @@ from zmqrl.config.sections import Config, EnvSection
 from zmqrl.data_stores import tensors
 from zmqrl.envs.check import check_env
 from zmqrl.envs.lookup import registered
-from zmqrl.launch.plan_run import check_settings, plan_run
+from zmqrl.launch.checks import check_settings
+from zmqrl.launch.plan_run import plan_run
 from zmqrl.messages.check import Stage
 from zmqrl.types import EnvSpec
 
 
 def settings(config: Mapping[str, Any], is_here: bool) -> None:
-    """See `zmqrl.launch.plan_run.check_settings`."""
+    """See `zmqrl.launch.checks.check_settings`."""
     check_settings(from_json(Config, config), is_here)
 
 

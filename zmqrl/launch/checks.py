@@ -1,46 +1,34 @@
-"""What must hold before a run is started, and what a resumed run may change. Nothing is written here."""
+"""What must hold before a run is started. Nothing is written here."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from zmqrl.acting.layers import make_layers
-from zmqrl.acting.spec import ActingSpec
-from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import INITIAL, RunPlan
-from zmqrl.config.sections import Config
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import kind_of
-from zmqrl.errors import ConfigError, key_of
+from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
-from zmqrl.launch.checked import call
-from zmqrl.launch.run_directory import RESERVED, read_config, read_info
+from zmqrl.launch.env_recovery import check_recovery
 from zmqrl.launch.url_mirror import check_mirror
 from zmqrl.networks.build import check_section
-from zmqrl.networks.kinds.base import check_layer
-from zmqrl.networks.kinds.module import check_gradients
-from zmqrl.networks.spec import NetworkSpec
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.segment_transports.make import BUS, make_transport
-from zmqrl.supervision.check_process import Subject
+from zmqrl.shared_memory.arena import check_fits
 from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, torch_fault, visible_gpus
-from zmqrl.supervision.run_owner import FOLDER
 from zmqrl.types import EnvSpec
-
-if TYPE_CHECKING:
-    from zmqrl.config.load import Sources
+from zmqrl.views.problem import counted
 
 NVIDIA = Path("/dev/nvidia0")
-MADE = frozenset({FOLDER, "logs", "checkpoints", RESERVED, INITIAL, "config.json", "job.sh", "slurm.out"})
-TEMPORARY = (".config.json.", ".run.json.", f".{INITIAL}.")
-"""What a launcher makes in a run directory before `run.json`."""
+HEARTBEATS = 2
+"""Least number of heartbeats within a limit on silence."""
 
 
 def check_parts(config: Config) -> None:
@@ -59,17 +47,6 @@ def check_parts(config: Config) -> None:
         what, fix = "cannot be set", "remove the key. Mode single uses inproc automatically"
         raise ConfigError(what, key=("memory_backend", "kind"), value="'inproc'", is_subject=True, fix=fix)
     check_section(config.network)
-
-
-def check_layers(network: NetworkSpec, acting: ActingSpec) -> None:
-    """Raise `ConfigError` when a layer cannot be made, in the learner or in the runtime of the workers, or trained."""
-    for layers in (*(layers for _, layers in network.towers), acting.layers):
-        for layer in layers:
-            check_layer(layer)
-            if layer.module is not None:
-                check_gradients(layer.module)
-    if acting.runtime == "numpy":
-        make_layers(acting.layers, 1)
 
 
 def check_processor(config: Config, workers: Mapping[str, int]) -> None:
@@ -127,7 +104,17 @@ def check_videos(config: Config, env: EnvSpec, is_here: bool = True) -> None:
             raise error.of(key, value) from error.__cause__
 
 
-def check_frames(plan: RunPlan) -> None:
+def check_plan(plan: RunPlan, is_here: bool) -> None:
+    """Raise `ConfigError` when the plan needs too much memory, or its segments cannot be sent."""
+    if plan.config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
+        check_fits(plan)
+    _check_frames(plan)
+    if plan.config.segment_transport.kind != BUS:  # a plan for this machine alone is made without zmq
+        make_transport(plan)
+    check_recovery(plan)
+
+
+def _check_frames(plan: RunPlan) -> None:
     """Raise `ConfigError` when a worker of another host could not send a segment: each column is one frame."""
     config = plan.config
     if not any(count for host, count in plan.workers.items() if host != config.learner.host):
@@ -148,12 +135,6 @@ def check_frames(plan: RunPlan) -> None:
                 fix=f"{' or '.join(fits) or 'smaller observations or actions'} would fit",
                 others=(("env", "num_envs"),),
             )
-
-
-def check_transport(plan: RunPlan) -> None:
-    """Raise `ConfigError` when the configured segment transport cannot be used. Nothing is connected."""
-    if plan.config.segment_transport.kind != BUS:  # a plan for this machine alone is made without zmq
-        make_transport(plan)
 
 
 def _check_device(config: Config, here: bool) -> bool:
@@ -189,101 +170,58 @@ def _check_gpus(device: str, share: bool) -> bool:
     return bool(found)
 
 
-def check_new_directory(run_dir: Path) -> None:
-    """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
-    check_not_live(run_dir)
-    if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(f"run directory {run_dir} is not a directory")
-    if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
-        fix, python_fix = "it holds no run; choose another directory", ""
-        if holds_run(run_dir):
-            ways = f"--resume {run_dir}", f"zmqrl.resume({str(run_dir)!r})"
-            fix, python_fix = (f"to continue its run: {way}" for way in ways)
-        raise ConfigError(f"run directory {run_dir} exists and is not empty", fix=fix, python_fix=python_fix)
+def check_settings(config: Config, is_here: bool) -> Mapping[str, int]:
+    """Rollout workers per host. ConfigError for what is wrong whatever the env is."""
+    workers = _workers(config)
+    _check_limits(config.limits)
+    check_parts(config)
+    if is_here:
+        check_processor(config, workers)
+    return workers
 
 
-def holds_run(run_dir: Path) -> bool:
-    """Whether a run has begun in `run_dir`: `run.json` is written last, before anything is started."""
-    return (run_dir / "run.json").exists()
-
-
-def _is_left_before_begin(run_dir: Path) -> bool:
-    """Whether a launcher that was killed before its run began made all that is in `run_dir`."""
-    names = {path.name for path in run_dir.iterdir()}
-    made = {name for name in names if name in MADE or name.startswith(TEMPORARY)}
-    results = any(any((run_dir / name).iterdir()) for name in ("logs", "checkpoints") if name in names)
-    return made == names and not results and not holds_run(run_dir)
-
-
-def check_not_live(run_dir: Path) -> None:
-    """Raise `ConfigError` when a live run uses `run_dir`."""
-    info = read_info(run_dir)
-    if info is not None and info.live:
+def _workers(config: Config) -> Mapping[str, int]:
+    """Rollout workers per host; none in single."""
+    if config.mode.in_process:
+        return {config.learner.host: 0}
+    workers = {name: host.workers for name, host in config.hosts.items() if isinstance(host.workers, int)}
+    open_hosts = [name for name in config.hosts if name not in workers]
+    known, first = not open_hosts, next(iter(config.hosts), LOCAL)
+    # `auto` of a host that has not reported its cores yet is one worker; in sync only while a vector env is left.
+    left = config.env.vector_envs - sum(workers.values()) if config.mode.deterministic else len(open_hosts)
+    counts = {**workers, **{name: int(place < left) for place, name in enumerate(open_hosts)}}
+    workers = {name: counts[name] for name in config.hosts}
+    total = sum(workers.values())
+    if not config.hosts:
+        raise ConfigError("lists no host", key=("hosts",), fix=f"write hosts: {{{LOCAL}: {{workers: 2}}}}")
+    if total < 1:
         raise ConfigError(
-            f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}); stop it: `zmqrl stop {run_dir}`"
+            f"mode {config.run.mode} needs at least 1 worker", key=("hosts", first, "workers"), value=str(total)
         )
+    if config.mode.deterministic and total > config.env.vector_envs:
+        raise ConfigError(
+            f"the {total} workers of all hosts exceed env.vector_envs {config.env.vector_envs}, and in "
+            "sync each worker needs at least one",
+            key=("hosts", first, "workers"),
+            fix="raise env.vector_envs or set fewer workers",
+            others=(("env", "vector_envs"),),
+        )
+    if known and config.min_workers > total:
+        what = f"all hosts together have {counted(total, 'worker')}"
+        raise ConfigError(what, key=("min_workers",), value=str(config.min_workers), fix=f"set at most {total}")
+    return workers
 
 
-def check_run_directory(run_dir: Path) -> None:
-    """Raise `ConfigError` unless `run_dir`, which a resume names, is a directory."""
-    if run_dir.is_file():
-        raise ConfigError("is a file", key=("--resume",), value=str(run_dir), fix="give the run directory")
-    if not run_dir.is_dir():
-        what = "run directory not found, and not the id of a run that is active or in runs/"
-        raise ConfigError(what, key=("--resume",), value=str(run_dir))
-
-
-def check_resume(run_dir: Path, config: Config, preset: str | None = None, sources: Sources | None = None) -> None:
-    """Raise `ConfigError` unless the run in `run_dir` can continue with `config`.
-
-    Mode, seed, env, algorithm, executor, replay and store must be the stored ones, and so must `preset`, if given.
-    Totals, stop conditions, workers and hosts may change. With `sources` the message names the place of the key.
-    """
-    from zmqrl.config.load import preset_name, was_started_with  # a check process has no parser of YAML
-    from zmqrl.config.yaml_source import shown
-
-    check_run_directory(run_dir)
-    check_not_live(run_dir)
-    stored = read_config(run_dir)
-    if preset is not None and preset_name(preset) != stored.run.preset:
-        what = f"the run in {run_dir} {was_started_with(stored.run.preset)}"
-        raise ConfigError(what, key=("run", "preset"), value=repr(preset), fix="omit the preset")
-    pairs = (
-        ("run.mode", config.run.mode, stored.run.mode),
-        ("run.seed", config.run.seed, stored.run.seed),
-        ("run.init_from", config.run.init_from, stored.run.init_from),
-        *_changed("env", to_json(config.env), to_json(stored.env), ("recovery", "check")),
-        *_changed("network", to_json(config.network), to_json(stored.network), ("runtime",)),  # for workers
-        *_changed("algorithm", *_completed(config, stored)),
-        *_changed("replay", to_json(config.replay), to_json(stored.replay)),
-        # Elsewhere there is no FULL checkpoint, and the run would start from scratch without a message.
-        ("store.kind", config.store.kind, stored.store.kind),
-        *_changed("store", config.store.options, stored.store.options, ("mirror",)),
-    )
-    if config.env.recovery != "restart_episode":  # FULL has actions, states, or neither, of the running episodes
-        pairs = (*pairs, ("env.recovery", config.env.recovery, stored.env.recovery))
-    executors = config.learner.executor, stored.learner.executor
-    if "auto" not in executors:  # else the learner compares: the plan resolves the key, and FULL has what it was
-        pairs = (*pairs, ("learner.executor", *executors))
-    for key, requested, before in pairs:
-        if requested != before:
-            what = f"the run in {run_dir} has {shown(before)}, and a resumed run must keep it"
-            error = ConfigError(what, key=key_of(key), value=shown(requested))
-            raise error if sources is None else sources.place(error)
-
-
-def _completed(config: Config, stored: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The sections `algorithm`, with their defaults where they differ."""
-    own, before = config.algorithm, stored.algorithm
-    if own != before:
-        subject, limit_s = Subject(repr(own["kind"]), ("algorithm", "kind")), config.limits.start_s
-        own, before = call("completed", [own, before], subject=subject, limit_s=limit_s)
-    return own, before
-
-
-def _changed(
-    section: str, requested: Mapping[str, object], before: Mapping[str, object], free: Sequence[str] = ()
-) -> list[tuple[str, object, object]]:
-    """The keys of a section but those that a resume may change; `kind` is the first, on which the others depend."""
-    keys = sorted({*requested, *before}.difference(free), key=lambda key: (key != "kind", key))
-    return [(f"{section}.{key}", requested.get(key), before.get(key)) for key in keys]
+def _check_limits(limits: LimitsSection) -> None:
+    """A silence that ends a process or a host has to be longer than that between two heartbeats."""
+    least = HEARTBEATS * limits.heartbeat_s
+    for key in ("lost_after_s", "stalled_after_s", "host_lease_s"):
+        value = getattr(limits, key)
+        if value < least:
+            raise ConfigError(
+                f"must be at least {least:g}, which is {HEARTBEATS} x limits.heartbeat_s "
+                f"({limits.heartbeat_s:g} s); with less, processes are ended between two heartbeats",
+                key=("limits", key),
+                value=f"{value:g}",
+                others=(("limits", "heartbeat_s"),),
+            )

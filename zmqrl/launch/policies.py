@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.algorithms.start_weights import start_shapes
@@ -20,14 +18,9 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few, unlogged
 from zmqrl.data_stores.make import open_store
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
-from zmqrl.export.card import Source
 from zmqrl.launch.checked import checked_env
-from zmqrl.launch.run_directory import read_info, stored_in, stored_place
+from zmqrl.launch.run_directory import stored_in, stored_place
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
-from zmqrl.launch.trust import opened
-from zmqrl.metrics.curves import EVALUATED
-from zmqrl.metrics.groups import METRICS
-from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.input import OBS_STATISTICS
 from zmqrl.supervision import check_process
@@ -51,7 +44,7 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
 
 def policy_of(run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes) -> Policy:
     """A version of a run, ready to act. ConfigError: its tensors do not fit the configuration."""
-    algorithm, weights, _ = _network_of(run_dir, config, env, version, content)
+    algorithm, weights, _ = network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
@@ -60,7 +53,7 @@ def policy_of(run_dir: Path, config: Config, env: EnvSpec, version: Version, con
     return policy
 
 
-def _network_of(
+def network_of(
     run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes
 ) -> tuple[Algorithm, Weights, dict[str, str]]:
     """The algorithm of a run, weights and metadata of a checkpoint. ConfigError: they do not fit `config.json`."""
@@ -96,7 +89,7 @@ def check_resumed_env(run_dir: Path, config: Config, env: EnvSpec) -> None:
     check_trained_env(run_dir, env, kept)
     if read_trained_env(run_dir) is None:
         with contextlib.suppress(StoreError):  # then there is nothing to compare
-            _network_of(run_dir, config, env, *newest_or_best(*stored_checkpoints(run_dir, config)))
+            network_of(run_dir, config, env, *newest_or_best(*stored_checkpoints(run_dir, config)))
 
 
 def trained_env(run_dir: Path, config: Config) -> EnvSpec:
@@ -196,49 +189,3 @@ def _listed(store: DataStore, versions: Sequence[Version]) -> str:
     if not shown:
         return "no checkpoint of the policy is stored there"
     return f"its versions: {listed}{' and older ones' if older else ''}"
-
-
-def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Source]:
-    """The acting spec and the weights of a checkpoint, and what is known of it.
-
-    Raises:
-        ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
-        StoreError: It has no version.
-    """
-    config = opened(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
-    env = trained_env(run_dir, config)
-    store, place = stored_checkpoints(run_dir, config)
-    version, content = named_checkpoint(store, place, checkpoint)
-    algorithm, weights, metadata = _network_of(run_dir, config, env, version, content)
-    env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
-    best, scores = store.best(), _scores(run_dir)
-    score = best[2] if best is not None and best[0] == version else scores.get(env_steps)
-    info = read_info(run_dir)
-    source = Source(
-        config.env.id,
-        str(config.algorithm["kind"]),
-        config.run.seed,
-        run_dir.absolute().name if info is None else info.run_id,
-        version,
-        score,
-        env_steps,
-        config.env.frame_stack,
-        () if score is not None else tuple(_scored(best, scores)),
-    )
-    return algorithm.acting(), weights, source
-
-
-def _scores(run_dir: Path) -> dict[int | None, float]:
-    """The mean returns that the evaluator has recorded, by the env steps of the version, in the order of the file."""
-    try:
-        rows = read_metrics(run_dir / METRICS)
-        return {int(row["env_steps"]): row[EVALUATED] for row in rows if EVALUATED in row}
-    except OSError:
-        return {}
-
-
-def _scored(best: tuple[Version, bytes, float] | None, scores: Mapping[int | None, float]) -> Iterator[str]:
-    if best is not None:
-        yield f"best scored version {best[0]}: {best[2]:.2f}"
-    for env_steps in list(scores)[-1:]:
-        yield f"last scored version, at {env_steps:,} env steps: {scores[env_steps]:.2f}"

@@ -14,9 +14,9 @@ from zmqrl.config.load import Loaded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.checks import check_new_directory, check_resume, check_run_directory
 from zmqrl.launch.configure import load
 from zmqrl.launch.continuation import for_env_steps, reached, record_nothing_trained
+from zmqrl.launch.directory_checks import check_new_directory, check_resume, check_run_directory
 from zmqrl.launch.run_directory import RunDirectory, default_directory
 from zmqrl.launch.start_request import StartRequest
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.config.plan import INITIAL, Boot, RunPlan
-from zmqrl.data_stores import tensors
+from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError
 from zmqrl.learner.async_loop import run_async_off_policy, run_async_on_policy
 from zmqrl.learner.env_settings import EnvSettings
 from zmqrl.learner.full_content import (
@@ -24,15 +22,13 @@ from zmqrl.learner.full_content import (
     stored_counters,
     stored_weights,
 )
-from zmqrl.learner.restore import StartState, await_store, load_start_state
+from zmqrl.learner.restore import StartState, await_store, load_start_state, version_0, with_learner_only
 from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Collect, Learner, run_sync
 from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages import agent
-from zmqrl.networks.initial import initial_weights
-from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.types import Weights
 
@@ -131,7 +127,7 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
     elif start.version is not None:
         weights = start.version.weights
     else:
-        weights = _version_0(session.plan, algorithm)
+        weights = version_0(session.plan, algorithm)
     spec = algorithm.network()
     notice = session.publisher.save({n: array for n, array in weights.items() if not spec.is_learner_only(n)})
     session.checkpoints.make_start_durable(start.full, weights)
@@ -149,29 +145,6 @@ def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> S
     return replay
 
 
-def _with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
-    """`weights`, and the first ones of the learner-only tensors that they lack; a full checkpoint replaces these."""
-    spec = algorithm.network()
-    return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
-
-
-def _version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
-    """Random, or as `run.init_from` names them: the launcher has put those into the run directory and checked them."""
-    spec: NetworkSpec = algorithm.network()
-    drawn = {**initial_weights(spec, plan.config.run.seed), **algorithm.statistics()}
-    if plan.config.run.init_from is None:
-        return drawn
-    path = Path(plan.run_dir, INITIAL)
-    try:
-        content = path.read_bytes()
-        tensors.verify(content)
-    except (OSError, StoreError) as error:
-        raise ConfigError(
-            f"{path} cannot be loaded: {error}", key=("run", "init_from"), fix="start a new run"
-        ) from error
-    return {**drawn, **tensors.parse(content)[0]}
-
-
 def _context(algorithm: Algorithm, session: Session, weights: Weights, events: EventPipe) -> LearnerContext:
     plan = session.plan
     device = plan.config.learner.device
@@ -183,7 +156,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
         fix = "check it with nvidia-smi, install the build of torch for its driver, or write cpu"
         raise ConfigError("torch finds no GPU", key=("learner", "device"), value=device, fix=fix)
     return LearnerContext(
-        weights=_with_learner_only(algorithm, plan, weights),
+        weights=with_learner_only(algorithm, plan, weights),
         device=device,
         seed=plan.config.run.seed,
         schedule_env_steps=session.progress.counters.schedule_env_steps,

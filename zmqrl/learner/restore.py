@@ -11,16 +11,18 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.start_weights import start_weights
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.no_full import check_nothing_loads, no_full
-from zmqrl.errors import StoreError
+from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import has_state, held_segments, restore_segments, stored_counters
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, TakenSegment
+from zmqrl.networks.initial import initial_weights
+from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.limiter import NO_LIMIT
 from zmqrl.types import Version, Weights
 
@@ -215,3 +217,26 @@ def _summed_up(plan: RunPlan) -> int:
         return int(json.loads(Path(plan.run_dir, "summary.json").read_text(encoding="utf-8"))["env_steps"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
+
+
+def with_learner_only(algorithm: Algorithm, plan: RunPlan, weights: Weights) -> Weights:
+    """`weights`, and the first ones of the learner-only tensors that they lack; a full checkpoint replaces these."""
+    spec = algorithm.network()
+    return {**initial_weights(spec, plan.config.run.seed), **weights} if spec.learner_only else weights
+
+
+def version_0(plan: RunPlan, algorithm: Algorithm) -> Weights:
+    """Random, or as `run.init_from` names them: the launcher has put those into the run directory and checked them."""
+    spec: NetworkSpec = algorithm.network()
+    drawn = {**initial_weights(spec, plan.config.run.seed), **algorithm.statistics()}
+    if plan.config.run.init_from is None:
+        return drawn
+    path = Path(plan.run_dir, INITIAL)
+    try:
+        content = path.read_bytes()
+        tensors.verify(content)
+    except (OSError, StoreError) as error:
+        raise ConfigError(
+            f"{path} cannot be loaded: {error}", key=("run", "init_from"), fix="start a new run"
+        ) from error
+    return {**drawn, **tensors.parse(content)[0]}
