@@ -120,7 +120,7 @@ class World(RuleBasedStateMachine):
                 for gone in {key.host for key in before.values()} - {key.host for key in allow.allowed.hosts.values()}:
                     self.retired |= {index for index, host in self.owner.items() if host == gone}
                 self.allowed = allow
-            case act.SendJoin() if action.host in self.agents:
+            case act.Send(_, agent.Join()) if action.host in self.agents:
                 assert self.agents[action.host].key in self.followed, "the broker would refuse it"
                 self.agents[action.host].was_sent_to_broker = True
             case act.WriteInvitation():
@@ -407,10 +407,10 @@ def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None
     assert types(table.tell("b", "agent", public="key")) == [], "the learner's host has no agent yet"
     assert types(table.tell("local", "agent", public="server")) == ["Allow"]
     assert types(table.tell("local", "listening", **LISTENING, serial=0)) == []
-    assert types(table.tell("local", "listening", **LISTENING, serial=1)) == ["SendJoin"]
+    assert types(table.tell("local", "listening", **LISTENING, serial=1)) == ["Join"]
     assert types(table.tell("local", "listening", **LISTENING, serial=1)) == []
     moved = {**LISTENING, "ports": (4, 5, 6)}
-    assert types(table.tell("local", "listening", **moved, serial=1)) == ["SendJoin"], "another broker"
+    assert types(table.tell("local", "listening", **moved, serial=1)) == ["Join"], "another broker"
     assert types(table.tell("b", "joined", address="a", milliseconds=1.0, store=True)) == []
     assert types(table.tell("b", "agent_exit", code=None, introduced=True)) == ["Allow"]
     assert types(table.tell("b", "log", name="b-worker-1", text="x")) == ["KeepLog"]

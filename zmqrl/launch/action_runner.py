@@ -100,10 +100,10 @@ class ActionRunner:
             match action:
                 case act.Deploy():
                     self._orchestrator.deploy(action.boots)
+                case act.Send(host, Join() as join) if host is not None:
+                    self._orchestrator.command(host, self._reached(host, join))
                 case act.Send():
                     self._orchestrator.command(action.host, action.command)
-                case act.SendJoin():
-                    self._orchestrator.command(action.host, self._reached(action.host, action.join))
                 case act.WriteInvitation() | act.RecordConfig():
                     self._handle(self._performed(action), now)
                 case act.RemoveInvitation():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,18 +26,10 @@ class Deploy:
 
 @dataclass(frozen=True)
 class Send:
-    """A command for the agent of a host, or of all hosts (None)."""
+    """A command for the agent of a host, or of all hosts (None). `Join` gets the addresses that this host reaches."""
 
     host: str | None
     command: agent.Command
-
-
-@dataclass(frozen=True)
-class SendJoin:
-    """A host joins, at the addresses by which it reaches those of `join`."""
-
-    host: str
-    join: agent.Join
 
 
 @dataclass(frozen=True)
@@ -95,11 +87,7 @@ class Leave:
     """Nothing more is waited for: the end of all processes is verified, and the run is summed up."""
 
 
-Action: TypeAlias = (
-    Deploy | Send | SendJoin | WriteInvitation | RemoveInvitation | RecordConfig | Answer | KeepLog | Show | Leave
-)
-Handler: TypeAlias = Callable[..., Sequence[Action] | None]
-"""Takes one type of event in: the message, its `HostEvent`, and the `RunState` that it changes."""
+Action: TypeAlias = Deploy | Send | WriteInvitation | RemoveInvitation | RecordConfig | Answer | KeepLog | Show | Leave
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch import reports
-from zmqrl.launch.actions import Action, Handler, RemoveInvitation
+from zmqrl.launch.actions import Action, RemoveInvitation
 from zmqrl.launch.host_records import HostRecord, HostState
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.process_table import cause_of
 from zmqrl.supervision.restarts import ProcessSlot
+
+Handler: TypeAlias = Callable[..., Sequence[Action] | None]
+"""Takes one type of event in: the message, its `HostEvent`, and the `RunState` that it changes."""
 
 
 def _on_handshake(message: agent.Handshake, event: HostEvent, state: RunState) -> None:

@@ -77,7 +77,7 @@ class Membership:
             is_joining = record.state == "joining" and not record.section.manual and (is_listed or not record.public)
             if is_joining and record.joins != join:
                 record.joins = join
-                actions.append(act.SendJoin(record.host, join))
+                actions.append(act.Send(record.host, join))
         return actions
 
     def _join_command(self, listening: agent.BrokerAddresses) -> agent.Join:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import RestartSection
+from zmqrl.errors import ConfigError
 from zmqrl.launch.bottleneck import Slowest, times
 from zmqrl.launch.host_records import HostRecord
 from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
+from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import other_bits
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
 from zmqrl.views.problem import Problem, counted
@@ -155,6 +158,16 @@ def invited(host: str, path: Path) -> Problem:
     return Problem(host, "joins manually", f"{how}: zmqrl worker --connect {path.name}")
 
 
+def not_invited(record: HostRecord, error: str | None) -> tuple[str, str]:
+    """Cause and fix of a host without a connection file."""
+    return f"the connection file cannot be written: {error}", f"zmqrl scale {record.host}=N writes another"
+
+
+def not_rejoined(record: HostRecord, error: ConfigError) -> Problem:
+    """A lost host for whose workers the run has no room."""
+    return Problem(record.host, f"cannot be connected to again: {error}", "the run continues without this host")
+
+
 def not_waited_for(record: HostRecord) -> Problem:
     """A host that is outside of its window at the start."""
     return Problem(record.host, record.away, "it is not waited for")
@@ -169,6 +182,11 @@ def presence_changed(record: HostRecord, reason: str, is_here: bool, had_workers
     """By a window, or by other users."""
     left = "its workers leave at the end of their segments" if had_workers else "it has no workers"
     return Problem(record.host, reason, f"back with {counted(record.workers, 'worker')}" if is_here else left)
+
+
+def presence_unchanged(record: HostRecord, reason: str, error: ConfigError) -> Problem:
+    """The run has no room for its workers."""
+    return Problem(record.host, f"{reason}, but: {error}", "it is tried again")
 
 
 # the run
@@ -229,6 +247,23 @@ def _waited_for(state: RunState) -> str:
         if record.state not in ("ready", "drained") or record.away
     ]
     return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"
+
+
+def failure(message: agent.RunFailed, state: RunState) -> str:
+    """Why the learner's host cannot continue the run: with the last problem, which is its cause."""
+    if not state.problems:
+        return message.cause
+    return f"{message.cause}\n{replace(state.problems[-1], is_repeated=False)}"
+
+
+def reported(message: agent.ProblemReport, event: HostEvent, state: RunState) -> Problem:
+    """Something failed that killed no process."""
+    return Problem(event.where, message.cause, message.done, log=log_of(event.host, *event.process, state))
+
+
+def warned(message: agent.Warned, event: HostEvent) -> Problem:
+    """What an agent found."""
+    return Problem(event.host, message.text, "the run continues")
 
 
 def refused(where: str, new: Mapping[str, int]) -> Problem:

@@ -143,7 +143,7 @@ class RunMachine:
             try:
                 actions += self._changes.change(record, change.workers, stays=change.presence == "kept")
             except ConfigError as error:
-                self._report_once(record, f"{change.reason}, but: {error}", "it is tried again")
+                self._note_once(record, reports.presence_unchanged(record, change.reason, error))
                 continue
             change.done()
             self.state.note(reports.presence_changed(record, change.reason, is_here, had_workers))
@@ -160,16 +160,16 @@ class RunMachine:
             try:
                 actions += self._changes.change(record, record.workers, stays=record.is_kept)
             except ConfigError as error:
-                cause = f"cannot be connected to again: {error}"
-                self._report_once(record, cause, "the run continues without this host")
+                self._note_once(record, reports.not_rejoined(record, error))
         for record, away_s in rejoining.settle(self.state.hosts, now):
             self.state.note(reports.returned(record, away_s))
         return actions
 
-    def _report_once(self, record: HostRecord, cause: str, action_taken: str) -> None:
-        if cause not in record.reported:
-            record.reported.add(cause)
-            self.state.note(Problem(record.host, cause, action_taken))
+    def _note_once(self, record: HostRecord, problem: Problem) -> None:
+        """Until the host is ready again."""
+        if problem.cause not in record.reported:
+            record.reported.add(problem.cause)
+            self.state.note(problem)
 
     # requests
 
@@ -205,11 +205,7 @@ class RunMachine:
             self.state.note(reports.invited(record.host, performed.place))
         else:
             record.invitation = ""
-            cause, fix = (
-                f"the connection file cannot be written: {error}",
-                f"zmqrl scale {record.host}=N writes another",
-            )
-            lose(self.state, record, "failed", cause, fix)
+            lose(self.state, record, "failed", *reports.not_invited(record, error))
         for answer in self._answers:
             answer.written(record)
         return self._pop_answers()
