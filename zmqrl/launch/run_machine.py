@@ -19,7 +19,6 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch import actions as act
 from zmqrl.launch import rejoining, reports, staffing
-from zmqrl.launch.admission import Refusal
 from zmqrl.launch.end_policy import EndPolicy
 from zmqrl.launch.host_events import lose
 from zmqrl.launch.host_records import HostRecord
@@ -27,7 +26,7 @@ from zmqrl.launch.membership import Membership
 from zmqrl.launch.problem_reports import SlowWorkerReport, StallDetector
 from zmqrl.launch.run_events import count_refused, take
 from zmqrl.launch.run_state import RunState
-from zmqrl.launch.worker_changes import WorkerChanges
+from zmqrl.launch.worker_changes import Refusal, WorkerChanges
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.views.problem import Problem
@@ -75,7 +74,7 @@ class RunMachine:
             new_token: A one-time token for a connection file.
         """
         self._plan, self.state = plan, state
-        self._changes = WorkerChanges(plan, state, refusal)
+        self._changes = WorkerChanges(plan, state.hosts, refusal)
         self._membership = Membership(plan.config, state, new_token)
         self._step_at = now
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)

@@ -35,19 +35,18 @@ class Scaling:
         """Workers of all hosts."""
         return self._trial().total
 
-    def scale(self, host: str, workers: int, least: int = 1, failed: Collection[int] = ()) -> tuple[int, ...]:
+    def scale(self, host: str, workers: int, failed: Collection[int] = ()) -> tuple[int, ...]:
         """The indexes that `host` is to have from now on.
 
         Args:
             host: Of the run.
             workers: How many it is to have.
-            least: Workers that the run keeps.
             failed: Workers that are not restarted: they are removed first, then the highest indexes.
 
         Raises:
             ConfigError: The reason for a rejection; nothing was changed.
         """
-        self._check(self._trial(), host, workers, least)
+        self._check(self._trial(), host, workers)
         held = sorted(self._hosts[host].held, key=lambda index: (index in failed, index))
         added = max(0, workers - len(held))
         first, self._hosts.next_index = self._hosts.next_index, self._hosts.next_index + added
@@ -75,11 +74,13 @@ class Scaling:
         trial.counts |= dict.fromkeys((*admitted, *forgotten), 0)
         order = sorted(wanted, key=lambda host: wanted[host] - trial.counts.get(host, 0))
         for host in order:
-            self._check(trial, host, wanted[host], least=0)
+            self._check(trial, host, wanted[host])
             trial.next_index += max(0, wanted[host] - trial.counts.get(host, 0))
             trial.counts[host] = wanted[host]
         if trial.total < min(1, least):
-            raise _last_worker(wanted)
+            raise ConfigError(
+                f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
+            )
         if trial.total < min(least, before):
             changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
             raise ConfigError(
@@ -91,7 +92,7 @@ class Scaling:
     def _trial(self) -> _Trial:
         return _Trial({record.host: len(record.held) for record in self._hosts}, self._hosts.next_index)
 
-    def _check(self, trial: _Trial, host: str, workers: int, least: int) -> None:
+    def _check(self, trial: _Trial, host: str, workers: int) -> None:
         config, before = self._plan.config, trial.counts.get(host, 0)
         total = trial.total - before + workers
         if host not in trial.counts and (workers or host not in config.hosts):
@@ -99,8 +100,6 @@ class Scaling:
             raise ConfigError(f"unknown host {host!r}; hosts of this run: {known}")
         if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
-        if total < least:
-            raise _last_worker({host: workers})
         if config.mode.deterministic and total > config.env.vector_envs:
             raise ConfigError(
                 f"{host}={workers} gives {total} workers for {config.env.vector_envs} vector "
@@ -116,9 +115,3 @@ class Scaling:
                 f"{host}={workers}: the run has already started {trial.next_index} workers, and the limit is "
                 f"{MOST_WORKERS}: stop it with `zmqrl stop`, and resume it"
             )
-
-
-def _last_worker(wanted: Mapping[str, int]) -> ConfigError:
-    return ConfigError(
-        f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
-    )

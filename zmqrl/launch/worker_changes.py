@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from zmqrl.config.codec import replace
+from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config
+from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch import staffing
 from zmqrl.launch.actions import Action, Deploy, RecordConfig, RemoveInvitation, Send
-from zmqrl.launch.admission import Refusal, sections_to_admit, with_hosts
 from zmqrl.launch.boots import boot_of
 from zmqrl.launch.host_records import HostRecord
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.hosts import Hosts
 from zmqrl.launch.scaling import Scaling
 from zmqrl.messages import agent
 from zmqrl.messages.files import ScaleRequest
 from zmqrl.views.problem import counted
 
+Refusal: TypeAlias = Callable[[str, HostSection], str | None]
+"""`Orchestrator.refusal`: why a host cannot be added."""
 WITHOUT_VECTOR_ENVS = (
     "with env.recovery: restart_episode an added worker has no vector envs until another worker leaves; "
     "to redistribute them, stop the run and resume it"
@@ -33,10 +37,9 @@ def moves_vector_envs(config: Config) -> bool:
 class WorkerChanges:
     """Changes the records of hosts and their agents."""
 
-    def __init__(self, plan: RunPlan, state: RunState, refusal: Refusal) -> None:
-        """`refusal`: see `sections_to_admit`."""
-        self._plan, self._state, self._hosts, self._refusal = plan, state, state.hosts, refusal
-        self._scaling = Scaling(plan, state.hosts)
+    def __init__(self, plan: RunPlan, hosts: Hosts, refusal: Refusal) -> None:
+        self._plan, self._hosts, self._refusal = plan, hosts, refusal
+        self._scaling = Scaling(plan, hosts)
 
     def check(self, path: Path, request: ScaleRequest) -> RecordConfig | None:
         """Change nothing. What is to be done before `admit`; None: the request adds no host.
@@ -46,14 +49,16 @@ class WorkerChanges:
         Raises:
             ConfigError: The request is refused.
         """
-        admitted = sections_to_admit(request, self._plan.config, self._hosts, self._refusal)
+        admitted = self._sections_to_admit(request)
         for host, workers in request.scale.items():
             self._check_manual(host, workers)
         spent = [host for host in request.scale if self._has_used_its_token(host)]
         self._scaling.try_all(request.scale, spent, admitted, self._plan.config.min_workers)
         if not admitted:
             return None
-        return RecordConfig(path, request, admitted, with_hosts(self._plan.config, admitted, request.scale))
+        listed = {host: replace(section, workers=request.scale[host]) for host, section in admitted.items()}
+        config = replace(self._plan.config, hosts={**self._plan.config.hosts, **listed})
+        return RecordConfig(path, request, admitted, config)
 
     def admit(self, recorded: RecordConfig) -> None:
         """Hosts become part of the run, without workers yet."""
@@ -65,7 +70,7 @@ class WorkerChanges:
 
     def remove_workers(self, record: HostRecord) -> None:
         """Of a host that has no agent."""
-        self._scaling.scale(record.host, 0, least=0)
+        self._scaling.scale(record.host, 0)
 
     def carry_out(self, request: ScaleRequest) -> tuple[list[Action], dict[str, str]]:
         """A request that was checked. Returns the answer for each host too."""
@@ -97,7 +102,7 @@ class WorkerChanges:
             if workers:
                 return self._invite(record, workers), f"{some}, once it joins with its new connection file"
             return self._invite(record, 0), "removed from the run; env steps that it has not delivered are dropped"
-        indexes = self._scaling.scale(host, workers, least=0, failed=self._hosts.failed_workers)
+        indexes = self._scaling.scale(host, workers, failed=self._hosts.failed_workers)
         record.is_kept = stays
         if not record.is_gone and record.state != "leaving":
             command = Send(host, agent.SetWorkers(list(indexes), stays))
@@ -112,7 +117,7 @@ class WorkerChanges:
         """The workers of a manual host are in its connection file; that of before, and its key, are void."""
         record.is_revoked = record.is_revoked or self._has_used_its_token(record.host)
         record.invitation = ""
-        self._scaling.scale(record.host, workers, least=0)
+        self._scaling.scale(record.host, workers)
         if workers:
             record.state, record.is_uninvited = "connecting", True
         else:
@@ -122,6 +127,39 @@ class WorkerChanges:
     def _held(self, host: str) -> int:
         record = self._hosts.get(host)
         return 0 if record is None or self._has_used_its_token(host) else len(record.held)
+
+    def _sections_to_admit(self, request: ScaleRequest) -> dict[str, HostSection]:
+        """Of the hosts that the run admits. ConfigError: one is part of it already, or cannot become part of it."""
+        hosts = self._plan.config.hosts
+        idle = {
+            host for host, workers in request.scale.items() if workers and host in hosts and not self._hosts.get(host)
+        }
+        found = {**{host: hosts[host] for host in idle}, **request.hosts}
+        for host, section in found.items():
+            if host not in request.scale:
+                raise ConfigError(f"{host}: a request that adds a host states its number of workers")
+            record = self._hosts.get(host)
+            if record is not None and not record.is_gone:
+                raise ConfigError(f"{host} is part of this run already ({record.state}); use `zmqrl scale`")
+            self._check_way(host, section)
+        if found:
+            check_hosts(replace(self._plan.config, hosts={**hosts, **found}))
+        return found
+
+    def _check_way(self, host: str, section: HostSection) -> None:
+        """ConfigError when the host could not connect to the broker of the run, or not be started."""
+        resume = f"stop the run with `zmqrl stop` and resume it with workers on {host}"
+        listen = self._hosts.learner.boot.listen
+        why = None if section.manual else self._refusal(host, section)
+        if why is None and listen is None:
+            why = "the run was started on one host, and its broker does not accept connections from other hosts"
+        if why is not None:
+            raise ConfigError(f"{host} cannot join this run: {why}; {resume}")
+        if listen is not None and listen.address != "*" and not section.tunnel:
+            raise ConfigError(
+                f"{host} cannot join this run: the broker listens only on {listen.address}, because all initial hosts "
+                f"use tunnels; set hosts.{host}.tunnel: true, or {resume}"
+            )
 
     def _check_manual(self, host: str, workers: int) -> None:
         """ConfigError for a host that has joined by a connection file: no command reaches its agent."""
