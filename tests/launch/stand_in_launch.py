@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.agent.plans import START, stand_in_plan
 from zmqrl.launch.detach import run_detached
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.orchestrators.local import LocalOrchestrator
 
 
@@ -20,8 +21,10 @@ def main() -> int:
     plan = stand_in_plan(run_dir, mode, workers, **behaviour)  # type: ignore[arg-type]
     orchestrator = LocalOrchestrator(agent_command=(sys.executable, START))
     if detach:
-        return run_detached(run_dir, lambda ready: Launcher(plan, orchestrator, True, ready).run())
-    return Launcher(plan, orchestrator, True).run()
+        return run_detached(
+            run_dir, lambda ready: Launcher(plan, orchestrator, RunDirectory.own(plan), True, ready).run()
+        )
+    return Launcher(plan, orchestrator, RunDirectory.own(plan), True).run()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
 from unittest.mock import create_autospec
@@ -19,9 +19,11 @@ from tests.running import Run
 from tests.waiting import WAIT_S, until
 from tests.yardstick import within
 from zmqrl.config.codec import replace
+from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.messages.agent import AgentExited, HostUnusable, Stop
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -55,6 +57,10 @@ class StandInRun(Run):
     def _is_running(self) -> bool:
         status = self.status()
         return status.get("phase") == "running" and bool(status["metrics"])
+
+
+def launcher_of(plan: RunPlan, orchestrator: Orchestrator, on_ready: Callable[[], None] = lambda: None) -> Launcher:
+    return Launcher(plan, orchestrator, RunDirectory.own(plan), plain=True, on_ready=on_ready)
 
 
 def children(pid: int) -> list[int]:
@@ -371,7 +377,7 @@ def test_a_run_for_several_hosts_of_which_none_can_be_used_does_not_train_here_a
     hosts = {"local": HostSection(workers=here), "a": HostSection(workers=1), "b": HostSection(workers=1)}
     plan = replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": here, "a": 1, "b": 1})
     readied: list[int] = []
-    assert Launcher(plan, orchestrator, plain=True, on_ready=lambda: readied.append(1)).run() == 4
+    assert launcher_of(plan, orchestrator, lambda: readied.append(1)).run() == 4
     err = capfd.readouterr().err
     assert "\nfailed: no " in err and ("--limit local" in err) == bool(here)
     assert ("b: no route" in json.loads((run_dir / "summary.json").read_text())["error"]) and not readied
@@ -400,7 +406,7 @@ def test_a_run_of_several_hosts_without_workers_ends_with_the_last_words_of_its_
     plan = stand_in_plan(run_dir)
     hosts = {host: HostSection(workers=1) for host in ("local", "b")}
     plan = replace(plan, config=replace(plan.config, hosts=hosts), workers={"local": 1, "b": 1})
-    assert Launcher(plan, orchestrator, plain=True).run() == 1
+    assert launcher_of(plan, orchestrator).run() == 1
     summary = json.loads((run_dir / "summary.json").read_text())
     error = "all rollout workers failed, the last was b/worker-1: EnvFault: b"
     assert (summary["error"], summary["weights_sha256"] is not None) == (error, True)
@@ -423,7 +429,7 @@ def test_a_clock_that_steps_back_changes_no_wall_s(run_dir: Path, monkeypatch: p
         yield [host_event("local", "finished"), HostEvent("local", AgentExited(0, True))]
 
     orchestrator.monitor.side_effect = chain(events(), repeat([]))
-    Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
+    launcher_of(stand_in_plan(run_dir), orchestrator).run()
     rows = [json.loads(line)["wall_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     files = [json.loads((run_dir / name).read_text()) for name in ("status.json", "summary.json")]
     assert len(rows) == 4 and rows == sorted(rows)
@@ -436,7 +442,7 @@ def test_an_end_that_fails_is_summed_up_as_not_verified(run_dir: Path, capfd: py
     events = [host_event("local", "ended"), host_event("local", "finished"), HostEvent("local", AgentExited(0, True))]
     orchestrator.monitor.side_effect = chain([events], repeat([]))
     orchestrator.undeploy.side_effect = ValueError("not enough values to unpack")
-    assert Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run() == 3
+    assert launcher_of(stand_in_plan(run_dir), orchestrator).run() == 3
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["status"], summary["exit_code"]) == ("failed", 3)
     assert "could not be verified: ValueError: not enough values" in summary["error"]
@@ -449,7 +455,7 @@ def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None
     orchestrator = create_autospec(Orchestrator, instance=True, job=None)
     orchestrator.deploy.side_effect = ConfigError("no such partition")
     with pytest.raises(ConfigError, match="no such partition"):
-        Launcher(stand_in_plan(run_dir), orchestrator, plain=True).run()
+        launcher_of(stand_in_plan(run_dir), orchestrator).run()
     assert not run_dir.exists()
 
 
@@ -467,7 +473,7 @@ def test_an_engine_that_ends_the_learners_host_interrupts_the_run_and_is_reporte
     orchestrator = create_autospec(Orchestrator, instance=True, job=None)
     orchestrator.monitor.side_effect = chain([events], repeat([]))
     orchestrator.undeploy.return_value = Teardown(1)
-    launcher = Launcher(stand_in_plan(run_dir), orchestrator, plain=True)
+    launcher = launcher_of(stand_in_plan(run_dir), orchestrator)
     assert launcher.run() == code
     assert launcher.summary is not None and launcher.summary.status == status
     out, err = capfd.readouterr()
@@ -486,7 +492,7 @@ def test_an_arena_that_does_not_fit_leaves_no_directory_and_no_copy(
     copies = run_dir.with_name("copies")
     store = StoreSection(options={"path": None, "mirror": f"file://{copies}"})
     plan = replace(plan, config=replace(plan.config, store=store))
-    assert Launcher(plan, LocalOrchestrator(), plain=True).run() == 2
+    assert launcher_of(plan, LocalOrchestrator()).run() == 2
     assert run_dir.exists() == was_there and not [*run_dir.rglob("*")]
     assert not copies.exists()
     assert "lower replay.capacity" in capfd.readouterr().err

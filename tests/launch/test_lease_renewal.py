@@ -104,7 +104,9 @@ def ended(folder: Path, monkeypatch: pytest.MonkeyPatch, blocked_s: float, wait_
         real(directory, name, data, durable)
 
     monkeypatch.setattr(RunDirectory, "write", write)
-    launcher = Launcher(plan, LocalOrchestrator(agent_command=(sys.executable, START)), plain=True)
+    launcher = Launcher(
+        plan, LocalOrchestrator(agent_command=(sys.executable, START)), RunDirectory.own(plan), plain=True
+    )
     code = launcher.run()
     assert not is_away
     return code, json.loads((folder / "run" / "summary.json").read_text())

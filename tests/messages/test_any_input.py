@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import msgpack
 import msgspec
@@ -37,7 +38,7 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
 from zmqrl.launch.run_output import record
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
@@ -229,7 +230,7 @@ class Records:
 def test_what_the_launcher_takes_never_ends_it(tmp_path_factory: Any, data: Any, sample: Any) -> None:
     run_dir = _folder(tmp_path_factory)
     plan = stand_in_plan(run_dir)
-    launcher = Launcher(plan, LocalOrchestrator(), plain=True)
+    launcher = Launcher(plan, LocalOrchestrator(), create_autospec(RunDirectory), plain=True)
     exited = agent.ProcessReport("worker", 0, agent.Exited(3, None, False, "c", {}, "l", ["x"]))
     for line in (lines.line_of(sample), as_line(mutated(data, as_data(sample))), lines.line_of(exited)):
         try:

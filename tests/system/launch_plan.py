@@ -9,8 +9,9 @@ from pathlib import Path
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.orchestrators.make import make_orchestrator
 
 if __name__ == "__main__":
     plan = from_json(RunPlan, json.loads(Path(sys.argv[1]).read_text()))
-    sys.exit(Launcher(plan, make_orchestrator(plan), plain=True).run())
+    sys.exit(Launcher(plan, make_orchestrator(plan), RunDirectory.own(plan), plain=True).run())

@@ -22,6 +22,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.types import ModeName
@@ -133,7 +134,7 @@ def test_a_fault_of_the_launcher_is_summed_up(tmp_path: Path, monkeypatch: pytes
 
     plan = _endless(tmp_path / "run", "single")
     monkeypatch.setattr("zmqrl.launch.run_output.status_of", fail)
-    assert Launcher(plan, make_orchestrator(plan), plain=True).run() == 1
+    assert Launcher(plan, make_orchestrator(plan), RunDirectory.own(plan), plain=True).run() == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "OSError: no space left" in summary["error"]

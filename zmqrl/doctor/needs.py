@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.host_requests import examined_hosts
 from zmqrl.errors import ZmqrlError
-from zmqrl.launch.checked import checked_plan
+from zmqrl.launch.start import planned
+from zmqrl.launch.start_request import StartRequest
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
@@ -126,6 +126,6 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
 
 def _planned(loaded: Loaded) -> tuple[RunPlan | None, str | None]:
     try:
-        return checked_plan(loaded.config, Path("runs") / "doctor", time.time(), False, loaded.sources), None
+        return planned(StartRequest(run_dir=Path("runs") / "doctor"), loaded, connects=False), None
     except ZmqrlError as error:
         return None, str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.launch.run_state import RunState
@@ -19,16 +19,6 @@ SLOWER = 1.5
 """The least factor that is reported."""
 BUSY = 0.25
 """The largest wait fraction of a worker that the others wait for."""
-
-
-class Rates(Protocol):
-    """Of one rollout worker, as it reports them."""
-
-    host: str
-    index: int
-    env_steps: int
-    env_steps_per_s: float
-    wait_fraction: float
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ def times(factor: float) -> str:
     return f"{factor:.{0 if factor >= 10 else 1}f}"
 
 
-def slowest(workers: Iterable[Rates]) -> Slowest | None:
+def slowest(workers: Iterable[ProcessRecord]) -> Slowest | None:
     """The worker that the others of a sync run wait for, if it is clearly slower."""
     known = [worker for worker in workers if worker.env_steps_per_s > 0]
     if len(known) < 2:
@@ -60,7 +50,9 @@ def slowest(workers: Iterable[Rates]) -> Slowest | None:
     return Slowest(late.host, late.index, factor) if factor >= SLOWER and late.wait_fraction <= BUSY else None
 
 
-def bottleneck(workers: Iterable[Rates], learner_waits: float, store_waits: float, late: Slowest | None) -> Bottleneck:
+def bottleneck(
+    workers: Iterable[ProcessRecord], learner_waits: float, store_waits: float, late: Slowest | None
+) -> Bottleneck:
     """`learner_waits`, `store_waits`: fractions of the learner's time. `late`: of `slowest`."""
     waits = [worker.wait_fraction for worker in workers if worker.env_steps]
     workers_wait = sum(waits) / len(waits) if waits else 1.0 - learner_waits
@@ -73,7 +65,7 @@ def bottleneck(workers: Iterable[Rates], learner_waits: float, store_waits: floa
     return "workers" if learner_waits >= workers_wait else "learner"
 
 
-def _speed(worker: Rates) -> float:
+def _speed(worker: ProcessRecord) -> float:
     """Env steps per second of the time in which it steps."""
     return worker.env_steps_per_s / max(1.0 - worker.wait_fraction, 0.01)
 

@@ -54,13 +54,13 @@ class Launcher:
         self,
         plan: RunPlan,
         orchestrator: Orchestrator,
+        directory: RunDirectory,
         plain: bool = False,
         on_ready: Callable[[], None] = lambda: None,
-        directory: RunDirectory | None = None,
         quiet: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        """`directory`: the run's, where this process owns it by now; `quiet`: nothing is printed."""
+        """`directory`: of the run, which this process owns; `quiet`: nothing is printed."""
         self._plan, self._orchestrator, self._directory = plan, orchestrator, directory
         self._plain, self._quiet = plain, quiet
         self._observer = observer or Observer()
@@ -91,37 +91,36 @@ class Launcher:
 
     def run(self) -> int:
         """From the run directory to the summary. Returns the exit code."""
-        directory = self._directory or RunDirectory.own(self._plan)
-        with directory.discarded_on_error():
+        with self._directory.discarded_on_error():
             initial = initial_file(self._plan)
         with ExitStack() as until_the_end:
             owned = until_the_end.enter_context(ExitStack())
-            owned.callback(self._files.attempt, "the owner's record", directory.release)
+            owned.callback(self._files.attempt, "the owner's record", self._directory.release)
             if is_main_thread():  # both change the whole process
                 until_the_end.enter_context(self._signals.caught())
                 until_the_end.enter_context(lossy_output())
             with owned:
-                directory.begin(self._plan, initial, self._orchestrator.job)
-                output = RunOutput(self._plan, self._state, directory, self._files, self._quiet)
+                self._directory.begin(self._plan, initial, self._orchestrator.job)
+                output = RunOutput(self._plan, self._state, self._directory, self._files, self._quiet)
                 self._stop_file.is_requested()  # one that came too late for the attempt before
-                code = self._run_in(directory, output)
+                code = self._run_in(output)
             if self._summary is not None and not self._is_taken_over:  # the directory is free: `on_end` may resume
                 further = self._signals.further()
-                for problem in notify_end(self._plan.config, directory.path, self._summary, further):
+                for problem in notify_end(self._plan.config, self._directory.path, self._summary, further):
                     output.print(problem, sys.stderr)
             return code
 
-    def _run_in(self, directory: RunDirectory, output: RunOutput) -> int:
+    def _run_in(self, output: RunOutput) -> int:
         try:
             self._actions.begin(time.monotonic())
         except ConfigError:
-            directory.discard()
+            self._directory.discard()
             raise
         try:
             self._leases.start()
             output.start(self._plain)
             self._actions.show = output.show
-            self._watch(directory, output)
+            self._watch(output)
         except Exception as error:  # noqa: BLE001 - the top loop: whatever it is, the run is ended and summed up
             traceback.print_exc()
             self._state.fail(f"the launcher failed: {type(error).__name__}: {error}")
@@ -134,12 +133,12 @@ class Launcher:
             for event in self._orchestrator.monitor(0.0):
                 self._take_last(event, output)
             output.close(self._is_taken_over)
-        code = self._sum_up(directory, output, teardown)
+        code = self._sum_up(output, teardown)
         is_killed, is_abandoned = self._signals.request is Request.KILL, self._is_taken_over or self.refusal is not None
         output.finish_copies(is_abandoned, is_killed, self._signals.further())
         return code
 
-    def _watch(self, directory: RunDirectory, output: RunOutput) -> None:
+    def _watch(self, output: RunOutput) -> None:
         while self._state.agent_exit is None:
             for event in self._orchestrator.monitor(MONITOR_S):
                 self._take(event, output)
@@ -152,7 +151,7 @@ class Launcher:
                 return
             if now >= self._status_at:
                 self._status_at = now + STATUS_EVERY_S
-                if self._look_for_successor(directory):
+                if self._look_for_successor():
                     return
                 output.write_status()
                 self._observe(self._observer.on_status(self._state))
@@ -171,13 +170,13 @@ class Launcher:
         if blocked is not None:
             self._state.note(blocked)
 
-    def _look_for_successor(self, directory: RunDirectory) -> bool:
+    def _look_for_successor(self) -> bool:
         """Whether another launcher owns the directory: nothing more is written there, no checkpoint either."""
-        successor = directory.successor
+        successor = self._directory.successor
         if successor is not None:
             self._is_taken_over = True
-            cause = f"run directory {directory.path} was taken over by {successor}: this launcher sent no heartbeat"
-            self._state.fail(cause, replaces=True)
+            taken_over = f"run directory {self._directory.path} was taken over by {successor}"
+            self._state.fail(f"{taken_over}: this launcher sent no heartbeat", replaces=True)
             self._orchestrator.command(None, agent.Kill())
         return self._is_taken_over
 
@@ -203,12 +202,12 @@ class Launcher:
         if not continues and self._state.ended is None:  # else it is over, and was not stopped
             self.request_stop()
 
-    def _sum_up(self, directory: RunDirectory, output: RunOutput, teardown: Teardown) -> int:
+    def _sum_up(self, output: RunOutput, teardown: Teardown) -> int:
         # A learner that finds its directory taken over before the launcher does exits with code 2 as well.
-        is_taken_over = self._state.refused is not None and self._look_for_successor(directory)
+        is_taken_over = self._state.refused is not None and self._look_for_successor()
         outcome = self._machine.end_policy.outcome(self._state, self._signals.request, teardown, is_taken_over)
         if outcome.is_refusal and not self._state.has_begun:
-            directory.discard()
+            self._directory.discard()
             self.refusal = outcome.error
             output.print(outcome.error, sys.stderr)
             return outcome.exit_code
@@ -216,9 +215,9 @@ class Launcher:
             output.write_environment()
         status, exit_code, error = outcome.status, outcome.exit_code, outcome.error
         self._summary = summarise(self._plan, self._state, status, exit_code, error, self._state.wall_s)
-        output.write_summary(self._summary, self._look_for_successor(directory))
-        output.print(end_lines(self._summary, self._state, teardown, directory.path))
-        resume = f"  resume with: {resume_command(directory.path)}"
+        output.write_summary(self._summary, self._look_for_successor())
+        output.print(end_lines(self._summary, self._state, teardown, self._directory.path))
+        resume = f"  resume with: {resume_command(self._directory.path)}"
         if error is not None:
             text = error.splitlines()[0] if output.problems_shown else error
             output.print(f"{status}: {text}\n{resume}", sys.stderr)

@@ -53,7 +53,7 @@ class Prepared:
 
         with self.directory.discarded_on_error():
             orchestrator = make_orchestrator(self.plan)
-            return Launcher(self.plan, orchestrator, plain, on_ready, self.directory, quiet, observer)
+            return Launcher(self.plan, orchestrator, self.directory, plain, on_ready, quiet, observer)
 
 
 def prepare(request: StartRequest) -> Prepared | NothingToTrain:
