@@ -164,6 +164,19 @@ class Algorithm(ABC):
         """Import torch and build the learner, starting from the weights of `context`."""
 
 
+def check_minibatch(size: int, segments: int, segment_steps: int, num_envs: int) -> None:
+    """Raise `ConfigError` when a minibatch is larger than a batch of so many segments."""
+    rows = segments * segment_steps * num_envs
+    if size > rows:
+        raise ConfigError(
+            f"is larger than the batch of {rows} rows ({segments} segments of {segment_steps} "
+            f"steps of {num_envs} envs)",
+            key=("algorithm", "minibatch_size"),
+            value=str(size),
+            is_subject=True,
+        )
+
+
 def check_batch(algorithm: Algorithm) -> None:
     """Raise `ConfigError` for a `batch_segments` below 1, or of an off-policy algorithm."""
     size = algorithm.batch_segments

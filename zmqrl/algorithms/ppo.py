@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress, check_minibatch
 from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
 from zmqrl.config.codec import replace
@@ -135,15 +135,7 @@ class PPO(Algorithm):
                 others=(("env", "wrappers"),),
             )
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
-        rows = segments * self.segment_steps * self.num_envs
-        if self.config.minibatch_size > rows:
-            raise ConfigError(
-                f"is larger than the batch of {rows} rows ({segments} segments of {self.segment_steps} "
-                f"steps of {self.num_envs} envs)",
-                key=("algorithm", "minibatch_size"),
-                value=str(self.config.minibatch_size),
-                is_subject=True,
-            )
+        check_minibatch(self.config.minibatch_size, segments, self.segment_steps, self.num_envs)
 
     @property
     def executors(self) -> tuple[str, ...]:

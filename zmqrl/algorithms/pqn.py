@@ -13,12 +13,11 @@ import numpy as np
 from annotated_types import Gt
 
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
+from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress, check_minibatch
 from zmqrl.algorithms.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
-from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch, BatchLearner, Group
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import lazy
@@ -88,15 +87,7 @@ class PQN(Algorithm):
         """Raise `ConfigError` when a minibatch is larger than the batch."""
         del replay
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
-        rows = segments * self.segment_steps * self.num_envs
-        if self.config.minibatch_size > rows:
-            raise ConfigError(
-                f"is larger than the batch of {rows} rows ({segments} segments of {self.segment_steps} "
-                f"steps of {self.num_envs} envs)",
-                key=("algorithm", "minibatch_size"),
-                value=str(self.config.minibatch_size),
-                is_subject=True,
-            )
+        check_minibatch(self.config.minibatch_size, segments, self.segment_steps, self.num_envs)
 
     def network(self) -> NetworkSpec:
         """One tower `q`."""

@@ -136,16 +136,20 @@ def _venv_of(python: str) -> str:
     return os.path.dirname(folder)
 
 
+def _python(python: str, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-I", "-c", code],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=PROBE_S,
+        stdin=subprocess.DEVNULL,
+    )
+
+
 def _probed(python: str) -> dict[str, Any]:
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", PROBE],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=PROBE_S,
-            stdin=subprocess.DEVNULL,
-        )
+        done = _python(python, PROBE)
     except OSError as error:
         raise Refused("broken-python", f"{python}: {error.strerror}") from error
     for line in done.stdout.splitlines():
@@ -273,14 +277,7 @@ def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> No
 
 def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
     """What a run needs can be imported, and the files are those that were sent."""
-    done = subprocess.run(
-        [python, "-I", "-c", IMPORTS],
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=PROBE_S,
-        stdin=subprocess.DEVNULL,
-    )
+    done = _python(python, IMPORTS)
     if done.returncode != 0:
         raise Refused("import", _last(done.stderr))
     state = _probed(python)
