@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages.agent import Join, LogText
-from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.orchestrators.base import Orchestrator, Teardown
 
 LOG_LIMIT_BYTES = 20_000_000
 
@@ -61,21 +61,17 @@ class ActionRunner:
         """Begin to start the agents. Requests of an earlier attempt are not carried out."""
         with suppress(OSError):  # a request that cannot be removed is not served either
             self._requests.clear()
-        self._handle(act.Begin(self._clock()), now)
-
-    def take(self, event: HostEvent, now: float) -> None:
-        """An event of a host."""
-        self._handle(event, now)
+        self.take(act.Begin(self._clock()), now)
 
     def tick(self, now: float, request: Request = Request.NONE, same_presses: int = 0) -> None:
         """Once per turn of the loop: serve the requests that are waiting, and act on time and on the user's request."""
-        self._handle(act.Tick(self._clock(), request, same_presses), now)
+        self.take(act.Tick(self._clock(), request, same_presses), now)
         if now >= self._requests_at:
             self._requests_at = now + STEP_EVERY_S
             received: list[act.RequestReceived] = []
             self._files.attempt("the folder of requests", self._receive, received)
             for each in received:
-                self._handle(each, now)
+                self.take(each, now)
 
     def undeploy(self, grace_s: float) -> Teardown:
         """End every process. The run is summed up, whatever the orchestrator raises."""
@@ -92,11 +88,9 @@ class ActionRunner:
         for path, request in self._requests.waiting():
             received.append(act.RequestReceived(path, request))
 
-    def _handle(self, received: act.Input, now: float) -> None:
-        self._run(self._machine.handle(received, now), now)
-
-    def _run(self, actions: Iterable[act.Action], now: float) -> None:
-        for action in actions:
+    def take(self, received: act.Input, now: float) -> None:
+        """An event of a host, or what `begin`, `tick` and an action make known: carry out what the machine decides."""
+        for action in self._machine.handle(received, now):
             match action:
                 case act.Deploy():
                     self._orchestrator.deploy(action.boots)
@@ -105,7 +99,7 @@ class ActionRunner:
                 case act.Send():
                     self._orchestrator.command(action.host, action.command)
                 case act.WriteInvitation() | act.RecordConfig():
-                    self._handle(self._performed(action), now)
+                    self.take(self._performed(action), now)
                 case act.RemoveInvitation():
                     remove_connection_file(self._private, action.host)
                 case act.Answer():
