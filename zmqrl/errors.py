@@ -38,7 +38,7 @@ class ConfigError(ZmqrlError):
     """The configuration, a flag or an argument is invalid: correct it. Nothing was started.
 
     The fields are data that no code changes; `replaced` makes another error of them. The sentence is rendered from
-    them: `SOURCE: KEY: VALUE: WHAT; FIX (PLACES)`, each part where it is known.
+    them: `SOURCE: KEY: VALUE: WHAT; FIX (PLACES)`, each part where it is known, and those of `more` in further lines.
     """
 
     exit_code = 2
@@ -54,6 +54,7 @@ class ConfigError(ZmqrlError):
         python_fix: str = "",
         others: tuple[Key, ...] = (),
         source: str = "",
+        more: tuple[str, ...] = (),
     ) -> None:
         """Where `key` is left out, `what` may be a whole sentence that begins with it, `store.folder: ...`.
 
@@ -66,6 +67,7 @@ class ConfigError(ZmqrlError):
             python_fix: The same as `zmqrl.train` takes it, where that differs.
             others: Further keys that `what` or `fix` names.
             source: Where the key was written: file and line, or a flag. `DEFAULT`: it has its default.
+            more: Sentences of further errors of the same kind, each a line.
         """
         super().__init__(what)
         if key is None:
@@ -78,6 +80,7 @@ class ConfigError(ZmqrlError):
         self.python_fix: Final = python_fix
         self.others: Final = others
         self.source: Final = source
+        self.more: Final = more
         self.places: Final[tuple[tuple[str, str], ...]] = ()
         """Those of `others` that the user wrote, each with its source."""
 
@@ -91,7 +94,8 @@ class ConfigError(ZmqrlError):
             text = ": ".join(filter(None, (key, f"{self.value}{separator}{rest}" if self.value else rest)))
         if self.source not in ("", DEFAULT):
             text = f"{self.source}: {text}"
-        return f"{text} ({', '.join(map(': '.join, self.places))})" if self.places else text
+        text = f"{text} ({', '.join(map(': '.join, self.places))})" if self.places else text
+        return "\n".join((text, *self.more))
 
     def replaced(self, **fields: object) -> Self:
         """The same error with other fields: raise it `from error.__cause__`."""

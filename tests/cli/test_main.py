@@ -129,6 +129,8 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["doctor", "--hosts", "h.yaml"], "unknown option --hosts; write zmqrl doctor HOSTS"),
         (["train", "cartpole-ppo", "--host", "a"], "zmqrl launch hosts.yaml"),
         (["train", "cartpole-ppo", "--out", "a"], "--run-dir DIR"),
+        (["train", "--num-envs", "4", "--set", "a=1", "--", "--x"], "--set env.num_envs=VALUE"),
+        (["train", "cartpole-ppo", "--seed", "-3", "--lr=-1"], "unknown option --lr; in zmqrl it is --set algorithm.l"),
         (["eval", "--on", "a", "RUN"], "zmqrl: unknown option --on; see zmqrl eval --help\n"),
         (["logs", "--tail", "3"], "zmqrl: unknown option --tail; see zmqrl logs --help\n"),
         (["config", "keys", "--foo"], "see zmqrl config keys --help"),
@@ -189,6 +191,25 @@ def test_the_command_began_when_its_process_did() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert -0.05 < float(done.stdout) < WAIT_S
     assert _started_at() < time.time()
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("-p CartPole_ClippedPPO -n 4 -dc", ["zmqrl train PRESET", "--workers N", "zmqrl launch hosts.yaml"]),
+        ("--config config.dqn.cartpole --async", ["zmqrl import FILE", "--mode async"]),
+        (
+            "--env-id A-v0 --total-timesteps 9 --lr=-1 --track --lr 2",
+            ["--env ID", "env_steps=", "learning_rate=", "json"],
+        ),
+        ("-n -1 --set --bogus=1", ["--workers N"]),
+    ],
+)
+def test_all_unknown_options_are_named_one_a_line(zmqrl: Command, line: str, names: list[str]) -> None:
+    ended = zmqrl("train", *line.split())
+    lines = ended.err.splitlines()
+    assert (ended.code, len(lines)) == (2, len(names))
+    assert [name for name, answer in zip(names, lines, strict=True) if name not in answer] == []
 
 
 @pytest.mark.parametrize("signal_name", ["SIGINT", "SIGTERM"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.raising import raises
@@ -149,3 +151,42 @@ def test_of_presets(preset: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(preset)
     assert message in str(caught.value)
+
+
+def test_all_unknown_keys_are_in_one_message_in_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "algorithm: {kind: dqn, n_steps: 32}\nn_envs: 8\nstore: {kind: directory, folders: 1}\nenv: {stack: 3}\n"
+    )
+    with raises(
+        ConfigError,
+        key=("algorithm", "n_steps"),
+        others=(("n_envs",), ("store", "folders"), ("env", "stack")),
+        source=f"{file}:1",
+        fix="in zmqrl it is env.segment_steps",
+    ) as caught:
+        load(str(file))
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [f"{file}:{number}" for number in (1, 2, 3, 4)]
+    assert len(caught.value.more) == 3
+
+
+def test_all_unknown_keys_are_named_where_a_kind_is_the_users_code() -> None:
+    own = "algorithm.kind=zmqrl.algorithms.dqn:DQN"
+    with raises(ConfigError, key=("algorithm", "clips"), others=(("env", "stacks"),)):
+        load("cartpole-dqn", overrides=[own, "algorithm.clips=1", "env.stacks=1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("evaluator.deterministic", "zmqrl.load_policy(RUN, stochastic=True)"),
+        ("evaluator.env_kwargs", "evaluator.env.kwargs"),
+        ("use_sde", "(gSDE) is not available"),
+        ("algorithm.use_sde", "(gSDE) is not available"),
+    ],
+)
+def test_names_with_another_meaning(name: str, meant: str) -> None:
+    with raises(ConfigError, key=key_of(name)) as caught:
+        load("pendulum-sac", overrides=[f"{name}=true"])
+    assert meant in caught.value.fix

@@ -34,7 +34,18 @@ OPTIONS = {
     **dict.fromkeys(("out", "out_dir", "output"), "--run-dir DIR"),
     **dict.fromkeys(("n_seeds", "num_samples"), "--seeds N"),
     **dict.fromkeys(("checkpoint_path", "load", "restore", "trained_agent"), "--resume DIR or --init-from RUN"),
-    **dict.fromkeys(("config", "conf_file", "hparams", "hyperparams"), "zmqrl train FILE.yaml, or --set KEY=VALUE"),
+    **dict.fromkeys(("conf_file", "hparams", "hyperparams", "params"), "zmqrl train FILE.yaml, or --set KEY=VALUE"),
+    "config": "zmqrl train FILE.yaml, or --set KEY=VALUE; zmqrl import FILE writes one from that of another library",
+    **dict.fromkeys(("cp", "custom_parameter"), "--set KEY=VALUE"),
+    **{mode: f"--mode {mode}" for mode in ("single", "sync", "async")},
+    **dict.fromkeys(("dc", "distributed_coach"), "zmqrl launch hosts.yaml"),
+    **dict.fromkeys(("e", "f"), "--run-dir DIR"),
+    **dict.fromkeys(("crd", "checkpoint_restore_dir"), "--resume DIR"),
+    **dict.fromkeys(("i",), "--init-from RUN"),
+    **dict.fromkeys(("l", "list"), "zmqrl presets"),
+    **dict.fromkeys(("r", "render"), "zmqrl watch RUN, after or during the training"),
+    **dict.fromkeys(("p", "preset"), "zmqrl train PRESET"),
+    "n": "--workers N (Coach: workers), or --set run.total_env_steps=N (rl-baselines3-zoo: env steps)",
 }
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 UNEXPECTED = re.compile(r"Got unexpected extra arguments? \((.*)\)")
@@ -50,22 +61,43 @@ def unknown_command(name: str, known: list[str]) -> str | None:
     return f"unknown command {name!r}; did you mean {near[0]!r}?" if near else None
 
 
-def unknown_option(error: click.NoSuchOption) -> str:
+class UnknownOptions(click.UsageError):
+    """The message has a line for each of them."""
+
+
+def check_options(arguments: Sequence[str], context: click.Context) -> None:
+    """UnknownOptions: the command lacks some of those in `arguments`."""
+    options = {name: p for p in context.command.params for name in (*p.opts, *p.secondary_opts)}
+    found, rest = [], iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if argument == "--":
+            break
+        if name in options or name in context.help_option_names:
+            option = options.get(name)
+            if isinstance(option, click.Option) and not (equals or option.is_flag or option.count):
+                next(rest, None)
+        elif re.match(r"--?[A-Za-z]", name):
+            found.append(unknown_option(name, context))
+    if found:
+        raise UnknownOptions("\n".join(dict.fromkeys(found)), context)
+
+
+def unknown_option(option: str, context: click.Context) -> str:
     """The message for an option that does not exist, with the option or key that was meant."""
-    context = error.ctx
-    if context is None:
-        return error.format_message()
-    command, name = context.command, alias(error.option_name)
+    command, name = context.command, alias(option)
     meant = next((_as_argument(command, p) for p in command.params if _is_argument(p) and p.name == name), None)
     if meant is None and command.name in OF_A_RUN:
-        meant = _meant(error.option_name)
-    return f"unknown option {error.option_name}; {meant or _near(error.option_name, context)}"
+        meant = _meant(option)
+    return f"unknown option {option}; {meant or _near(option, context)}"
 
 
 def message_of(error: click.ClickException) -> str:
     """The message of any error of the command line, in one line."""
-    if isinstance(error, click.NoSuchOption):
-        return unknown_option(error)
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        return unknown_option(error.option_name, error.ctx)
+    if isinstance(error, UnknownOptions):
+        return error.message
     text = " ".join(error.format_message().split())  # the choices of an option are lines of their own
     if isinstance(error, click.BadParameter) and isinstance(kind := error.param and error.param.type, NUMBERS):
         return text.replace(f"is not a valid {kind.name}.", f"is not {_number(kind)}")

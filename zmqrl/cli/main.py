@@ -24,6 +24,7 @@ COMMANDS = {
     "launch": "launch",
     "train": "train",
     "presets": "presets",
+    "import": "import_preset",
     "setup": "setup",
     "status": "status",
     "logs": "logs",

@@ -119,11 +119,12 @@ class CommandOfARun(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
-        if "--set" in args and not ctx.resilient_parsing:
-            from zmqrl.cli.habits import blank_in_set
+        if any(argument.startswith("-") for argument in args) and not ctx.resilient_parsing:
+            from zmqrl.cli.habits import blank_in_set, check_options
 
             if (message := blank_in_set(args)) is not None:
                 raise click.UsageError(message)
+            check_options(args, ctx)
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             from zmqrl.cli.habits import unexpected_arguments

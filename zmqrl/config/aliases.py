@@ -1,4 +1,4 @@
-"""Names of Stable-Baselines3, CleanRL and RLlib, and what zmqrl has in their place; what else is given as a preset."""
+"""Names of other libraries, and what zmqrl has in their place; what else is given as a preset."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from zmqrl.config.yaml_source import shown
+from zmqrl.config.foreign import library_of_python
+from zmqrl.config.yaml_source import read_text, shown
 
 _KEYS = """
 algorithm.adam_epsilon: adam_eps
 algorithm.batch_size or algorithm.minibatch_size: batch batch_size mini_batch_size minibatch_size sgd_minibatch_size
 algorithm.batch_size or env.segment_steps: train_batch_size train_batch_size_per_learner
-algorithm.clip: clip_coef clip_epsilon clip_param clip_range clip_ratio
+algorithm.clip: epsilon_clip clip_likelihood_ratio_using_epsilon clip_coef clip_epsilon clip_param clip_range
+algorithm.clip: clip_ratio
 algorithm.double: double_q
-algorithm.ent_coef or algorithm.temperature: ent_coef entropy_coef entropy_coeff
+algorithm.ent_coef or algorithm.temperature: beta_entropy ent_coef entropy_coef entropy_coeff
 algorithm.epochs or replay.ratio: gradient_steps utd_ratio
-algorithm.epochs: n_epochs num_epochs num_sgd_iter update_epochs ppo_epochs
-algorithm.epsilon.end: end_e exploration_final_eps final_epsilon
-algorithm.epsilon.fraction: exploration_fraction
-algorithm.epsilon.start: exploration_initial_eps initial_epsilon start_e
+algorithm.epochs: n_epoch num_epoch optimization_epochs n_epochs num_epochs num_sgd_iter update_epochs ppo_epochs
+algorithm.epsilon.end: epsilon_min end_e exploration_final_eps final_epsilon
+algorithm.epsilon.fraction: explore_ratio exploration_fraction
+algorithm.epsilon.start: epsilon_init exploration_initial_eps initial_epsilon start_e
 algorithm.exploration_noise: action_noise
-algorithm.gae_lambda or algorithm.q_lambda: lambda lambda_ lam gae use_gae
+algorithm.gamma: discount discount_factor
+algorithm.gae_lambda or algorithm.q_lambda: _lambda lambd lambda lambda_ lam gae use_gae
 algorithm.kind: algo algorithm_class
-algorithm.learning_rate: anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
-algorithm.max_grad_norm: grad_clip max_gradient_norm
+algorithm.learning_rate: lr_decay anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
+algorithm.max_grad_norm: clip_grad_norm clip_gradients grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
 algorithm.n_step: n_step_return n_steps_return
-algorithm.normalise_advantage: norm_adv normalize_advantage
+algorithm.normalise_advantage: normalized_advantage norm_adv normalize_advantage
 algorithm.normalise_obs: norm_obs normalise normalize normalize_obs observation_filter
 algorithm.normalise_reward: norm_reward normalize_reward
 algorithm.optimiser: optimizer optimizer_class
@@ -40,6 +43,7 @@ algorithm.shared: share_features_extractor vf_share_layers
 algorithm.target_kl: kl_target
 algorithm.target_noise: policy_noise target_policy_noise
 algorithm.target_tau: tau polyak
+algorithm.target_update_every: num_steps_between_copying_online_weights_to_target target_update_period
 algorithm.target_update_every: target_network_frequency target_network_update_freq target_update_interval
 algorithm.temperature: alpha initial_alpha
 algorithm.value_clip: clip_range_vf clip_vloss vf_clip_param
@@ -48,23 +52,28 @@ env.frame_stack: framestack n_stack
 env.id: env env_id env_name environment gym_id
 env.kwargs: env_config env_kwargs
 env.num_envs: n_envs num_envs_per_env_runner num_envs_per_worker
-env.segment_steps: n_steps num_steps rollout_fragment_length rollout_length rollout_steps steps_per_epoch
+env.segment_steps: num_consecutive_playing_steps time_horizon n_steps num_steps rollout_fragment_length rollout_length
+env.segment_steps: rollout_steps steps_per_epoch
 env.wrappers: env_wrapper wrapper_class
 evaluator.env.kwargs: eval_env_kwargs
 evaluator.episodes: eval_episodes eval_freq evaluation_duration evaluation_interval n_eval_episodes
 hosts.local.workers: num_cpus num_env_runners num_rollout_workers num_workers n_jobs
 learner.device: cuda gpu num_gpus num_gpus_per_learner
 network.activation: activation activation_fn fcnet_activation nonlinearity
-network.hidden: fcnet_hiddens head_fcnet_hiddens hidden_size hidden_sizes hiddens layers net_arch network_arch
+network.hidden: hidden_units fcnet_hiddens head_fcnet_hiddens hidden_size hidden_sizes hiddens layers net_arch
+network.hidden: network_arch
 network.kind: features_extractor_class module policy policy_class
-replay.capacity: buffer_size memory_size replay_buffer_config replay_size
-replay.learning_starts: num_steps_sampled_before_learning_starts start_steps
+replay.capacity: max_size buffer_size memory_size replay_buffer_config replay_size
+replay.learning_starts: buffer_init_steps start_train_step heatup_steps num_steps_sampled_before_learning_starts
+replay.learning_starts: start_steps
 replay.ratio: train_freq train_frequency training_intensity
 run.max_wall_s: time_budget_s time_total_s
 run.mode: torch_deterministic deterministic
 run.name: exp_name experiment_name run_name
-run.stop_at_return: episode_return_mean episode_reward_mean reward_threshold stop_reward target_reward
-run.total_env_steps: max_steps max_timesteps num_env_steps num_timesteps timesteps timesteps_total total_steps
+run.stop_at_return: min_reward_threshold episode_return_mean episode_reward_mean reward_threshold stop_reward
+run.stop_at_return: target_reward
+run.total_env_steps: improve_steps n_timesteps num_env_steps_sampled_lifetime run_step max_steps max_timesteps
+run.total_env_steps: num_env_steps num_timesteps timesteps timesteps_total total_steps
 run.total_env_steps: total_timesteps
 store.keep: checkpoint_freq checkpoint_frequency save_freq save_frequency
 """
@@ -88,6 +97,16 @@ NO_KEYS: Mapping[str, str] = {
         ("log_dir", "tensorboard", "tensorboard_log", "track", "wandb", "wandb_entity", "wandb_project_name"),
         "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory, --run-dir DIR or "
         "run_dir=DIR",
+    ),
+    **dict.fromkeys(
+        ("sde_sample_freq", "use_sde", "use_sde_at_warmup"),
+        "state-dependent exploration (gSDE) is not available; PPO and SAC draw new noise in each env step",
+    ),
+    **dict.fromkeys(
+        ("capture_video", "record", "render"), "evaluator.video_every=N writes videos, zmqrl watch RUN plays"
+    ),
+    **dict.fromkeys(
+        ("framework", "torch_threads"), "zmqrl trains with torch; learner.threads is the number of threads"
     ),
     **dict.fromkeys(
         ("local_dir", "log_path", "logdir", "output_dir", "save_path", "storage_path"),
@@ -176,6 +195,9 @@ def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
     """The end of the message for an unknown preset, with what to write. `envs`: the env id of each preset."""
     kinds = {name.rpartition("-")[2] for name in envs}
     if preset.endswith(".py"):
+        library = library_of_python(read_text(Path(preset))) if Path(preset).is_file() else None
+        if library is not None:
+            return f"{preset!r} is a preset of {library}: `zmqrl import {preset}` writes one of zmqrl"
         return f"{preset!r} is a Python file: zmqrl train --env {Path(preset).stem}:NAME trains in its env NAME"
     if ENV_ID.fullmatch(preset) or DOTTED_PATH.fullmatch(preset):
         named = [name for name, env in envs.items() if env == preset]

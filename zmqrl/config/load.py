@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import CodeSection, Config
-from zmqrl.config.validate import UnknownKey, validated
+from zmqrl.config.validate import UnknownKey, joined, unknown_keys, validated
 from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import DEFAULT, ConfigError, Key
@@ -148,7 +148,8 @@ def preset_path(preset: str, base_folder: Path | None = None) -> Path:
     if preset not in presets() and Path(preset, "run.json").exists():
         fix = f"to continue its run: zmqrl train --resume {shlex.quote(preset)}"
         raise ConfigError("is a run directory", key=PRESET, value=repr(preset), is_subject=True, fix=fix)
-    if preset.endswith((".yaml", ".yml")) or ("/" in preset and not ENV_ID.fullmatch(preset)):
+    is_path = "/" in preset and not ENV_ID.fullmatch(preset) and not preset.endswith(".py")
+    if preset.endswith((".yaml", ".yml")) or is_path:
         path = expanded(preset, "run.preset")
         return base_folder.parent / path if base_folder is not None else path
     if preset in presets():
@@ -378,18 +379,37 @@ def _text(tree: Branch, *path: str) -> str | None:
 
 
 def _validate(tree: Branch, config_of: KindConfig) -> Config:
-    try:
-        return _valid(tree, config_of)
-    except UnknownKey as error:
-        raise error.among(_known_keys(tree, config_of)) from None
+    if unknown := list(_unknown_keys(tree, config_of)):
+        known = known_keys(tree, config_of)
+        raise joined([error.among(known) for error in sorted(unknown, key=lambda error: error.place)])
+    return _valid(tree, config_of)
 
 
-def _known_keys(tree: Branch, config_of: KindConfig) -> KnownKeys:
+def _unknown_keys(tree: Branch, config_of: KindConfig) -> Iterator[UnknownKey]:
+    """In all sections; not of kinds that are unknown, which `_valid` refuses."""
+    children = dict(tree.children)
+    for section in ("algorithm", *SECTIONS):
+        node = children.pop(section, None)
+        if not isinstance(node, Branch):
+            continue
+        common, kind = common_keys(section), _text(node, "kind") or _default_kind(section)
+        children[section] = Branch(node.source, {key: n for key, n in node.children.items() if key in common})
+        with contextlib.suppress(ConfigError):
+            cls = config_of(section, kind)
+            own = {key: n for key, n in node.children.items() if key not in common}
+            yield from unknown_keys(cls, Branch(node.source, own), (section,), common)
+    yield from unknown_keys(Config, Branch(tree.source, children))
+
+
+def _default_kind(section: str) -> str:
+    return str(SECTIONS[section]().kind if section in SECTIONS else Config().algorithm["kind"])
+
+
+def known_keys(tree: Branch, config_of: KindConfig) -> KnownKeys:
     """All keys that a configuration of the kinds in `tree` may have."""
-    named = {"algorithm": Config().algorithm["kind"], **{section: cls().kind for section, cls in SECTIONS.items()}}
     kinds = {}
-    for section, default in named.items():
-        kind = _text(tree, section, "kind") or default
+    for section in ("algorithm", *SECTIONS):
+        kind = _text(tree, section, "kind") or _default_kind(section)
         with contextlib.suppress(ConfigError):  # an unknown kind is not what is wrong here
             kinds[section] = {kind: config_of(section, kind)}
     algorithm = next(iter(kinds.get("algorithm", ())), None)

@@ -1,4 +1,4 @@
-"""From a tree of values with sources to the frozen sections; the first fault becomes one message."""
+"""From a tree of values with sources to the frozen sections; the first fault, or all unknown keys, become a message."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 import types
 import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from zmqrl.config.codec import is_plain, names_of
+from zmqrl.config.foreign import data_of, library_of
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
@@ -53,7 +55,9 @@ def validated(cls: type[T], tree: Branch, prefix: Key = (), others: Sequence[str
     Raises:
         ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.
     """
-    data = _plain(cls, tree, prefix, others)
+    if unknown := list(unknown_keys(cls, tree, prefix, others)):
+        raise joined(unknown)
+    data = _plain(cls, tree, prefix)
     try:
         # JSON input is the strict form that still takes mappings for dataclasses, lists for tuples, ints for floats.
         valid: T = _adapter(cast(Hashable, cls)).validate_json(json.dumps(data), strict=True)
@@ -80,6 +84,11 @@ class UnknownKey(ConfigError):
             what = "passwords are not supported"
         super().__init__(what, key=path, fix=self._hint(KnownKeys(())), source=str(node.source))
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line, or a flag."""
+        return self._node.source.name, self._node.source.line or 0
+
     def among(self, keys: KnownKeys) -> ConfigError:
         """The error with the key of the whole configuration that was meant."""
         return self.replaced(fix=self._hint(keys))
@@ -93,7 +102,31 @@ class UnknownKey(ConfigError):
             return "use SSH keys: `ssh-copy-id USER@HOST`, then an agent (ssh-add) or hosts.NAME.identity"
         if ":" in name and isinstance(node, Leaf) and node.value in (None, RESET):
             return f"write a space after the colon: {name.replace(':', ': ', 1)}"
+        if (
+            len(self._path) == 1
+            and isinstance(node, Branch)
+            and (library := library_of({name: data_of(node)})) is not None
+        ):
+            entry = "" if name == "behaviors" else f" {shlex.quote(name)}"
+            file = shlex.quote(self._node.source.name)
+            return f"this is of {library}: `zmqrl import {file}{entry}` writes a preset of it"
         return keys.hint(self._path, node.children if isinstance(node, Branch) else (), self._known)
+
+
+def unknown_keys(hint: Any, node: Node, path: Key = (), others: Sequence[str] = ()) -> Iterator[UnknownKey]:
+    """The keys of `node` that its type lacks, see `validated`."""
+    section = _section(hint)
+    for key, child in node.children.items() if isinstance(node, Branch) else ():
+        if is_plain(section) and key not in names_of(section):
+            yield UnknownKey(child, (*path, key), [*others, *names_of(section)])
+        else:
+            yield from unknown_keys(_field_type(hint, key), child, (*path, key))
+
+
+def joined(errors: Sequence[ConfigError]) -> ConfigError:
+    """The first of `errors`, with a line for each further one."""
+    first, *rest = errors
+    return first.replaced(others=tuple(error.key for error in rest), more=tuple(map(str, rest))) if rest else first
 
 
 def _shown(path: Key, value: Any) -> str:
@@ -101,13 +134,11 @@ def _shown(path: Key, value: Any) -> str:
     return without_paths(shown(value)) if len(path) == 1 else shown(value)
 
 
-def _plain(hint: Any, node: Node, path: Key, others: Sequence[str] = ()) -> Any:
+def _plain(hint: Any, node: Node, path: Key) -> Any:
     """JSON data of a node. A key that is reset is left out; a section left empty is an empty section."""
     if isinstance(node, Branch):
-        data, section = {}, _section(hint)
+        data = {}
         for key, child in node.children.items():
-            if is_plain(section) and key not in names_of(section):
-                raise UnknownKey(child, (*path, key), [*others, *names_of(section)])
             inner = _field_type(hint, key)
             if isinstance(child, Leaf) and child.value is RESET and not _takes_none(inner):
                 continue

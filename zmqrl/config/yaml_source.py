@@ -134,11 +134,15 @@ def read_file(path: Path, name: str | None = None, text: str | None = None) -> B
     raise ConfigError(f"expected a mapping `section: ...`, found {shown(node.value)}", key=(), source=str(node.source))
 
 
-def parse(text: str, name: str, *, lines: bool = False) -> Node:
-    """One YAML document. With `lines` each node's source names its line of `name`."""
+def parse(text: str, name: str, *, lines: bool = False, merges: bool = False) -> Node:
+    """One YAML document. With `lines` each node's source names its line of `name`; with `merges` it may have `<<`."""
     try:
         root = yaml.compose(text, _Loader)
-        return _Reader(name, lines).read(root) if root is not None else Leaf(None, Source(name, 1 if lines else None))
+        return (
+            _Reader(name, lines, merges).read(root)
+            if root is not None
+            else Leaf(None, Source(name, 1 if lines else None))
+        )
     except yaml.MarkedYAMLError as error:
         is_open = _is_open(error) or error.problem in AT_THEIR_BEGIN
         mark = error.context_mark if is_open else error.problem_mark or error.context_mark
@@ -190,8 +194,8 @@ def _number(kind: str, text: str) -> int | float:
 class _Reader:
     """Conversion of PyYAML nodes."""
 
-    def __init__(self, name: str, lines: bool) -> None:
-        self._name, self._lines = name, lines
+    def __init__(self, name: str, lines: bool, merges: bool) -> None:
+        self._name, self._lines, self._merges = name, lines, merges
         self._count = 0
         self._open: list[int] = []
 
@@ -239,7 +243,7 @@ class _Reader:
     def _key(self, node: yaml.Node) -> str:
         if not isinstance(node, yaml.ScalarNode):
             raise self._refused(node, "a key must be a string, not a list or a mapping")
-        if node.value == "<<" and node.style is None:
+        if node.value == "<<" and node.style is None and not self._merges:
             fix = "write the keys themselves; keys that hosts share stand in `defaults`"
             raise self._refused(node, f"merge keys (`<<: *name`) are not supported: {fix}")
         before, brace, _ = str(node.value).partition("{")
