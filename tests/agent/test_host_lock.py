@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -147,6 +148,20 @@ def test_another_agent_of_the_same_run_is_no_news(folder: Path, tmp_path: Path, 
     with registered(boot, "", told.append, folder):
         assert len(HostLock(folder).entries()) == 2
     assert told == []
+
+
+def test_an_earlier_agent_of_the_same_host_of_the_run_is_killed(folder: Path, tmp_path: Path) -> None:
+    boot = boot_of(tmp_path)
+    with subprocess.Popen(["sleep", "600"]) as former, subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            put(folder, entry_of(other.pid, "another-run"))
+            put(folder, entry_of(former.pid, boot.plan.run_id))
+            with registered(boot, "", lambda text: None, folder):
+                assert former.wait(WAIT_S) == -signal.SIGKILL and other.poll() is None
+                assert os.getpid() in [entry.pid for entry in HostLock(folder).entries()]
+        finally:
+            other.kill()
+            former.kill()
 
 
 def test_own_dead_entries_are_swept_and_a_pid_that_came_back_is_dead(folder: Path, tmp_path: Path, own: int) -> None:

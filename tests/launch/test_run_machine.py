@@ -356,7 +356,7 @@ TestWorld = World.TestCase
 
 def test_each_event_of_an_agent_has_one_handler_or_changes_nothing() -> None:
     unhandled = {kind.__name__ for kind in set(get_args(agent.Event)) - HANDLERS.keys()}
-    assert unhandled == {"ProcessReport", "Left"}
+    assert unhandled == {"ProcessReport", "Left", "Alive"}
 
 
 @pytest.mark.parametrize("kind", ["deploy", "second deploy"])

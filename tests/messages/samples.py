@@ -86,6 +86,7 @@ AGENT: list[agent.AgentEvent] = [
     agent.Refused({"size": 2}),
     agent.Fault("e", {}, []),
     agent.RunFailed("c"),
+    agent.Alive(),
     agent.OtherUse(1.5, 12.0),
     agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, ArenaUsage(2, 3)),
     agent.Finished(LEDGER, {"worker": 3.0}, 5, [], [], False),

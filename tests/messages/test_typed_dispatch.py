@@ -41,6 +41,7 @@ NO_MESSAGES = {
     "launch/url_mirror.py": {"path", "store"},  # of config.json
     "orchestrators/login_session.py": {"user"},  # of a line of a shell
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
+    "ssh/tokens.py": {"user"},  # of ssh's own configuration
     "wire/gate.py": {"event"},  # of libzmq's monitor
     "learner/env_slot_record.py": {"state"},  # an array by name
     "learner/process.py": {"written_at"},  # of a checkpoint

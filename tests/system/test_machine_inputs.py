@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,14 @@ import pytest
 
 from tests.cgroups import MB, group_or_skip
 from tests.cli.commands import ENDLESS
+from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
 from tests.marks import long
 from tests.running import ROOT, RUN_S, environment
+from tests.system.ssh_runs import FarRun
+from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import WAIT_S, until
+from tests.yardstick import scaled_s
 
 pytestmark = pytest.mark.whole
 
@@ -320,6 +325,72 @@ def test_merge_keys_of_yaml(tmp_path: Path) -> None:
     text = "x: &node {workers: 1}\nhosts:\n  node1: *node\n  node2:\n    <<: *node\n    workers: 2\n"
     code, output = command(tmp_path, ["launch", hosts_file(tmp_path, text), "--dry-run"])
     assert code == REFUSED and "hosts.yaml:5: merge keys" in output and "defaults" in output, output
+
+
+# Addresses and silence
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_or_skip(3, isolated=True) as lab:
+        yield lab
+
+
+def on_lab(lab: Lab, mode: str, **b: Any) -> dict[str, Any]:
+    return {
+        "run": {"mode": mode, "total_env_steps": 100_000_000, "stop_at_return": None, "preset": "cartpole-ppo"},
+        "env": {"vector_envs": 4, "num_envs": 2, "segment_steps": 16},
+        "algorithm": dict(WAITING_TALLY),
+        "evaluator": {"episodes": 0},
+        "hosts": {"local": {}, "a": lab.hosts[1].hosts_yaml(workers=1), "b": lab.hosts[2].hosts_yaml(workers=1, **b)},
+    }
+
+
+def renumber(lab: Lab, index: int, address: str) -> None:
+    """The host has this address in place of its own; its new one is on the wire at once."""
+    network = lab.hosts[index].network
+    assert network is not None
+    links = json.loads(subprocess.run(network.command(["ip", "-j", "addr"]), capture_output=True, check=True).stdout)
+    old = lab.hosts[index].address
+    name = next(link["ifname"] for link in links for own in link["addr_info"] if own["local"] == old)
+    for words in (["del", f"{old}/24"], ["add", f"{address}/24"]):
+        subprocess.run(network.command(["ip", "addr", *words, "dev", name]), check=True)
+
+
+@pytest.mark.parametrize(("mode", "tunnel"), [("sync", False), long("async", True)])
+def test_another_address_of_the_learners_machine(lab: Lab, mode: str, tunnel: bool) -> None:
+    run = FarRun(lab, mode, on_lab(lab, mode, tunnel=tunnel))
+    try:
+        run.wait_for_steps(300)
+        renumber(lab, 0, "10.77.0.110")
+        changed, seen = time.monotonic(), set()
+        until(lambda: seen.add(run.host("a")["state"]) or {"lost", "connecting"} & seen, lambda: seen)
+        noticed_s = time.monotonic() - changed
+        until(lambda: all(run.host(name).get("state") == "ready" for name in "ab"), lambda: str(run.status()["hosts"]))
+        steps, problems = run.status()["env_steps"], str(run.status()["problems"])
+        run.wait_for_steps(steps + 100)
+        stood_s = time.monotonic() - changed
+        assert run.command("stop", str(run.run_dir))[0] == 0
+        code, out, err = run.end()
+        summary = run.summary()
+    finally:
+        run.close()
+    assert "the address of this machine has changed: 10.77.0.10 -> 10.77.0.110" in problems
+    assert code == DONE and summary["ledger"]["balanced"] and "0 left" in out, out + err
+    assert noticed_s < scaled_s(5.0) and stood_s < scaled_s(20.0), (noticed_s, stood_s)
+
+
+def test_a_host_without_messages_is_shown_as_silent(lab: Lab) -> None:
+    run = FarRun(lab, "silent", on_lab(lab, "async"))
+    try:
+        run.wait_for_steps(100)
+        lab.link(2, up=False)
+        until(lambda: run.host("b")["state"] == "silent", lambda: str(run.host("b")))
+        assert run.host("b")["last_s"] >= 5.0 and run.host("a")["state"] == "ready"
+        lab.link(2, up=True)
+        until(lambda: run.host("b")["state"] == "ready", lambda: str(run.host("b")))
+    finally:
+        run.close()
 
 
 # The process that starts zmqrl

@@ -223,6 +223,8 @@ class HostAgent:
             if gpus is not None:
                 self._output.send(agent.GpuUse(gpus))
             self._processes.report()
+            self._processes.report_addresses()
+            self._output.send(agent.Alive())
             self._events.send_logs()
             self._report_refused()
         if now >= self._clock.usage_at:

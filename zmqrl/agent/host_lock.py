@@ -21,6 +21,7 @@ from zmqrl.agent.host_entry import Entry, file_name, own_entry
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
+from zmqrl.supervision.process_table import kill
 
 LOG = logging.getLogger(__name__)
 AGENTS = Path("/tmp/zmqrl-agents")
@@ -47,6 +48,7 @@ def registered(
     """
     lock = HostLock(folder)
     entry = own_entry(boot, launcher)
+    lock.end_former(entry)
     for warning in _acquired(lock, entry, boot.neighbours):
         warn(warning)
     try:
@@ -126,6 +128,14 @@ class HostLock:
         if neighbours == "ignored":
             return []
         return [*([_warning(own)] if own else []), *([_shared(others)] if others else [])]
+
+    def end_former(self, entry: Entry) -> None:
+        """Kill an earlier agent of the same host of the run: its connection is dead, and its lease not over."""
+        key = (entry.run_id, entry.host, entry.uid)
+        for former in self.entries():
+            if (former.run_id, former.host, former.uid) == key and former.is_live and former.process != entry.process:
+                LOG.warning("the host agent of before (pid %d) is killed: the launcher has started another", former.pid)
+                kill(former.process)
 
     def rewrite(self, entry: Entry) -> None:
         """Replace what the same agent has registered. OSError where that is impossible."""

@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterator
 
+from msgspec import structs
+
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.orphans import Orphans
@@ -52,6 +54,8 @@ class HostProcesses:
         self._shutdown = Shutdown(boot, self._children)
         self._orphans = Orphans(self._plan.config.limits.grace_s, self._children)
         self._learner_ledger: Ledger | None = None
+        self._addresses: agent.BrokerAddresses | None = None
+        """As reported last."""
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
         self.failed = False
@@ -171,6 +175,12 @@ class HostProcesses:
             )
         )
 
+    def report_addresses(self) -> None:
+        """Report to the launcher where other hosts reach the broker, once this host has other addresses."""
+        if self._addresses is not None and (addresses := own_addresses()) != self._addresses.addresses:
+            self._addresses = structs.replace(self._addresses, addresses=addresses)
+            self._events.listening(self._addresses)
+
     def measure(self) -> None:
         """Report the resource use of the processes, and keep their logs from growing without end."""
         self._events.usage(self._children.values(), self._data_plane.arena_usage())
@@ -252,8 +262,9 @@ class HostProcesses:
         if self._boot.listen is not None:
             # a broker that is started again has to be where all processes look for it
             self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, event.ports))
-            addresses, token = own_addresses(), self._data_plane.token
-            self._events.listening(agent.BrokerAddresses(event.ports, addresses, token, event.serial))
+            token = self._data_plane.token
+            self._addresses = agent.BrokerAddresses(event.ports, own_addresses(), token, event.serial)
+            self._events.listening(self._addresses)
 
     def _note(self, child: ChildProcess, event: agent.Report) -> None:
         match event:

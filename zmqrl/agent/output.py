@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from zmqrl.messages.agent import AgentEvent, LogText, Metrics, OtherUse, ProcessReport, Score, Usage, WorkerRates
+from zmqrl.messages.agent import AgentEvent, Alive, LogText, Metrics, OtherUse, ProcessReport, Score, Usage, WorkerRates
 from zmqrl.messages.lines import line_of
 
 PENDING_LIMIT_BYTES = 4_000_000
-DROPPABLE = (Metrics, WorkerRates, Usage, OtherUse, Score)
+DROPPABLE = (Alive, Metrics, WorkerRates, Usage, OtherUse, Score)
 """Events that may be left out when the launcher does not read."""
 MOST_BYTES = 65_536
 """Of one log at one look."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import name_of
 from zmqrl.launch import actions as act
@@ -22,6 +23,7 @@ from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages.agent import Join, LogText
 from zmqrl.orchestrators.base import Orchestrator, Teardown
+from zmqrl.wire.sockets import own_addresses
 
 LOG_LIMIT_BYTES = 20_000_000
 
@@ -51,7 +53,7 @@ class ActionRunner:
         self._machine, self._plan, self._orchestrator, self._clock = machine, plan, orchestrator, clock
         self._files, self._run_dir, self._private = files, Path(plan.run_dir), private
         self._requests = Requests(self._run_dir)
-        self._requests_at = 0.0
+        self._requests_at = self._addresses_at = 0.0
         self.show: Callable[[str], None] = lambda text: None
         """Shows the user a line."""
         self.is_left = False
@@ -65,7 +67,10 @@ class ActionRunner:
 
     def tick(self, now: float, request: Request = Request.NONE, same_presses: int = 0) -> None:
         """Once per turn of the loop: serve the requests that are waiting, and act on time and on the user's request."""
-        self.take(act.Tick(self._clock(), request, same_presses), now)
+        addresses: list[str] = []
+        if now >= self._addresses_at and any(record.host != LOCAL for record in self._machine.state.hosts):
+            self._addresses_at, addresses = now + STEP_EVERY_S, own_addresses()
+        self.take(act.Tick(self._clock(), request, same_presses, addresses), now)
         if now >= self._requests_at:
             self._requests_at = now + STEP_EVERY_S
             received: list[act.RequestReceived] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -107,6 +107,8 @@ class Tick:
     """What the user has requested so far."""
     same_presses: int = 0
     """Interrupts that counted as the first one."""
+    addresses: Sequence[str] = ()
+    """Of this machine, where they were read."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from zmqrl.config.hosts import LOCAL
 from zmqrl.data_stores.make import is_shared
 from zmqrl.launch import reports
 from zmqrl.launch.actions import Action, RemoveInvitation
@@ -35,13 +36,26 @@ def _on_enrolled(message: agent.Enrolled, event: HostEvent, state: RunState) -> 
 
 
 def _on_broker_addresses(message: agent.BrokerAddresses, event: HostEvent, state: RunState) -> None:
-    if state.is_of_learners_host(event):
-        state.hosts.listening = message
+    if not state.is_of_learners_host(event):
+        return
+    state.hosts.listening = message
+    change = state.hosts.addresses.check(message.addresses)
+    if change is not None:
+        machine = "this machine" if state.hosts.learner.host == LOCAL else f"the learner's host {event.host}"
+        reconnect(state, change.of(machine), [row for row in state.hosts if row.address in change.gone])
+
+
+def reconnect(state: RunState, cause: str, records: Sequence[HostRecord]) -> None:
+    """The connections to these hosts are dead, though neither end may see that for long."""
+    for record in records:
+        if record.state == "ready" and record is not state.hosts.learner and not record.section.manual:
+            lose(state, record, "lost", cause)
 
 
 def _on_joined(message: agent.Joined, event: HostEvent, state: RunState) -> None:
     record = state.hosts[event.host]
     record.state, record.milliseconds, record.sees_store = "ready", message.milliseconds, message.store
+    record.address = message.address
     record.reported.clear()
     if is_shared(state.plan.config.store) and not message.store:
         state.note(reports.store_not_shared(record, state.plan))

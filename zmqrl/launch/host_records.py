@@ -18,6 +18,8 @@ Presence: TypeAlias = Literal["here", "kept", "gone"]
 """here: with its configured workers. kept: its agent stays without workers, and measures. gone: without an agent."""
 
 
+SILENT_S, SILENT_HEARTBEATS = 5.0, 3
+"""A host is silent after so long, and so many heartbeats."""
 HostState: TypeAlias = Literal["connecting", "joining", "ready", "leaving", "failed", "lost", "drained", "ended"]
 """leaving: its agent ended with exit code 0, as at the end of a run; lost when the run continues."""
 
@@ -68,6 +70,8 @@ class HostRecord:
     """Monotonic time at which it was first seen to be leaving."""
     milliseconds: float | None = None
     """The broker's first answer."""
+    address: str = ""
+    """At which it has joined the broker."""
     sees_store: bool = True
     cpu: float | None = None
     """Cores in use, mean since the sample before."""
@@ -177,6 +181,12 @@ class HostRecord:
         """What became of all of them."""
         for worker in self.worker_records:
             worker.state, worker.is_ready = state, False
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the agent of a host in the run has sent nothing for some time, at unix time `now`."""
+        silent_after_s = max(SILENT_S, SILENT_HEARTBEATS * self.boot.plan.config.limits.heartbeat_s)
+        is_here = self.state == "ready" and self.received_at is not None
+        return is_here and not self.section.manual and now - (self.received_at or now) >= silent_after_s
 
     @property
     def has_agent(self) -> bool:

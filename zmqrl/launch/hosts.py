@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.launch.addresses import AddressWatch
 from zmqrl.launch.boots import boots
 from zmqrl.launch.host_records import HostRecord
 from zmqrl.launch.process_records import ProcessRecord
@@ -29,6 +30,8 @@ class Hosts:
         """Of the next worker that is added: each index is used once."""
         self.listening: agent.BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
+        self.addresses = AddressWatch()
+        """Of the learner's host."""
         self.ending = False
         """An agent's end is not a loss from now on."""
 

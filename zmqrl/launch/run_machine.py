@@ -19,8 +19,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch import actions as act
 from zmqrl.launch import rejoining, reports, staffing
+from zmqrl.launch.addresses import AddressWatch
 from zmqrl.launch.end_policy import EndPolicy
-from zmqrl.launch.host_events import lose
+from zmqrl.launch.host_events import lose, reconnect
 from zmqrl.launch.host_records import HostRecord
 from zmqrl.launch.membership import Membership
 from zmqrl.launch.problem_reports import SlowWorkerReport, StallDetector
@@ -32,6 +33,8 @@ from zmqrl.orchestrators.base import HostEvent
 from zmqrl.views.problem import Problem
 
 STEP_EVERY_S = 1.0
+SILENT_AFTER_CHANGE_S = 2.0
+"""Hosts that have sent nothing for so long, over a change of this machine's address, are connected to again."""
 TOKEN_BYTES = 32
 
 
@@ -82,6 +85,8 @@ class RunMachine:
         self._refused: Counter[str] = Counter()
         """Request files, by reason."""
         self._answers: list[_Waiting] = []
+        self._addresses, self._moved = AddressWatch(), (0.0, "")
+        """Of this machine; when they last changed, in unix time, and how."""
         self.end_policy = EndPolicy(plan, now)
 
     def handle(self, received: act.Input, now: float) -> list[act.Action]:
@@ -119,6 +124,8 @@ class RunMachine:
             if problem is not None:
                 self.state.note(problem)
         actions: list[act.Action] = []
+        if tick.addresses and not self.state.hosts.ending:
+            self._check_addresses(tick)
         if now >= self._step_at:
             self._step_at = now + STEP_EVERY_S
             actions += self._step(tick.wall, now)
@@ -133,6 +140,18 @@ class RunMachine:
         for record in hosts:
             record.remove_left()
         return actions
+
+    def _check_addresses(self, tick: act.Tick) -> None:
+        """Another address of this machine ends the connections to all hosts: those that are silent since."""
+        at = tick.wall.timestamp()
+        change = self._addresses.check(tick.addresses)
+        if change is not None:
+            self._moved = at, change.of("this machine")
+        since, cause = self._moved
+        silent = [row for row in self.state.hosts if (row.received_at or at) < min(since, at - SILENT_AFTER_CHANGE_S)]
+        if silent and at - since < self._plan.config.limits.host_lease_s:
+            self.state.note_once(Problem("launcher", cause, "hosts that are silent since are connected to again"))
+            reconnect(self.state, cause, silent)
 
     def _staff(self, wall: datetime, now: float) -> list[act.Action]:
         """Take the workers of hosts that are to be left alone, and give them back."""

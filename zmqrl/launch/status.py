@@ -68,7 +68,7 @@ def host_status(row: HostRecord, now: float) -> dict[str, Any]:
     workers = row.worker_records
     return {
         "host": row.host,
-        "state": "away" if row.away else row.state,
+        "state": "away" if row.away else "silent" if row.is_silent(now) else row.state,
         "workers": row.workers,
         "ready": sum(worker.is_ready for worker in workers),
         "env_steps_per_s": round(

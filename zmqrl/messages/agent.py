@@ -443,6 +443,15 @@ class Usage(_Event, frozen=True, tag="usage"):
     """Of the learner's host, unless the mode is single."""
 
 
+class Alive(_Event, frozen=True, tag="alive"):
+    """The loop of the agent runs.
+
+    Agent to launcher: every `limits.heartbeat_s`; dropped while the launcher does not read.
+
+    A host without messages is shown as silent.
+    """
+
+
 class OtherUse(_Event, frozen=True, tag="other_use"):
     """What others do on a host that has `yield_when`.
 
@@ -560,6 +569,7 @@ class Joined(_Event, frozen=True, tag="joined"):
 AgentEvent: TypeAlias = (
     ProcessReport
     | BrokerAddresses
+    | Alive
     | Refused
     | Fault
     | RunFailed
