@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.host_records import ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.views.problem import counted
 

@@ -1,4 +1,4 @@
-"""What the launcher knows of one host, with the processes of its agent. Plain data."""
+"""What the launcher knows of one host, with the processes of its present agent. Plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
-from zmqrl.launch.process_records import ProcessRecord, ProcessState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import ProcessSlot
@@ -16,12 +15,12 @@ from zmqrl.types import Gpu, Role
 
 Presence: TypeAlias = Literal["here", "kept", "gone"]
 """here: with its configured workers. kept: its agent stays without workers, and measures. gone: without an agent."""
-
-
 SILENT_S, SILENT_HEARTBEATS = 5.0, 3
 """A host is silent after so long, and so many heartbeats."""
 HostState: TypeAlias = Literal["connecting", "joining", "ready", "leaving", "failed", "lost", "drained", "ended"]
 """leaving: its agent ended with exit code 0, as at the end of a run; lost when the run continues."""
+ProcessState: TypeAlias = Literal["starting", "ready", "down", "failed", "ended", "lost"]
+"""failed: it reached its restart limit. lost: with its host."""
 
 
 @dataclass(eq=False)
@@ -49,6 +48,44 @@ class Absence:
     """Doubles with each attempt, up to a limit."""
     ready_since: float | None = None
     """It has returned, and may be lost again soon."""
+
+
+@dataclass(frozen=True)
+class Relieved:
+    """A worker of a sync run has fewer vector envs than the others: the broker has moved them by speed."""
+
+    factor: float
+    """Its time for a segment by the median of the others, when they were moved."""
+    vector_envs: int
+
+
+@dataclass(eq=False)
+class ProcessRecord:
+    """What is known of one process of a host's present agent, until it was removed from the host and has ended."""
+
+    host: str
+    role: Role
+    index: int
+    state: ProcessState = "starting"
+    is_ready: bool = False
+    """It reported READY, and has neither ended during the run nor been lost since."""
+    env_steps: int = 0
+    env_steps_per_s: float = 0.0
+    wait_fraction: float = 0.0
+    episodes: int = 0
+    restarts: int = 0
+    restarted_at: list[float] = field(default_factory=list)
+    """Unix times, as far as they count for the restart limit."""
+    last_exit: agent.Exited | None = None
+    """The last one that was not expected."""
+    spawn: int = 0
+    judged: agent.State = "well"
+    """How the broker judges this spawn."""
+    relieved: Relieved | None = None
+    """It has fewer vector envs than others because it is slower."""
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.role}-{self.index}"
 
 
 @dataclass(eq=False)

@@ -8,8 +8,7 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.launch.addresses import AddressWatch
 from zmqrl.launch.boots import boots
-from zmqrl.launch.host_records import HostRecord
-from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.host_records import HostRecord, ProcessRecord
 from zmqrl.messages import agent
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import HostKey, Role

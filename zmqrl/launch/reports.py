@@ -10,8 +10,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import RestartSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.bottleneck import Slowest, times
-from zmqrl.launch.host_records import HostRecord
-from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.host_records import HostRecord, ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent

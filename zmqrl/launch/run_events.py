@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from zmqrl.launch import host_events, reports
 from zmqrl.launch.actions import Action, KeepLog
 from zmqrl.launch.host_events import Handler
-from zmqrl.launch.process_records import ProcessRecord, Relieved
+from zmqrl.launch.host_records import ProcessRecord, Relieved
 from zmqrl.launch.run_state import UNREPORTED, RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent

@@ -13,9 +13,9 @@ import msgspec
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
+from zmqrl.launch.host_records import ProcessRecord
 from zmqrl.launch.hosts import Hosts
 from zmqrl.launch.lineage import LastSeen
-from zmqrl.launch.process_records import ProcessRecord
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.summary import RestartCause

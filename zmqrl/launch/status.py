@@ -8,8 +8,7 @@ import msgspec
 
 from zmqrl.config.codec import to_json
 from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
-from zmqrl.launch.host_records import HostRecord
-from zmqrl.launch.process_records import ProcessRecord
+from zmqrl.launch.host_records import HostRecord, ProcessRecord
 from zmqrl.launch.run_state import RunState
 from zmqrl.launch.summary import recovery_of
 
