@@ -132,3 +132,22 @@ def test_constants_stand_above_code(package: str) -> None:
 )
 def test_a_constant_below_code_is_caught_unless_it_needs_the_code(below: str, found: list[str]) -> None:
     assert constants_below_code(f"TOP = 1\n\n\nclass Event:\n    LIMIT = TOP\n\n\n{below}\n") == found
+
+
+def pure_modules() -> dict[str, ast.Module]:
+    """Modules whose docstring calls them pure."""
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / "zmqrl").rglob("*.py")}
+    return {path: tree for path, tree in trees.items() if re.search(r"\bPure\b", ast.get_docstring(tree) or "")}
+
+
+def test_a_pure_module_has_no_clock_and_no_input_or_output() -> None:
+    found = pure_modules()
+    imported = {
+        (path, alias.name)
+        for path, tree in found.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert len(found) >= 10
+    assert not {(path, name) for path, name in imported if name in ("os", "socket", "subprocess", "threading", "time")}

@@ -402,6 +402,13 @@ def types(actions: list[act.Action]) -> list[str]:
     return [type(action).__name__ for action in sent]
 
 
+def test_the_first_env_step_counts_by_the_time_of_its_event(table: Table) -> None:
+    state, event = table.machine.state, host_event("local", "first_step", role="worker", index=0)
+    for seconds in (3.0, 9.0):
+        table.machine.handle(event, state.plan.began + seconds)
+    assert (state.first_step_s, state.wall_s) == (pytest.approx(3.0), pytest.approx(9.0))
+
+
 def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None:
     assert types(table.machine.handle(act.Begin(NOON), 0.0)) == ["Deploy"]
     assert types(table.tell("b", "agent", public="key")) == [], "the learner's host has no agent yet"

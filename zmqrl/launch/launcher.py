@@ -127,6 +127,7 @@ class Launcher:
         finally:
             self._leases.end()
             teardown = self._actions.undeploy(self._machine.end_policy.grace_s(self._signals.request))
+            self._state.now = time.monotonic()  # the end of the last process, which no event need report
             output.show_problems()
             if not teardown.left:
                 remove_left_folder(self._plan.run_id)

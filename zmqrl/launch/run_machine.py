@@ -91,6 +91,7 @@ class RunMachine:
 
     def handle(self, received: act.Input, now: float) -> list[act.Action]:
         """Take one input in."""
+        self.state.now = now
         actions: list[act.Action] = []
         match received:
             case HostEvent():

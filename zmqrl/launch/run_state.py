@@ -1,8 +1,7 @@
-"""The launcher's state of a run: events in; views, `status.json` and the summary read it."""
+"""The launcher's state of a run: events in; views, `status.json` and the summary read it. Pure."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +39,8 @@ class RunState:
     """The facts of a run, from events. What is known of a host or a process is in its record (`hosts`)."""
 
     plan: RunPlan
+    now: float = field(init=False)
+    """Monotonic time of the last input of the machine."""
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
     score: agent.Score | None = None
@@ -83,12 +84,12 @@ class RunState:
     _restart_causes: dict[tuple[str, str], RestartCause] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.hosts = Hosts(self.plan)
+        self.now, self.hosts = self.plan.began, Hosts(self.plan)
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the start of the command. Steps of the clock do not count."""
-        return time.monotonic() - self.plan.began
+        """Seconds from the start of the command until `now`. Steps of the clock do not count."""
+        return self.now - self.plan.began
 
     @property
     def env_steps(self) -> int:
