@@ -26,6 +26,7 @@ else:
     import tomli as tomllib
 
 SMALL_LINES = 50
+CLASS_LINES, CLASS_METHODS = 250, 25
 SECTIONS, REFUSALS = frozenset(names_of(Config)), ("ConfigError", "HostUnreachable")
 TEXTS, ERRORS = ("err", "stderr"), ("error", "caught", "failed", "refused", "exception")
 """Names in tests of what an error prints, and of errors."""
@@ -43,6 +44,8 @@ class Structure:
     functions: int
     function_p90: int
     function_max: tuple[str, int]
+    large_classes: list[str]
+    """Classes of more than `CLASS_LINES` lines or `CLASS_METHODS` methods."""
     small_with_one_importer: list[str]
     """Files below `SMALL_LINES` lines that one other file imports."""
     fan_out: tuple[str, int]
@@ -85,6 +88,7 @@ def measure(root: Path) -> Structure:
         functions=len(functions),
         function_p90=lengths[int(0.9 * len(lengths))],
         function_max=max(functions.items(), key=lambda item: item[1]),
+        large_classes=list(_large_classes(modules)),
         small_with_one_importer=[n for n, c in files.items() if c < SMALL_LINES and len(importers[n]) == 1],
         fan_out=max(((name, len(found)) for name, found in imports.items()), key=lambda item: item[1]),
         cycles=_cycles(_of_packages(imports)),
@@ -113,6 +117,16 @@ def _functions(modules: Modules) -> Iterator[tuple[str, int]]:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno is not None
                 yield f"{name}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
+
+
+def _large_classes(modules: Modules) -> Iterator[str]:
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                assert node.end_lineno is not None
+                methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+                if node.end_lineno - node.lineno >= CLASS_LINES or methods > CLASS_METHODS:
+                    yield f"{name}.{node.name}"
 
 
 def _imports(nodes: Iterable[ast.AST], modules: Modules, name: str) -> Iterator[str]:

@@ -19,6 +19,16 @@ READERS = {
     "zmqrl.testing.data_store",
 }
 """Texts of other libraries and of stores of users, which have no fields; and one that is not logged twice."""
+LARGE_CLASSES = {
+    "zmqrl.agent.host_processes.HostProcesses",
+    "zmqrl.broker.assignment.Assignment",
+    "zmqrl.data_stores.base.DataStore",
+    "zmqrl.data_stores.directory.DirectoryStore",
+    "zmqrl.data_stores.object.ObjectStore",
+    "zmqrl.orchestrators.slurm.SlurmOrchestrator",
+    "zmqrl.shared_memory.arena.Arena",
+}
+"""None of the launcher. The set only becomes smaller."""
 MOST_TEXT_COMPARISONS = 505
 """`tests.raising` compares the fields of an error. The bound only falls."""
 
@@ -41,6 +51,7 @@ def test_the_package() -> None:
     assert found.cycles == []
     assert found.file_cycles == []
     assert found.imports_up == []
+    assert set(found.large_classes) <= LARGE_CLASSES
     assert found.fan_out[1] <= 20, found.fan_out
     assert found.mode_comparisons == []
     assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
@@ -96,6 +107,13 @@ def test_functions_are_measured(tmp_path: Path) -> None:
         tmp_path, a__b="def f() -> None:\n    x = 1\n    del x\n\n\nclass A:\n    def g(self) -> None: ...\n"
     )
     assert (found.functions, found.function_max) == (3, ("zmqrl.a.b:1 f", 3))
+
+
+def test_a_class_with_many_lines_or_methods_is_found(tmp_path: Path) -> None:
+    long = "class A:\n" + "    x = 1\n" * 250
+    many = "class B:\n" + "".join(f"    def f{i}(self) -> None: ...\n" for i in range(26))
+    found = planted(tmp_path, a__b=long, a__c=many, a__d="class C:\n" + "    x = 1\n" * 249)
+    assert found.large_classes == ["zmqrl.a.b.A", "zmqrl.a.c.B"]
 
 
 def test_a_comparison_with_the_text_of_an_error_is_found(tmp_path: Path) -> None:
