@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.hosts import Hosts
 from zmqrl.views.problem import counted
-
-
-@dataclass
-class _Trial:
-    """Workers by host, and the next index, after changes that are only tried."""
-
-    counts: dict[str, int]
-    next_index: int
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
 
 
 class Scaling:
@@ -33,7 +20,7 @@ class Scaling:
     @property
     def total(self) -> int:
         """Workers of all hosts."""
-        return self._trial().total
+        return sum(self._counts().values())
 
     def scale(self, host: str, workers: int, failed: Collection[int] = ()) -> tuple[int, ...]:
         """The indexes that `host` is to have from now on.
@@ -46,7 +33,7 @@ class Scaling:
         Raises:
             ConfigError: The reason for a rejection; nothing was changed.
         """
-        self._check(self._trial(), host, workers)
+        self._check(self._counts(), self._hosts.next_index, host, workers)
         held = sorted(self._hosts[host].held, key=lambda index: (index in failed, index))
         added = max(0, workers - len(held))
         first, self._hosts.next_index = self._hosts.next_index, self._hosts.next_index + added
@@ -70,33 +57,34 @@ class Scaling:
         Raises:
             ConfigError: One of the changes is unavailable.
         """
-        trial, before = self._trial(), self.total
-        trial.counts |= dict.fromkeys((*admitted, *forgotten), 0)
-        order = sorted(wanted, key=lambda host: wanted[host] - trial.counts.get(host, 0))
+        counts, next_index, before = self._counts(), self._hosts.next_index, self.total
+        counts |= dict.fromkeys((*admitted, *forgotten), 0)
+        order = sorted(wanted, key=lambda host: wanted[host] - counts.get(host, 0))
         for host in order:
-            self._check(trial, host, wanted[host])
-            trial.next_index += max(0, wanted[host] - trial.counts.get(host, 0))
-            trial.counts[host] = wanted[host]
-        if trial.total < min(1, least):
+            self._check(counts, next_index, host, wanted[host])
+            next_index += max(0, wanted[host] - counts.get(host, 0))
+            counts[host] = wanted[host]
+        total = sum(counts.values())
+        if total < min(1, least):
             raise ConfigError(
                 f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
             )
-        if trial.total < min(least, before):
+        if total < min(least, before):
             changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
             raise ConfigError(
-                f"{changes} is refused: {counted(trial.total, 'worker')} would remain, and min_workers is {least}. "
+                f"{changes} is refused: {counted(total, 'worker')} would remain, and min_workers is {least}. "
                 "To end the run: zmqrl stop"
             )
         return order
 
-    def _trial(self) -> _Trial:
-        return _Trial({record.host: len(record.held) for record in self._hosts}, self._hosts.next_index)
+    def _counts(self) -> dict[str, int]:
+        return {record.host: len(record.held) for record in self._hosts}
 
-    def _check(self, trial: _Trial, host: str, workers: int) -> None:
-        config, before = self._plan.config, trial.counts.get(host, 0)
-        total = trial.total - before + workers
-        if host not in trial.counts and (workers or host not in config.hosts):
-            known = ", ".join({**config.hosts, **trial.counts})
+    def _check(self, counts: Mapping[str, int], next_index: int, host: str, workers: int) -> None:
+        config, before = self._plan.config, counts.get(host, 0)
+        total = sum(counts.values()) - before + workers
+        if host not in counts and (workers or host not in config.hosts):
+            known = ", ".join({**config.hosts, **counts})
             raise ConfigError(f"unknown host {host!r}; hosts of this run: {known}")
         if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
@@ -110,8 +98,8 @@ class Scaling:
                 f"{host}={workers} gives {total} workers, and this run supports at most "
                 f"{self._plan.streams}: stop it with `zmqrl stop`, and resume it with more workers"
             )
-        if trial.next_index + workers - before > MOST_WORKERS:
+        if next_index + workers - before > MOST_WORKERS:
             raise ConfigError(
-                f"{host}={workers}: the run has already started {trial.next_index} workers, and the limit is "
+                f"{host}={workers}: the run has already started {next_index} workers, and the limit is "
                 f"{MOST_WORKERS}: stop it with `zmqrl stop`, and resume it"
             )
