@@ -16,12 +16,12 @@ from tests.running import environment
 from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.dqn import DQN, DQNConfig
-from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_gru import PPOGRUConfig
+from zmqrl.algorithms.dqn import DQN
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.ppo_gru import PPOGRU
 from zmqrl.algorithms.pqn import PQN
-from zmqrl.algorithms.sac import SAC, SACConfig
-from zmqrl.algorithms.td3 import TD3, TD3Config
+from zmqrl.algorithms.sac import SAC
+from zmqrl.algorithms.td3 import TD3
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
@@ -38,9 +38,18 @@ CHANNELS_LAST = SpaceSpec("box", (8, 8, 2), "uint8")
 NUMBER = SpaceSpec("discrete", (), "int64", n=5)
 DICT = composite([("image", PIXELS, ("image",)), ("number", NUMBER, ("number",)), ("vector", VECTOR, ("vector",))])
 SEVERAL = SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))
-SHORT: Mapping[str, Any] = {"ppo_gru": PPOGRUConfig(sequence=4)}
-"""A graph of sequences grows with their rows."""
+SMALL: Mapping[str, Any] = {
+    "ppo": {"epochs": 2},
+    "ppo_gru": {"epochs": 2, "sequence": 4},
+    **{kind: {"batch_size": 32} for kind in ("dqn", "sac", "td3")},
+    "qrdqn": {"batch_size": 32, "quantiles": 10},
+}
+"""What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
 KINDS = modules("zmqrl.algorithms", Algorithm)
+
+
+def small(kind: str) -> Any:
+    return load(kind, "zmqrl.algorithms", Algorithm).Config(**SMALL.get(kind, {}))
 
 
 def masked(entries: int) -> SpaceSpec:
@@ -55,22 +64,20 @@ def cases() -> list[Algorithm]:
         for action in (DISCRETE, CONTINUOUS):
             for network, observation in ((MLP, VECTOR), (CNN, PIXELS)):
                 try:
-                    made.append(
-                        kind(SHORT.get(name, kind.Config()), network, EnvSpec("toy", observation, action), STEPS, ENVS)
-                    )
+                    made.append(kind(small(name), network, EnvSpec("toy", observation, action), STEPS, ENVS))
                 except ConfigError:
                     continue
     made += [
-        PPO(PPOConfig(normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
-        PPO(PPOConfig(), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
-        PPO(PPOConfig(), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
-        PPO(PPOConfig(), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
-        PPO(PPOConfig(), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
-        DQN(DQNConfig(noisy=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
-        DQN(DQNConfig(noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
-        DQN(DQNConfig(), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
-        SAC(SACConfig(), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
-        TD3(TD3Config(), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
+        PPO(replace(small("ppo"), normalise_obs=True), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        PPO(small("ppo"), MLP, EnvSpec("discrete", NUMBER, CONTINUOUS), STEPS, ENVS),
+        PPO(small("ppo"), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
+        PPO(small("ppo"), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
+        PPO(small("ppo"), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
+        DQN(replace(small("dqn"), noisy=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
+        DQN(replace(small("dqn"), noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
+        DQN(small("dqn"), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        SAC(small("sac"), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
+        TD3(small("td3"), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
     ]
     return made
 
@@ -147,5 +154,8 @@ def test_every_kind_is_among_them() -> None:
 
 @pytest.mark.parametrize("algorithm", CASES, ids=id_of)
 def test_defaults_are_valid_and_images_are_acted_with_torch(algorithm: Algorithm) -> None:
-    algorithm.check("sync", 64, ReplaySection())
+    default = type(algorithm).Config()
+    if isinstance(algorithm, PPOGRU):
+        default = replace(default, sequence=algorithm.config.sequence)
+    type(algorithm)(default, algorithm.network_section, algorithm.env, STEPS, ENVS).check("sync", 64, ReplaySection())
     assert algorithm.acting().runtime == ("torch" if algorithm.network_section.kind == "cnn" else "numpy")
