@@ -96,11 +96,13 @@ ENDS = [
         code=FAILED,
         prints=["exited with code 0"],
     ),
-    of_preset(
-        "seconds",
-        "env.wrappers=[simulators:Leaves]",
-        "run.total_env_steps=2000",
-        prints=["called sys.exit('licence has expired')", "simulators.py:"],
+    long(
+        of_preset(
+            "seconds",
+            "env.wrappers=[simulators:Leaves]",
+            "run.total_env_steps=2000",
+            prints=["called sys.exit('licence has expired')", "simulators.py:"],
+        )
     ),
 ]
 WRONG = {"code": REFUSED}
@@ -157,70 +159,85 @@ VALUES = [
     of_env("parallel-agents", "agents:Mortal", "env.kwargs.how=dies", "env.num_envs=6"),
 ]
 HANGS = [
-    of_env(
-        folder,
-        env_id,
-        *sets,
-        "limits.start_s=8",
-        prints=["still waiting for", "not finished within limits.start_s (8 s)", place],
-        **WRONG,
+    mark(
+        of_env(
+            folder,
+            env_id,
+            *sets,
+            f"limits.start_s={start_s}",
+            prints=["still waiting for", f"not finished within limits.start_s ({start_s} s)", place],
+            **WRONG,
+        )
     )
-    for folder, env_id, sets, place in (
-        ("hanging-close", "hangs:Base", ("env.kwargs.where=close",), "hangs.py:27, in close"),
-        ("hanging-close", "hangs:Base", ("env.kwargs.where=init",), "hangs.py:14, in __init__"),
-        ("seconds", "hanging_import:Env", (), "hanging_import.py:8"),
+    for mark, folder, env_id, sets, place, start_s in (
+        (pytest.param, "hanging-close", "hangs:Base", ("env.kwargs.where=close",), "hangs.py:27, in close", 6),
+        (long, "hanging-close", "hangs:Base", ("env.kwargs.where=init",), "hangs.py:14, in __init__", 8),
+        (long, "seconds", "hanging_import:Env", (), "hanging_import.py:8", 8),
     )
 ]
+"""tests/supervision/test_check_process.py has each place of a hang."""
+SMALL = (
+    *(f"env.{key}" for key in ("vector_envs=2", "num_envs=2", "segment_steps=32")),
+    *(f"algorithm.{key}" for key in ("epochs=1", "minibatch_size=64")),
+)
+RUDE = ("thread", "sigchld", "alarm", "signals", "chdir")
 PROCESS = [
+    of_env("rude-env", "rude:Rude", f"env.kwargs.how={'+'.join(RUDE)}", "limits.grace_s=3"),
+    *(long(of_env("rude-env", "rude:Rude", f"env.kwargs.how={how}")) for how in RUDE),
+    of_env("rude-env", "rude:Rude", "env.kwargs.how=child", *SMALL),
+    of_file("envstate", "base.yaml", "env.kwargs.what=chdir+atexit+rlimit", mode=SINGLE),
     *(
-        of_env("rude-env", "rude:Rude", f"env.kwargs.how={how}")
-        for how in ("thread", "sigchld", "alarm", "signals", "chdir", "child")
-    ),
-    *(
-        of_file("envstate", "base.yaml", f"env.kwargs.what={what}", mode=SINGLE)
+        long(of_file("envstate", "base.yaml", f"env.kwargs.what={what}", mode=SINGLE))
         for what in ("chdir", "atexit", "daemon", "rlimit")
     ),
     of_file("envstate", "base.yaml", "env.kwargs.what=daemon", "env.kwargs.at=40"),
     *(
-        of_file("envstate", "base.yaml", f"env.kwargs.what={what}", "env.kwargs.at=40", mode=SINGLE, prints=["torch"])
-        for what in ("dtype", "nograd")
+        mark(
+            of_file(
+                "envstate", "base.yaml", f"env.kwargs.what={what}", "env.kwargs.at=40", mode=SINGLE, prints=["torch"]
+            )
+        )
+        for mark, what in ((long, "dtype"), (pytest.param, "nograd"))
     ),
     *(
         of_file("envstate", "base.yaml", f"env.kwargs.what={what}", mode=SINGLE, code=REFUSED, prints=[words])
         for what, words in (("exit0", "sys.exit"), ("_exit0", "exit code 0"), ("kbd", "KeyboardInterrupt"))
     ),
-    of_file("envstate", "base.yaml", "env.id=argenv:Env", mode=SINGLE),
+    long(of_file("envstate", "base.yaml", "env.id=argenv:Env", mode=SINGLE)),
     of_file("envstate", "base.yaml", "env.id=exitenv:Env", mode=SINGLE, code=REFUSED, prints=["exitenv.py:"]),
 ]
+"""What an env does to its process comes in one run; `make test-long` has each alone."""
 KEYS = [
     of_preset(
         "stateful-wrappers",
         "env.wrappers=[gymnasium.wrappers:NormalizeObservation]",
         prints=["keeps state from episode to episode", "algorithm.normalise_obs"],
     ),
-    of_preset("seconds", "env.wrappers=[statistics_env:Scaled]", prints=["keeps state from episode to episode"]),
-    of_env("state-methods", "named:Named"),
+    long(of_preset("seconds", "env.wrappers=[statistics_env:Scaled]", prints=["keeps state from episode to episode"])),
+    long(of_env("state-methods", "named:Named")),
     of_env("seconds", "keys_env:HalfState", "env.recovery=state", prints=["set_state restores only a part"], **WRONG),
     of_file("wrapper-order", "limits.yaml"),
     of_file("wrapper-order", "order.yaml", prints=["RescaleAction", "unbounded"], **WRONG),
     of_file("wrapper-order", "video.yaml", prints=["moviepy"], **WRONG),
     of_preset("seconds", 'env.wrappers=[{"gymnasium.wrappers:TransformReward": {func: {python: "keys_env:scaled"}}}]'),
     of_preset("seconds", "env.wrappers=[keys_env:needs_package]", prints=["pip install simpy"], **WRONG),
-    of_env(
-        "eval-kwargs",
-        "levels:Levels",
-        "evaluator.env.kwargs.first=1000",
-        "evaluator.episodes=5",
-        prints=["evaluated 20"],
+    long(
+        of_env(
+            "eval-kwargs",
+            "levels:Levels",
+            "evaluator.env.kwargs.first=1000",
+            "evaluator.episodes=5",
+            prints=["evaluated 20"],
+        )
     ),
     of_env(
         "needs-index", "port_env:Port", 'env.kwargs={base_port: 25100, worker_id: "{index}"}', "hosts.local.workers=2"
     ),
-    of_env("seconds", "keys_env:Locked", "hosts.local.workers=2", prints=["action_mask", "FromInfo"]),
-    of_env("masks-elsewhere", "masks:Masked", prints=["zmqrl.envs.masks:FromMethod"]),
+    long(of_env("seconds", "keys_env:Locked", "hosts.local.workers=2", prints=["action_mask", "FromInfo"])),
+    long(of_env("masks-elsewhere", "masks:Masked", prints=["zmqrl.envs.masks:FromMethod"])),
     of_env("masks-elsewhere", "masks:Masked", "env.kwargs.strict=true", "env.wrappers=[zmqrl.envs.masks:FromMethod]"),
     of_env("custom-vector", "vec:Vec", prints=["run.mode: async"], **WRONG),
-    of_env("custom-vector", "vec:Vec", "run.total_env_steps=2000", mode=ASYNC),
+    long(of_env("custom-vector", "vec:Vec", "run.total_env_steps=2000", mode=ASYNC)),
     of_env("custom-vector", "vec:Vec", "env.kwargs.mode=same", mode=ASYNC, prints=["NEXT_STEP"], **WRONG),
     of_env("api-forms", "forms:Duck", prints=["gymnasium.Env"], **WRONG),
     of_env("api-forms", "forms:Config", prints=["env.kwargs", "config"], **WRONG),
@@ -240,8 +257,9 @@ def _first(cases: Sequence[Case]) -> Iterator[Any]:
 
 
 CASES = [
-    *(of_env("forked-check", f"sim_envs:{name}") for name in ("Simulator", "Child", "Thread", "SamePid")),
-    *(of_env("seconds", f"simulators:{name}") for name in ("Socket", "Pool")),
+    of_env("forked-check", "sim_envs:Simulator"),
+    *(long(of_env("forked-check", f"sim_envs:{name}")) for name in ("Child", "Thread", "SamePid")),
+    *(long(of_env("seconds", f"simulators:{name}")) for name in ("Socket", "Pool")),
     *ENDS,
     *_first(VALUES),
     *HANGS,

@@ -18,7 +18,8 @@ class Odd(gym.Env):
             self.do()
 
     def do(self):
-        getattr(self, "do_" + self.what, lambda: None)()
+        for what in self.what.split("+"):
+            getattr(self, "do_" + what, lambda: None)()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

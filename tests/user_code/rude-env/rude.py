@@ -16,22 +16,22 @@ class Rude(gym.Env):
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, how="chdir"):
-        self.how, self.kept = how, []
-        if how == "chdir":
+        self.how, self.kept = how.split("+"), []
+        if "chdir" in self.how:
             os.chdir("/")
-        if how == "signals":
+        if "signals" in self.how:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)
-        if how == "thread":
+        if "thread" in self.how:
             threading.Thread(target=time.sleep, args=(100_000,)).start()  # not a daemon: the interpreter waits for it
-        if how == "closefds":
+        if "closefds" in self.how:
             pass
-        if how == "alarm":
+        if "alarm" in self.how:
             signal.signal(signal.SIGALRM, lambda *_: None)
             signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-        if how == "sigchld":
+        if "sigchld" in self.how:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        if how == "umask":
+        if "umask" in self.how:
             os.umask(0o777)
 
     def reset(self, *, seed=None, options=None):
@@ -42,19 +42,19 @@ class Rude(gym.Env):
     def step(self, action):
         self.t += 1
         info = {}
-        if self.how == "print":
+        if "print" in self.how:
             print("x" * 20_000)
             print("e" * 20_000, file=sys.stderr)
-        if self.how == "child":
+        if "child" in self.how:
             subprocess.Popen(["sleep", "100000"])
             time.sleep(0.02)
-        if self.how == "leak":
+        if "leak" in self.how:
             self.kept.append(np.ones(250_000))  # 2 MB a step
-        if self.how == "info":
+        if "info" in self.how:
             info = {str(i): np.zeros(1000) for i in range(100)}
-        if self.how == "errstate":
+        if "errstate" in self.how:
             np.seterr(all="raise")
-        if self.how == "warn":
+        if "warn" in self.how:
             import warnings
 
             warnings.warn(f"step {time.monotonic()} deprecated", stacklevel=1)
