@@ -14,13 +14,14 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.owner import take_over
 from zmqrl.data_stores.store_token import sees_token, write_token
 from zmqrl.errors import ConfigError, StoreError
+from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.types import Version
 
 DEADLINE_S = 15.0
 
 
 def main(folder: str) -> None:
-    store = DirectoryStore(folder, keep=3)
+    store, owners = DirectoryStore(folder, keep=3), list[RunOwner]()
     print("CLIENT up", flush=True)
     for line in sys.stdin:
         word, *rest = line.split()
@@ -45,6 +46,13 @@ def main(folder: str) -> None:
             try:
                 take_over(store, folder, Lineage(rest[0], int(rest[1]), rest[2], rest[3]))
                 said = "owned"
+            except ConfigError as error:
+                said = str(error)
+        elif word == "acquire":
+            Path(rest[0]).mkdir(exist_ok=True)
+            try:
+                owners.append(RunOwner.acquire(Path(rest[0]), rest[1]))
+                said = "acquired"
             except ConfigError as error:
                 said = str(error)
         elif word == "token":

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.timed]
 ROOT = Path(__file__).parents[2]
 CLIENT = str(Path(__file__).with_name("nfs_client.py"))
 AWAY_S = 5.0
+RACES = 5
 
 
 class Lab:
@@ -118,3 +119,15 @@ def test_the_next_attempt_takes_over_from_another_host_and_another_run_does_not(
     assert own(nfs.reader, "run-a", 2, "second", "/mnt/a") == "owned"
     assert newest(nfs.reader) == "0-70"
     assert "second" in own(nfs.writer, "run-a", 2, "first", "/mnt/a"), "it went on elsewhere"
+
+
+def test_of_two_hosts_that_want_a_run_directory_at_the_same_time_one_has_it(nfs: Lab) -> None:
+    """Whole runs that do so: tests/system/test_shared_store_nfs.py."""
+    guests = {"first": nfs.writer, "second": nfs.reader}
+    for race in range(RACES):
+        for name, guest in guests.items():
+            guest.say(f"acquire {MOUNT}/race{race} {name}")
+        said = {name: guest.hear("CLIENT").partition(" ")[2] for name, guest in guests.items()}
+        (winner,) = [name for name, text in said.items() if text == "acquired"]
+        (refusal,) = [text for text in said.values() if text != "acquired"]
+        assert f"in use by run {winner}" in refusal, said

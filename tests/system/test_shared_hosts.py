@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
+from tests.running import RUN_S
 from tests.system.ssh_runs import FarRun, processes, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 
 pytestmark = [pytest.mark.whole]
-OPEN_S, CLOSED_S, QUIET_S = 45, 15, 15
+OPEN_S, CLOSED_S, QUIET_S = 45, 15, 8
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ def config(lab: Lab, a: dict[str, Any], b: dict[str, Any], env_steps: int) -> di
 
 
 @contextmanager
-def typing_user(lab: Lab) -> Iterator[None]:
-    """Logged in on host 2 with a terminal, on which a line is typed each second."""
-    ssh = ["ssh", "-F", str(lab.ssh_config), "-tt", lab.hosts[2].name, "cat > /dev/null"]
+def typing_user(lab: Lab, host: int) -> Iterator[None]:
+    """Logged in on it with a terminal, on which a line is typed each second."""
+    ssh = ["ssh", "-F", str(lab.ssh_config), "-tt", lab.hosts[host].name, "cat > /dev/null"]
     command = ["sh", "-c", 'while echo x; do sleep 1; done | "$@" > /dev/null 2>&1', "sh", *ssh]
     process = lab.run_here(command, start_new_session=True, stdin=subprocess.DEVNULL)
     try:
@@ -60,20 +62,26 @@ def is_training(run: FarRun, name: str) -> bool:
     return row.get("state") == "ready" and row["env_steps_per_s"] > 0
 
 
-def test_in_sync_with_the_same_bits_also_through_a_time_without_workers(lab: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [False, long(True)], ids=["in use", "outside its window"])
+def test_in_sync_with_the_same_bits_also_through_a_time_without_workers(lab: Lab, tmp_path: Path, window: bool) -> None:
+    """Host b is in use; so is a, or its window closes: tests/launch/test_staffing.py has the edges of windows."""
     closes = datetime.now() + timedelta(seconds=OPEN_S)
     opens = closes + timedelta(seconds=CLOSED_S)
-    a, b = {"only": f"{opens:%H:%M:%S}-{closes:%H:%M:%S}"}, {"yield_when": {"user_active": True, "quiet_s": QUIET_S}}
-    run = FarRun(lab, "shared", config(lab, a, b, 1_000_000))
+    used = {"yield_when": {"user_active": True, "quiet_s": QUIET_S}}
+    a = {"only": f"{opens:%H:%M:%S}-{closes:%H:%M:%S}"} if window else used
+    cause = f"outside its window until {opens:%H:%M}" if window else "input on a terminal"
+    run = FarRun(lab, "shared", config(lab, a, used, 1_000_000))
     try:
-        until(lambda: is_training(run, "a") and is_training(run, "b"), "both to train", OPEN_S)
-        with typing_user(lab):
+        until(lambda: is_training(run, "a") and is_training(run, "b"), "both to train", OPEN_S if window else RUN_S)
+        with ExitStack() as users:
+            for host in (2,) if window else (1, 2):
+                users.enter_context(typing_user(lab, host))
             until(lambda: run.host("b")["state"] == "away", lambda: str(run.host("b")))
             assert "input on a terminal" in run.host("b")["cause"]
             assert "in use by others: input" in run.command("status", str(run.run_dir))[1]
             until(lambda: run.host("a")["state"] == "away", lambda: str(run.host("a")))
-            assert f"outside its window until {opens:%H:%M}" in run.host("a")["cause"]
-            until(lambda: not processes(lab.hosts[1], run.run_id), "the agent of a to end")
+            assert cause in run.host("a")["cause"]
+            until(lambda: len(processes(lab.hosts[1], run.run_id)) == (0 if window else 1), "the workers of a to end")
             until(lambda: len(processes(lab.hosts[2], run.run_id)) == 1, "the agent of b alone to stay")
         until(lambda: is_training(run, "a") and is_training(run, "b"), lambda: str(run.status()["hosts"]))
         assert run.command("stop", str(run.run_dir))[0] == 0

@@ -98,6 +98,7 @@ def test_of_two_seeds_each_keeps_its_own_checkpoints(site: Site) -> None:
         assert any((site.folder / "store" / lineage).glob("full-*"))
 
 
+@pytest.mark.long
 def test_one_of_two_hosts_that_resume_at_the_same_time_trains(site: Site) -> None:
     """The one trains for no less than 35 s, however fast the machine is: the other finds it at work."""
     slow = [word for pair in SLOW for word in ("--set", pair)]
