@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import zmqrl
+from tests.marks import long
 from tests.running import ROOT, RUN_S, environment
 from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import PROBES as ENVS
@@ -66,7 +67,7 @@ def test_they_are_short_and_use_public_names(folder: Path) -> None:
         assert not re.search(r"import .*\b_|\._[a-z]", text), "private names"
 
 
-@pytest.mark.parametrize("name", ["my_sac", "my_drqn"])
+@pytest.mark.parametrize("name", ["my_sac", long("my_drqn")])
 def test_single_sync_and_a_resume_have_the_same_bits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launched in this process, which has torch."""
     module(folder, name, monkeypatch)
@@ -113,7 +114,7 @@ def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: 
     assert learned == {"Identity", "InfiniteHorizon", "Memory"}
 
 
-@pytest.mark.parametrize(("burn_in", "length", "segment_steps"), [(8, 16, 32), (0, 8, 16)])
+@pytest.mark.parametrize(("burn_in", "length", "segment_steps"), [long(8, 16, 32), (0, 8, 16)])
 def test_memory_passes_the_checks_with_other_sequences(
     burn_in: int, length: int, segment_steps: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

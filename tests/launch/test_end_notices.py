@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import at_once
+from tests.marks import at_once, long
 from tests.system.command_runs import summary, zmqrl
 from tests.waiting import WAIT_S, until
 from tests.web_server import WebServer
@@ -171,7 +171,7 @@ RAISES = (IDLE[0], IDLE[3], "env.id=tests.envs.odd_envs:Breaking", "env.kwargs={
 @pytest.mark.whole
 @pytest.mark.parametrize(("settings", "code", "status"), [
     (RAISES, 1, "failed"),
-    ((*IDLE, "run.total_env_steps=100"), 0, "done"),
+    long((*IDLE, "run.total_env_steps=100"), 0, "done"),
 ])  # fmt: skip
 def test_other_ends_and_an_unreachable_webhook(
     tmp_path: Path, settings: tuple[str, ...], code: int, status: str

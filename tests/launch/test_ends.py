@@ -14,6 +14,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.marks import long
 from tests.messages.samples import host_event
 from tests.running import Run
 from tests.waiting import WAIT_S, until
@@ -338,7 +339,7 @@ def test_too_few_workers_in_time(run_dir: Path, started: list[Run]) -> None:
     assert "limits.start_s (5 s)" in summary["error"]
 
 
-@pytest.mark.parametrize(("mode", "detach"), [("sync", False), ("sync", True), ("single", False)])
+@pytest.mark.parametrize(("mode", "detach"), [("sync", False), long("sync", True), ("single", False)])
 def test_a_learner_that_is_not_built_in_time(run_dir: Path, started: list[Run], mode: str, detach: bool) -> None:
     """Its workers step with version 0, which is published before it is built."""
     run = StandInRun(run_dir, "learner=silent", "start_s=5", mode=mode, detach=detach)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ENDLESS, RUN
+from tests.marks import long
 from tests.waiting import WAIT_S, until
 
 IN_THE_TERMINAL = """
@@ -44,7 +45,7 @@ def test_the_run_ends_with_a_summary_and_on_end(tmp_path: Path) -> None:
     assert told.exists()
 
 
-@pytest.mark.parametrize("flags", [(), ("--plain",), ("--detach",)], ids=" ".join)
+@pytest.mark.parametrize("flags", [(), long(("--plain",)), ("--detach",)], ids=" ".join)
 def test_a_run_without_standard_streams(tmp_path: Path, flags: tuple[str, ...]) -> None:
     run, told = tmp_path / "run", tmp_path / "told"
     words = (*RUN, "--set", f"on_end=touch {told}", "--run-dir", str(run), *flags)

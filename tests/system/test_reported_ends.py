@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.system.system_plans import system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.agent.child_process import UNREPORTED_END
@@ -20,7 +21,7 @@ FRAME = r" \(\S*quitting_tally\.py:\d+, in _quit\): user code may not end a proc
 
 @pytest.mark.parametrize(("mode", "how", "cause"), [
     ("single", "sys.exit", f"SystemExit{FRAME}"),
-    ("async", "sys.exit", f"SystemExit{FRAME}"),
+    long("async", "sys.exit", f"SystemExit{FRAME}"),
     ("sync", "os._exit", re.escape(UNREPORTED_END)),
 ])  # fmt: skip
 def test_a_learner_that_user_code_ends_fails_the_run(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
 from tests.waiting import WAIT_S
@@ -33,7 +34,7 @@ RunOwner.acquire(Path(sys.argv[1]), "another")
     subprocess.run([*ELSEWHERE, "true"], capture_output=True, check=False).returncode != 0,
     reason="another host needs namespaces, and those root",
 )
-@pytest.mark.parametrize("frozen", ["launcher", "all"])
+@pytest.mark.parametrize("frozen", [long("launcher"), "all"])
 def test_a_frozen_run_that_was_taken_over(tmp_path: Path, begin: Begin, frozen: str) -> None:
     run = begin(system_plan(tmp_path / "run", "sync", 2, IDLE, SLOW, steps=1_000_000))
     run.wait_for_updates(5)

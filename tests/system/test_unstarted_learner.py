@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
 from tests.running import ROOT, Run, environment
 from tests.system.ssh_runs import FarRun, closed_at_the_end
 from tests.yardstick import within
@@ -69,8 +70,8 @@ def run(folder: Path) -> Iterator[Run]:
 
 @pytest.mark.parametrize(("number", "status", "code"), [
     (signal.SIGINT, "interrupted", 130),
-    (signal.SIGTERM, "interrupted", 130),
-    (signal.SIGUSR1, "stopped", 0),
+    long(signal.SIGTERM, "interrupted", 130),
+    long(signal.SIGUSR1, "stopped", 0),
 ])  # fmt: skip
 def test_one_signal_ends_it_at_once(run: Run, number: signal.Signals, status: str, code: int) -> None:
     run.wait_for(lambda: run.status().get("phase") == "starting")

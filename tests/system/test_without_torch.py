@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 from zmqrl.types import ModeName
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("mode", ["single", "sync", long("async")])
 def test_only_an_algorithm_that_needs_torch_brings_it(
     tmp_path: Path, begin: Callable[[RunPlan], PlanRun], mode: ModeName
 ) -> None:
