@@ -28,7 +28,7 @@ KINDS = (
 
 def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
     wanted = [part for kind in KINDS for part in ("--at-least", f"{kind}=1")]
-    arguments = ["--for", "20s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
+    arguments = ["--for", "12s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
     done = subprocess.run(
         [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=2 * RUN_S, check=False
     )

@@ -17,7 +17,12 @@ from zmqrl.errors import ConfigError
 pytestmark = pytest.mark.whole
 FAULTS: dict[str, list[tuple[str, str]]] = {
     "ppo-sync": [("run", "store-away"), ("agent", "kill-end")],
-    "dqn-sync": [("worker+broker+learner", "kill"), ("learner", "kill-start"), ("learner", "kill-end")],
+    "dqn-sync": [
+        ("worker+broker+learner", "kill"),
+        ("learner", "kill-start"),
+        ("agent", "kill-resume"),
+        ("learner", "kill-end"),
+    ],
     "dqn-async-0.02": [("worker+broker", "pause"), ("learner", "kill-resume")],
     "dqn-async-0.25": [("broker+learner", "kill"), ("run", "no-space"), ("broker", "kill-end")],
     "ppo-async": [("worker", "kill-start"), ("agent", "kill-resume")],
@@ -29,7 +34,7 @@ KILL_AWAY = [("learner", "kill-away")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
-FURTHER = ("ppo-sync", "dqn-async-0.02", "dqn-async-0.25", "one-vector-env", "short-segments")
+FURTHER = SCENARIOS.keys() - {"dqn-sync"}
 
 
 @pytest.mark.parametrize("scenario", [long(name) if name in FURTHER else name for name in FAULTS])
