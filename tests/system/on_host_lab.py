@@ -23,7 +23,7 @@ OTHER = 3
 CONFIG: Mapping[str, Any] = {
     "run": {"preset": "cartpole-ppo", "stop_at_return": None},
     "env": {"vector_envs": 4},
-    "algorithm": {"kind": "tests.system.tally:Tally", "round_s": 0.1},
+    "algorithm": {"kind": "tests.system.tally:Tally", "round_s": 0.2},
     "evaluator": {"episodes": 0},
     "limits": {"host_lease_s": 5.0, "lost_after_s": 2.0, "grace_s": 5.0},
 }

@@ -29,7 +29,7 @@ from zmqrl.launch.plan_run import plan_run
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
 LONG = 10_000_000
-LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=4.0, stalled_after_s=8.0)
+LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=3.0, stalled_after_s=5.0)
 ORDERED = RestartSection(max=30, backoff_s=0.1)
 PAUSE_S = 0.5
 """Many heartbeats, and less than `lost_after_s`."""
@@ -181,12 +181,12 @@ CASES = (
     _case("evaluator", KILL, "signal SIGKILL"),
     _case("worker", KILL, "signal SIGKILL", [rf"\n    {WORDS}"], order="say", together=True),
     _case(
-        "worker", Action.HANG, r"hangs: no heartbeat for limits\.lost_after_s \(4 s\), killed", index=1, together=True
+        "worker", Action.HANG, r"hangs: no heartbeat for limits\.lost_after_s \(3 s\), killed", index=1, together=True
     ),
     _case(
         "worker",
         Action.STALL,
-        r"stalled: no progress for limits\.stalled_after_s \(8 s\), killed",
+        r"stalled: no progress for limits\.stalled_after_s \(5 s\), killed",
         [r"told_envs\.py.* in _obey"],
         index=2,
         order="hang",

@@ -22,7 +22,7 @@ from zmqrl.config.sections import EnvSection
 
 Begin = Callable[[RunPlan], PlanRun]
 DISK_MB = 16
-FULL_S = 4.0
+FULL_S = 2.5
 SLOW = EnvSection(id="tests.system.slow_envs:Slow", max_episode_steps=500, num_envs=2, vector_envs=4, segment_steps=32)
 
 

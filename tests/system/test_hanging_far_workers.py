@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
 from tests.running import RUN_S
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_the_same_run
 from tests.waiting import until
 
 pytestmark = pytest.mark.timed
-STEPS = 16_000
+STEPS = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,13 @@ def config(lab: Lab, mode: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", long("async")])
 def test_it_is_killed_and_replaced(lab: Lab, mode: str) -> None:
     settings = config(lab, mode)
     with closed_at_the_end() as runs:
         run = FarRun(lab, mode, settings)
         runs.append(run)
-        run.wait_for_steps(2_000)
+        run.wait_for_steps(1_000)
         stopped = role(lab.hosts[1], run.run_id, "worker").pid
         os.kill(stopped, signal.SIGSTOP)
         until(lambda: stopped not in (pids := _workers(lab, run.run_id)) and pids, "its successor", RUN_S)

@@ -17,7 +17,7 @@ from tests.system.ssh_runs import sha256_of_one_process
 from tests.waiting import until
 
 pytestmark = [pytest.mark.whole]
-STEPS = 80_000
+STEPS = 40_000
 ENV = """
 from gymnasium.envs.classic_control import CartPoleEnv
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.marks import long
 from tests.ssh.ssh_lab import sessions
 from tests.system.ssh_runs import FarRun, role, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
@@ -20,8 +21,8 @@ from tests.yardstick import scaled_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = [pytest.mark.whole]
-CRASHES = 3
-PAUSE_S = 15.0
+CRASHES = 2
+PAUSE_S = 12.0
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ def test_in_sync_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
     assert summary["weights_sha256"] == same
 
 
+@pytest.mark.long
 def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
     run = FarRun(lab, "async", config(lab, "async", 100_000_000))
     try:
@@ -80,7 +82,7 @@ def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
     assert err.count("back with 1 worker") == 1
 
 
-@pytest.mark.parametrize("client", ["paramiko", "openssh"])
+@pytest.mark.parametrize("client", ["paramiko", long("openssh")])
 def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> None:
     """Only the agent of a host ends; its sshd, and that of the jump host before it, live."""
     settings = dict(config(lab, "async", 100_000_000))
@@ -107,7 +109,7 @@ def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> 
     try:
         run.wait_for_steps(500)
         most = held()
-        for _ in range(3):
+        for _ in range(2):
             kill_agent()
         until(lambda: all(now <= before for now, before in zip(held(), most, strict=True)), lambda: (most, held()))
         assert run.command("stop", str(run.run_dir))[0] == 0
@@ -128,7 +130,7 @@ def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkp
         steps = [run.status()["env_steps"]]
 
         def rest() -> bool:  # what was leased is stored
-            time.sleep(2.0)
+            time.sleep(1.5)
             steps.append(run.status()["env_steps"])
             return steps[-1] == steps[-2]
 
@@ -145,7 +147,7 @@ def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkp
     assert f"2 of at least 3 workers ready for limits.too_few_s ({pause_s:g} s)" in summary["error"]
     assert "2 workers are ready, min_workers is 3: a is" in err and "3 workers are ready again after" in err
     lab.hosts[2].boot()
-    total = f"run.total_env_steps={summary['env_steps'] + 2_000}"
+    total = f"run.total_env_steps={summary['env_steps'] + 500}"
     code, _, err = run.command(
         "launch", str(lab.folder / "few.yaml"), "--plain", "--resume", str(run.run_dir), "--set", total
     )

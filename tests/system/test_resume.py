@@ -36,7 +36,7 @@ from zmqrl.config.sections import LimitsSection
 from zmqrl.types import ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
-STEPS = 6000
+STEPS, TWO_LEGS = 6000, 4000
 STOPPED_STEPS = 16_000
 """As in `test_kills`: the same reference."""
 KINDS = {
@@ -75,10 +75,10 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
 def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
     algorithm, env = KINDS[kind]
     workers = 2 if mode == "sync" else 1
-    plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=STEPS // 2)
+    plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=TWO_LEGS // 2)
     first = begin(plan).done()
-    assert first["env_steps"] < STEPS
-    leg = _second_leg(plan, f"{plan.run_id}-b")
+    assert first["env_steps"] < TWO_LEGS
+    leg = _second_leg(plan, f"{plan.run_id}-b", TWO_LEGS)
     second = begin(leg).done()
     _check(second, reference(leg), first["env_steps"])
     if kind.startswith("ppo"):
@@ -91,7 +91,7 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
     assert not [name for name in names if name.startswith(".")]
     assert len([name for name in names if name.startswith("v")]) <= plan.config.store.keep
     Path(plan.run_dir, "summary.json").unlink()
-    again = begin(_second_leg(plan, f"{plan.run_id}-c")).done()
+    again = begin(_second_leg(plan, f"{plan.run_id}-c", TWO_LEGS)).done()
     _check(again, done, done["env_steps"])
     assert again["ledger"]["stored"] == 0
 

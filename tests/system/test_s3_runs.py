@@ -31,7 +31,7 @@ IDLE = ("algorithm.kind=zmqrl.bench.noop:NoUpdate",)
 WAITING = ("algorithm.kind=tests.system.tally:Tally", "algorithm.round_s=0.1", "run.total_env_steps=1e9")
 OBJECT = ("run.mode=async", "store.kind=object")
 REFUSED_S = 5.0
-STOPPED_S, AWAY_S = 10.0, 8.0
+STOPPED_S, AWAY_S = 5.0, 5.0
 Begin = Callable[..., "TrainRun"]
 
 
@@ -156,7 +156,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
 
 
 def test_training_continues_while_the_server_of_the_mirror_is_away(tmp_path: Path, begin: Begin, own: S3Server) -> None:
-    """Stopped for 10 s, then killed and started again empty."""
+    """Stopped for a while, then killed and started again empty."""
     run = begin(tmp_path / "run", *SETTINGS, *WAITING, f"store.mirror={MIRROR}", "store.wait_s=30")
     lineage = run.lineage()
     copy = f"runs/{lineage}/"

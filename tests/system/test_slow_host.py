@@ -71,7 +71,7 @@ def env_steps_per_s(run: FarRun) -> float:
 def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
     """Its steps take ten times longer, and its BLAS computes other bits: the assignment stays even."""
     slow = {"STEP_S": str(10 * QUICK_S), "OPENBLAS_CORETYPE": "Prescott"}
-    run = FarRun(lab, "slow", config(2000, far_hosts(lab, slow)))
+    run = FarRun(lab, "slow", config(1200, far_hosts(lab, slow)))
     try:
         code, out, err = run.end()
         assert code == 0, (out, err)

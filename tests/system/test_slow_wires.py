@@ -80,7 +80,7 @@ def test_ten_megabytes_of_weights_reach_three_hosts_in_less_than_a_second(lab: L
 def test_a_run_works_over_a_slow_wire_that_loses_frames(lab: Lab, mode: str) -> None:
     for index in (1, 2):
         lab.delay(index, DELAY_MS, LOSS)
-    steps = {"sync": 6_000, "async": 30_000}[mode]
+    steps = {"sync": 3_000, "async": 30_000}[mode]
     hosts = lab.hosts_yaml(1, 2, workers=1)
     run, err, summary = finish(lab, hosts, {"mode": mode, "total_env_steps": steps}, algorithm=IDLE)
     assert not SLOWER.sub("", err)

@@ -269,16 +269,19 @@ def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, 
 
 
 def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> None:
-    plan = system_plan(tmp_path / "run", "sync", 2, SLOW_TALLY, steps=30_000, evaluator=EvaluatorSection(episodes=2))
+    plan = system_plan(
+        tmp_path / "run", "sync", 2, SLOW_TALLY, steps=10_000_000, evaluator=EvaluatorSection(episodes=2)
+    )
     run = begin(plan)
     run.wait_for(lambda: "evaluator-0" in run.processes())
     evaluator = run.processes()["evaluator-0"]
     limit_files(evaluator, FEW_BYTES)
     run.wait_for(lambda: "the previous best version is kept" in _problems(run))
     limit_files(evaluator, None)
+    run.wait_for(lambda: _newest(run, "best-"))
+    run.process.send_signal(signal.SIGUSR1)
     summary, _ = _ended_well(run)
     assert summary["restarts"] == 0
-    assert _newest(run, "best-")
 
 
 @pytest.mark.timed
