@@ -5,6 +5,8 @@ Each class has the inputs of public reports (`tests/machine_inputs`), and one th
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,21 +17,27 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.cgroups import MB, group_or_skip
-from tests.cli.commands import ENDLESS
+from tests.cli.commands import ENDLESS, RUN
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
+from tests.machine_inputs import all_commands
+from tests.machine_inputs.all_commands import READ
+from tests.machine_inputs.dead_mount import dead_mount
 from tests.marks import long
 from tests.running import ROOT, RUN_S, environment
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import WAIT_S, until
 from tests.yardstick import scaled_s
+from zmqrl.cli import main
 
 pytestmark = pytest.mark.whole
 
@@ -428,3 +436,136 @@ def test_a_run_with_inherited_signals_ends_by_a_signal(tmp_path: Path, kinds: st
 def test_a_working_directory_that_was_removed(tmp_path: Path, kinds: str, words: Sequence[str]) -> None:
     code, output = command(tmp_path, words, *inherit(kinds))
     assert code == REFUSED and len(output.splitlines()) == 1 and "working directory" in output, output
+
+
+# Paths
+
+
+@pytest.fixture(scope="module")
+def colleague(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run; a test copies it."""
+    folder = tmp_path_factory.mktemp("colleague")
+    code, output = command(folder, [*RUN, "--run-dir", "run"])
+    assert code == DONE, output
+    return folder / "run"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one command of `all_commands.py`."""
+
+    words: list[str]
+    code: object
+    output: str
+    raised: str
+
+
+def outcomes(folder: Path, bad: Path, finished: Path) -> list[Outcome]:
+    (folder / "hosts.yaml").write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}}\n")
+    env = environment({"HOME": str(folder), "ZMQRL_RUNTIME_DIR": str(folder / "runtime")})
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.machine_inputs.all_commands", bad, finished],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Outcome(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+NOT_REACHED = ("setup hosts.yaml", "apply BAD")
+"""Without a host or a run the path is not used."""
+
+
+def refused_in_one_line(found: list[Outcome], bad: Path, error: int) -> None:
+    """Each command ended with one message, which names what the file system answered."""
+    odd = [each for each in found if each.raised or each.code != REFUSED or len(each.output.splitlines()) != 1]
+    assert not odd, odd
+    silent = [each for each in found if os.strerror(error) not in each.output]
+    words = [" ".join(each.words).replace(str(bad), "BAD") for each in silent]
+    assert [each for each in words if not each.startswith(NOT_REACHED)] == []
+
+
+def test_the_paths_of_every_command_are_tried() -> None:
+    """A new command, or a new value of one, is a path for `all_commands.py` or listed here."""
+    values = (
+        *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "extras"),
+        *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metric", "smooth"),
+        *("form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit", "named"),
+        "directory",  # of fetch, which needs another machine
+    )
+    for name in (*main.COMMANDS, *main.INTERNAL):
+        found = main.cli.get_command(click.Context(main.cli), name)
+        assert found is not None
+        given = [word for call in all_commands.COMMANDS[name] for word in call] if name in main.COMMANDS else [READ]
+        for value in found.params:
+            if (value.name or "") in values or getattr(value, "is_flag", False):
+                continue
+            is_tried = not set(value.opts).isdisjoint(given) or (isinstance(value, click.Argument) and READ in given)
+            assert is_tried, f"zmqrl {name}: {value.name}"
+
+
+def test_a_directory_that_may_not_be_entered(tmp_path: Path, colleague: Path) -> None:
+    locked = tmp_path / "locked"
+    (locked / "run").mkdir(parents=True)
+    locked.chmod(0)
+    try:
+        refused_in_one_line(outcomes(tmp_path, Path("locked/run"), colleague), Path("locked/run"), errno.EACCES)
+    finally:
+        locked.chmod(0o700)
+
+
+def test_a_name_that_is_too_long(tmp_path: Path, colleague: Path) -> None:
+    refused_in_one_line(outcomes(tmp_path, Path("n" * 300), colleague), Path("n" * 300), errno.ENAMETOOLONG)
+
+
+@pytest.mark.long
+def test_a_circle_of_links(tmp_path: Path, colleague: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    found = outcomes(tmp_path, Path("a"), colleague)
+    empty = ["clean"], ["down", "--all"]
+    odd = [each for each in found if each.raised or (each.code != REFUSED and each.words not in empty)]
+    assert not odd, odd
+
+
+def test_a_mount_whose_server_is_dead(tmp_path: Path, colleague: Path) -> None:
+    mount = tmp_path / "mount"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(dead_mount(mount))
+        except OSError as error:
+            pytest.skip(f"a FUSE mount needs root and /dev/fuse: {error}")
+        refused_in_one_line(outcomes(tmp_path, Path("mount/run"), colleague), Path("mount/run"), errno.ENOTCONN)
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "code", "prints", "hides"),
+    [
+        (
+            "logs/local-learner-0.log",
+            ["logs"],
+            DONE,
+            ["local/agent-0: ", "local-learner-0.log cannot be read"],
+            "no log",
+        ),
+        ("logs", ["logs"], REFUSED, ["logs cannot be used: Permission denied"], "no logs"),
+        ("metrics.jsonl", ["plot"], REFUSED, ["metrics.jsonl cannot be used: Permission denied"], "Traceback"),
+        ("summary.json", ["status"], DONE, ["ended; how is unknown", "summary.json cannot be read"], "resume"),
+        ("status.json", ["status"], DONE, ["done with exit code 0"], "resume"),
+        ("checkpoints", ["eval"], 1, ["Permission denied"], "Traceback"),
+    ],
+)
+def test_a_file_of_a_colleague(
+    tmp_path: Path, colleague: Path, closed: str, words: list[str], code: int, prints: list[str], hides: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(colleague, run)
+    (run / closed).chmod(0)
+    ended, output = command(tmp_path, [*words, "run"], sys.executable, "-m", "tests.machine_inputs.unprivileged")
+    (run / closed).chmod(0o700)
+    assert ended == code, output
+    assert not [text for text in prints if text not in output] and hides not in output, output

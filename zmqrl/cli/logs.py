@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ def logs_command(
 
     first = -lines if lines else (0 if grep else -LINES)
     new = {log.path: log.read(to_the_end=not follow) for log in _oldest_first(logs)}
-    if not any(new.values()):
+    if not any(new.values()) and not any(log.is_unreadable for log in logs.values()):
         click.echo(f"no log lines yet in {directory / 'logs'}", err=True)
     matching = {path: [line for line in found if pattern.search(line)] for path, found in new.items()}
     if any(new.values()) and not any(matching.values()):
@@ -73,6 +74,7 @@ class Log:
     """One log, read from where the last reading ended."""
 
     path: Path
+    is_unreadable: bool = False
     _at: int = 0
     _begun: bytes = field(default=b"", repr=False)
 
@@ -81,7 +83,7 @@ class Log:
         """Unix time of its last line."""
         try:
             return self.path.stat().st_mtime
-        except FileNotFoundError:
+        except OSError:
             return 0.0
 
     @property
@@ -116,6 +118,11 @@ class Log:
                 read = file.read()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            if not self.is_unreadable:
+                self.is_unreadable = True
+                click.echo(f"{self.path} cannot be read: {error.strerror}", err=True)
+            return []
         self._at += len(read)
         *lines, self._begun = (self._begun + read).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
@@ -128,7 +135,9 @@ def _parts(path: Path) -> tuple[str, str, str]:
 
 
 def _logs(directory: Path, who: str | None) -> dict[Path, Log]:
-    logs = [Log(path) for path in sorted((directory / "logs").glob("*.log"))]
+    folder = directory / "logs"
+    names = os.listdir(folder) if folder.is_dir() else []  # `glob` takes an unreadable one for an empty one
+    logs = [Log(folder / name) for name in sorted(names) if name.endswith(".log")]
     return {log.path: log for log in logs if who is None or log.is_of(who)}
 
 

@@ -54,6 +54,9 @@ INTERNAL = {"send-run": "fetch"}
 """What a command on one machine runs on another."""
 
 
+_PACKAGE = str(Path(__file__).parents[1])
+
+
 class _EndOfOutput(Exception):
     """The reader of the output has read enough, as `head` in `zmqrl logs | head`: a success."""
 
@@ -132,6 +135,10 @@ def main() -> None:
         code = cli.main(standalone_mode=False, complete_var="_ZMQRL_COMPLETE")
     except ZmqrlError as error:
         _fail(str(error), error.exit_code)
+    except OSError as error:
+        if not isinstance(error.filename, str) or error.filename.startswith((sys.prefix, _PACKAGE)):
+            raise
+        _fail(f"{_unusable(error.filename)} cannot be used: {error.strerror}", 2)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
@@ -145,6 +152,16 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unusable(path: str) -> Path:
+    """The highest part of `path` that the file system refuses; `path` itself where it refuses only to open it."""
+    for part in (*reversed(Path(path).parents), Path(path)):
+        try:
+            part.lstat()
+        except OSError:
+            return part
+    return Path(path)
 
 
 def _interrupt(number: int, frame: object) -> None:

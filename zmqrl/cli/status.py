@@ -169,9 +169,14 @@ def _last_status(directory: Path, info: RunInfo) -> str:
 
 
 def _without_summary(directory: Path, info: RunInfo) -> str:
-    """Its launcher wrote none: it was killed, or its machine went down."""
+    """Its launcher wrote none: it was killed, or its machine went down; or the file cannot be used."""
     from zmqrl.agent.run_processes import agents
+    from zmqrl.launch.records import read_record
+    from zmqrl.launch.run_directory import SUMMARY
 
+    path = directory / SUMMARY
+    if info.ended_at is not None and path.exists() and read_record(path) is None:  # stderr has the cause
+        return f"{info.run_id}: ended; how is unknown, since {path} cannot be used"
     launcher = f"the launcher (pid {info.pid} on {info.host})"
     is_here = info.host == socket.gethostname()
     how = "has exited" if is_here else f"does not renew its record in {directory / '.owner'}"

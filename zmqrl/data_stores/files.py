@@ -147,13 +147,16 @@ def _unwritable(key: str, path: Path, why: str) -> ConfigError:
 def check_writable(key: str, path: Path) -> None:
     """Raise `ConfigError` naming `key` when `path` is not, and cannot become, a directory that can be written."""
     there = path
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise ConfigError(
-            f"cannot be created: {there} is not a directory", key=key_of(key), value=repr(str(path)), is_subject=True
-        )
     try:
+        while not _exists(there) and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            raise ConfigError(
+                f"cannot be created: {there} is not a directory",
+                key=key_of(key),
+                value=repr(str(path)),
+                is_subject=True,
+            )
         # Asking for permission is not enough: root may write anywhere, but not into /proc or a read-only mount.
         os.rmdir(tempfile.mkdtemp(prefix=".zmqrl-", dir=there))
     except OSError as error:
@@ -161,3 +164,12 @@ def check_writable(key: str, path: Path) -> None:
         raise ConfigError(
             f"cannot be written: {why}", key=key_of(key), value=repr(str(path)), is_subject=True
         ) from error
+
+
+def _exists(path: Path) -> bool:
+    """As `os.path.lexists`. OSError: the file system does not answer."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

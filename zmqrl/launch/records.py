@@ -59,9 +59,10 @@ def damaged_records(run_dir: Path) -> Iterator[str]:
             _valid(run_dir / name)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
-            cause = error.strerror if isinstance(error, OSError) else error
-            yield f"{run_dir / name} is damaged and is ignored: {cause}"
+        except OSError as error:
+            yield f"{run_dir / name} cannot be read: {error.strerror}"
+        except ValueError as error:
+            yield f"{run_dir / name} is damaged and is ignored: {error}"
 
 
 def _valid(path: Path) -> dict[str, Any]:
