@@ -191,7 +191,7 @@ def test_hosts_of_a_live_run_are_drained_not_brought_down(zmqrl: Command, finish
 def copy_of(finished: Path, tmp_path: Path, hosts: dict[str, object]) -> Path:
     """A run that has ended, as if it had had further hosts."""
     directory = tmp_path / "copy"
-    shutil.copytree(finished / "seed-1", directory)
+    shutil.copytree(finished / "seed-1", directory, ignore=shutil.ignore_patterns(".owner"))
     stored = json.loads((directory / "config.json").read_text())
     stored["config"]["hosts"] |= {name: {**stored["config"]["hosts"]["local"], **host} for name, host in hosts.items()}
     (directory / "config.json").write_text(json.dumps(stored))

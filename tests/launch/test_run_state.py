@@ -16,7 +16,7 @@ from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch import schemas
 from zmqrl.launch.bottleneck import find_bottleneck
-from zmqrl.launch.run_directory import RunDirectory, read_config, read_info
+from zmqrl.launch.run_directory import RunDirectory, is_live, read_config, read_info
 from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
@@ -297,7 +297,7 @@ def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path)
     directory = begun(state.plan)
     assert to_json(read_config(directory.path)) == to_json(state.plan.config)
     info = read_info(directory.path)
-    assert info is not None and info.live
+    assert info is not None and is_live(directory.path, info)
     with pytest.raises(ConfigError, match="is in use by run"):
         begun(state.plan)
     directory.discard()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +20,7 @@ from tests.clock import Clock
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import run_owner
-from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, OwnerCheck, RunOwner, is_owned
+from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, OwnerCheck, OwnerState, RunOwner, owner_state
 
 SCRIPT = """
 import sys, time
@@ -106,24 +108,42 @@ needs_hosts = pytest.mark.skipif(
 )
 
 
-def owner_elsewhere(run_dir: Path, run_id: str) -> RunOwner:
+def owner_elsewhere(run_dir: Path, run_id: str, machine: str = "another") -> RunOwner:
     """On a machine whose processes cannot be seen from this one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_owner, "_machine", lambda: "another")
+        patch.setattr(run_owner, "_machine", lambda: machine)
         return RunOwner.acquire(run_dir, run_id)
 
 
 def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = owner_elsewhere(tmp_path, "first")
-    assert is_owned(tmp_path, "first") and not is_owned(tmp_path, "second")
+    boot, _, namespace = run_owner._machine().partition(" ")
+    owner = owner_elsewhere(tmp_path, "first", f"{boot} pid:[1]")
+    assert owner_state(tmp_path, "first") is OwnerState.ELSEWHERE
+    assert owner_state(tmp_path, "first", watch=False) is OwnerState.UNKNOWN
+    assert owner_state(tmp_path, "second") is None
     record = (tmp_path / FOLDER / "1").read_bytes()
     owner.release()
-    assert not is_owned(tmp_path, "first"), "released"
+    assert owner_state(tmp_path, "first") is OwnerState.ENDED, "released"
     clock = Clock()
     monkeypatch.setattr(run_owner, "time", clock)
     (tmp_path / FOLDER / "1").write_bytes(record)
-    assert not is_owned(tmp_path, "first"), "silent"
+    assert owner_state(tmp_path, "first") is OwnerState.UNKNOWN, "silent: the kernel or the container may be stopped"
     assert TAKE_OVER_S <= clock.now < TAKE_OVER_S + RENEW_S
+    before_boot = record.replace(boot.encode(), b"earlier-boot".ljust(len(boot)))
+    (tmp_path / FOLDER / "1").write_bytes(before_boot)
+    assert owner_state(tmp_path, "first") is OwnerState.ENDED, "its machine has started again"
+    (tmp_path / FOLDER / "1").write_bytes(before_boot.replace(socket.gethostname().encode(), b"far.away"))
+    assert owner_state(tmp_path, "first") is OwnerState.UNKNOWN, "another machine"
+    assert namespace and owner_state(tmp_path / "none", "first") is None
+
+
+def test_an_owner_on_this_machine(tmp_path: Path) -> None:
+    owner = RunOwner.acquire(tmp_path, "first")
+    assert owner_state(tmp_path, "first", watch=False) is OwnerState.HERE
+    record = json.loads((tmp_path / FOLDER / "1").read_text())
+    owner.release()
+    (tmp_path / FOLDER / "1").write_text(json.dumps({**record, "start_time": 1}))
+    assert owner_state(tmp_path, "first") is OwnerState.ENDED, "its process has ended"
 
 
 def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:

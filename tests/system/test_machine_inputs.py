@@ -32,18 +32,24 @@ from tests.machine_inputs import all_commands
 from tests.machine_inputs.all_commands import READ
 from tests.machine_inputs.dead_mount import dead_mount
 from tests.marks import long
+from tests.raising import raises
 from tests.running import ROOT, RUN_S, environment
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import WAIT_S, until
 from tests.yardstick import scaled_s
 from zmqrl.cli import main
+from zmqrl.cli.fetch import _copy_of
+from zmqrl.errors import ConfigError
+from zmqrl.launch.run_directory import read_info
+from zmqrl.supervision.process_table import children_of
+from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole
 
 FILES = Path(__file__).parents[1] / "machine_inputs"
 ZMQRL = (sys.executable, "-m", "zmqrl")
-DONE, REFUSED, INTERRUPTED = 0, 2, 130
+DONE, REFUSED, LEFT, INTERRUPTED = 0, 2, 3, 130
 
 
 def command(folder: Path, words: Sequence[str | Path], *before: str | Path) -> tuple[int, str]:
@@ -436,6 +442,78 @@ def test_a_run_with_inherited_signals_ends_by_a_signal(tmp_path: Path, kinds: st
 def test_a_working_directory_that_was_removed(tmp_path: Path, kinds: str, words: Sequence[str]) -> None:
     code, output = command(tmp_path, words, *inherit(kinds))
     assert code == REFUSED and len(output.splitlines()) == 1 and "working directory" in output, output
+
+
+# Other pid namespaces
+
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""As `docker --network host`, `apptainer --pid`: pids of its own, and the name of its host."""
+NO_CONTAINER = subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).stderr.decode()
+needs_container = pytest.mark.skipif(NO_CONTAINER != "", reason=f"a pid namespace needs root: {NO_CONTAINER}")
+
+
+@contextmanager
+def training(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A run without an end in `folder`/run, started by the command `before`."""
+    train = [*before, *ZMQRL, "train", "cartpole-ppo", *ENDLESS, "--plain", "--run-dir", "run"]
+    with open(folder / "log", "wb") as log, subprocess.Popen(train, cwd=folder, env=environment(), stdout=log) as run:
+        try:
+            until(lambda: env_steps(folder) > 0, lambda: (folder / "log").read_text())
+            yield run
+        finally:
+            os.kill(children_of(run.pid)[0].pid if before else run.pid, signal.SIGTERM)
+            run.wait(WAIT_S)
+
+
+def env_steps(folder: Path) -> int:
+    """Of the run in `folder`, as its launcher reports them; 0 before the first report."""
+    try:
+        return int(json.loads((folder / "run" / "status.json").read_text())["env_steps"])
+    except (FileNotFoundError, json.JSONDecodeError):
+        return 0
+
+
+def goes_on(folder: Path) -> bool:
+    """The run is not marked as ended, has its sockets and trains."""
+    info = json.loads((folder / "run" / "run.json").read_text())
+    assert info["ended_at"] is None and any(private_folder(info["run_id"]).iterdir())
+    before = env_steps(folder)
+    return bool(until(lambda: env_steps(folder) > before, "further env steps"))
+
+
+@needs_container
+def test_a_run_in_a_container(tmp_path: Path) -> None:
+    with training(tmp_path, *CONTAINER):
+        code, output = command(tmp_path, ["status", "run"])
+        assert code == DONE and "env steps in" in output, output
+        code, output = command(tmp_path, ["stop", "run"])
+        assert code == REFUSED and "is running in another pid namespace" in output, output
+        code, output = command(tmp_path, ["down", "run"])
+        assert code == LEFT and output.count("NOT VERIFIED: it runs in another pid namespace") == 2, output
+        code, output = command(tmp_path, ["clean", json.loads((tmp_path / "run" / "run.json").read_text())["run_id"]])
+        assert code == DONE and "not removed" in output, output
+        assert goes_on(tmp_path)
+        live = read_info(tmp_path / "run")
+        assert live is not None
+        with raises(ConfigError, what="is the directory of a live run"):
+            _copy_of(tmp_path / "run", live.lineage or live.run_id)
+
+
+@pytest.mark.long
+@needs_container
+def test_commands_in_a_container_for_a_run_outside_of_it_that_is_halted(tmp_path: Path) -> None:
+    with training(tmp_path) as launcher:
+        launcher.send_signal(signal.SIGSTOP)
+        try:
+            code, output = command(tmp_path, ["status", "run"], *CONTAINER)
+            assert code == DONE and "unknown whether it has ended" in output, output
+            code, output = command(tmp_path, ["stop", "run"], *CONTAINER)
+            assert code == REFUSED and "may be running in another pid namespace" in output, output
+            code, output = command(tmp_path, ["down", "run"], *CONTAINER)
+            assert code == LEFT and output.count("NOT VERIFIED: it may run in another pid namespace") == 2, output
+        finally:
+            launcher.send_signal(signal.SIGCONT)
+        assert goes_on(tmp_path)
 
 
 # Paths

@@ -63,7 +63,7 @@ def _all() -> list[TargetRun]:
 
     found = {run_id: TargetRun(run_id) for _, run_id in agents()}
     for directory, info in [*runs_here(), *runs_of_agents()]:
-        if info.live or info.ended_at is None or info.run_id in found:
+        if info.ended_at is None or info.run_id in found:
             found[info.run_id] = TargetRun(info.run_id, directory, info)
     return list(found.values())
 

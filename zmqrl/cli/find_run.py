@@ -10,7 +10,14 @@ from pathlib import Path
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunInfo, is_live, read_info, refuse_damaged_info, refuse_folder_of_runs
+from zmqrl.launch.run_directory import (
+    RunInfo,
+    has_launcher_here,
+    is_live,
+    read_info,
+    refuse_damaged_info,
+    refuse_folder_of_runs,
+)
 
 RUNS = Path("runs")
 
@@ -49,7 +56,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
         elsewhere = "".join(f"\n  {directory}" for directory, _ in active)
         here = f"no active run below {Path.cwd()} and no run in {RUNS}/"
         raise ConfigError(f"{here}; give RUN: your active runs elsewhere are{elsewhere}")
-    return max(found, key=lambda pair: (pair[1].live, pair[1].started_at))
+    return max(found, key=lambda pair: (has_launcher_here(*pair), pair[1].started_at))
 
 
 def _live_run_in(folder: Path) -> tuple[Path, RunInfo] | None:

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,13 +61,17 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     `train --seeds` started the run, the remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
+    from zmqrl.launch.run_directory import launcher_state
     from zmqrl.launch.stop_signals import StopFile
+    from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
-    if info.host != socket.gethostname():
-        raise ConfigError(f"run {info.run_id} was started on {info.host}; stop it on that host")
-    if not info.live:
+    state = launcher_state(directory, info)
+    if state is OwnerState.ENDED:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
+    if state is not OwnerState.HERE:
+        known = "is running" if state is OwnerState.ELSEWHERE else "may be running"
+        raise ConfigError(f"run {info.run_id} {known} {info.place}; stop it there: zmqrl stop {directory}")
     if info.in_thread:
         StopFile(directory).request()
     else:
@@ -120,20 +123,25 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     changed. Default: the socket folders of the runs in runs/. Temporary folders of killed processes are also removed.
     """
     from zmqrl.cli.find_run import agents, runs_here
+    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.supervision.run_owner import OwnerState
     from zmqrl.wire.runtime_folder import TEMPORARY, remove_left_folders, run_folder_root
 
     root, left = run_folder_root(), remove_left_folders()
     # The folders first: a run that begins while we look has its agent before it has its folder.
     folders = [path for path in sorted(root.iterdir()) if not path.name.startswith(TEMPORARY)] if root.is_dir() else []
     live = {run_id for _, run_id in agents()}
+    known = {info.run_id: (directory, info) for directory, info in runs_here()}
+    held = {folder.name for folder in folders}
+    live |= {run_id for run_id, run in known.items() if run_id in held and launcher_state(*run) is not OwnerState.ENDED}
     dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
-    wanted = set(ids) or {info.run_id for _, info in runs_here()}
+    wanted = set(ids) or set(known)
     removed = [folder for folder in dead if folder.name in wanted or folder.name.startswith(SSH)]
     elsewhere = [folder.name for folder in dead if folder not in removed]
-    held = {folder.name for folder in folders}
     for name in ids:
         if name not in {folder.name for folder in removed}:
-            cause = "the run is active" if name in held else f"no socket folder has this name in {root}"
+            active = "the run is active, or it is unknown whether it has ended"
+            cause = active if name in held else f"no socket folder has this name in {root}"
             click.echo(f"{name}: not removed: {cause}", err=True)
     for folder in removed:
         shutil.rmtree(folder)
@@ -225,7 +233,10 @@ def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
 
 def check_running(directory: Path, info: RunInfo) -> None:
     """ConfigError when the run has ended, as far as this machine knows."""
-    if info.host == socket.gethostname() and not info.live:
+    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.supervision.run_owner import OwnerState
+
+    if launcher_state(directory, info, watch=False) is OwnerState.ENDED:
         raise ConfigError(f"run {info.run_id} in {directory} is not running")
 
 

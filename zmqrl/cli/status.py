@@ -59,23 +59,27 @@ def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.find_run import find_run
     from zmqrl.launch.records import damaged_records
-    from zmqrl.launch.run_directory import is_live
+    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
     for text in damaged_records(directory):
         click.echo(text, err=True)
     if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
-    if run is None and not as_data and not is_live(directory, info):
+    state, active = launcher_state(directory, info), (OwnerState.HERE, OwnerState.ELSEWHERE)
+    if run is None and not as_data and state not in active:
         click.echo(
             f"no active run here; the last one is {info.run_id} in {directory}, {_state(directory, info, False)}"
         )
-    while is_live(directory, info):
+    while state in active:
         click.echo(_data(directory, info, True) if as_data else _live_status(directory, info))
         if not follow:
             return
         time.sleep(FOLLOW_S)  # the pace of the display, as status.json's
-    click.echo(_data(directory, info, False) if as_data else _last_status(directory, info))
+        state = launcher_state(directory, info)
+    is_known = state is OwnerState.ENDED
+    click.echo(_data(directory, info, False) if as_data else _last_status(directory, info, is_known))
 
 
 def _data(directory: Path, info: RunInfo, live: bool) -> str:
@@ -153,11 +157,11 @@ class StatusLines:
         self._show(status, [*_silence(self._clock() - self._new_at), *status["problems"]])
 
 
-def _last_status(directory: Path, info: RunInfo) -> str:
-    """Of a run that has ended: its summary, where it lived to write one."""
+def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
+    """Of a run that has ended, as far as `is_known`: its summary, where it lived to write one."""
     summary = _summary(directory, info)
     if summary is None:
-        return _without_summary(directory, info)
+        return _without_summary(directory, info, is_known)
     shown = [f"{info.run_id}: {summary['status']} with exit code {summary['exit_code']}"]
     if summary["env_steps"] is not None:
         shown.append(f"{summary['env_steps']:,} env steps in {summary['wall_s']:.1f} s")
@@ -168,7 +172,7 @@ def _last_status(directory: Path, info: RunInfo) -> str:
     return "\n".join(lines if summary["status"] == "done" else [*lines, _resume(directory)])
 
 
-def _without_summary(directory: Path, info: RunInfo) -> str:
+def _without_summary(directory: Path, info: RunInfo, is_known: bool) -> str:
     """Its launcher wrote none: it was killed, or its machine went down; or the file cannot be used."""
     from zmqrl.agent.run_processes import agents
     from zmqrl.launch.records import read_record
@@ -177,17 +181,18 @@ def _without_summary(directory: Path, info: RunInfo) -> str:
     path = directory / SUMMARY
     if info.ended_at is not None and path.exists() and read_record(path) is None:  # stderr has the cause
         return f"{info.run_id}: ended; how is unknown, since {path} cannot be used"
-    launcher = f"the launcher (pid {info.pid} on {info.host})"
-    is_here = info.host == socket.gethostname()
-    how = "has exited" if is_here else f"does not renew its record in {directory / '.owner'}"
-    lines, status = [f"{info.run_id}: ended without a summary: {launcher} {how}"], _status(directory, info)
+    launcher, status = f"the launcher (pid {info.pid} on {info.host})", _status(directory, info)
+    lines = [f"{info.run_id}: ended without a summary: {launcher} has exited"]
+    if not is_known:
+        silent = f"its {launcher.removeprefix('the ')} is {info.place} and does not renew its record"
+        lines = [f"{info.run_id}: unknown whether it has ended: {silent} in {directory / '.owner'}"]
     if status is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["written_at"]))
         steps = f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps"
         lines += [f"  last status at {at}, after {steps}", *status["problems"]]
     log = directory / "logs" / "launcher.log"
     lines += [f"  log: {log}"] if log.exists() else []
-    if not is_here:
+    if not is_known or info.host != socket.gethostname():
         lines.append(f"  end what may be left of it: zmqrl down {directory.absolute()}")
     elif any(run_id == info.run_id for _, run_id in agents()):
         lines.append(f"  some of its processes are still running: zmqrl down {info.run_id}")

@@ -11,7 +11,7 @@ from zmqrl.config.plan import INITIAL
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.checked import call
-from zmqrl.launch.run_directory import RESERVED, read_config, read_info
+from zmqrl.launch.run_directory import RESERVED, has_launcher_here, read_config, read_info
 from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.run_owner import FOLDER
 
@@ -52,7 +52,7 @@ def _is_left_before_begin(run_dir: Path) -> bool:
 def check_not_live(run_dir: Path) -> None:
     """Raise `ConfigError` when a live run uses `run_dir`."""
     info = read_info(run_dir)
-    if info is not None and info.live:
+    if info is not None and has_launcher_here(run_dir, info):
         raise ConfigError(
             f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}); stop it: `zmqrl stop {run_dir}`"
         )

@@ -34,7 +34,7 @@ from zmqrl.launch.trusted_places import keep_own
 from zmqrl.launch.undo import Undo
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
-from zmqrl.supervision.run_owner import RunOwner, is_owned
+from zmqrl.supervision.run_owner import OwnerState, RunOwner, owner_state
 from zmqrl.types import EnvSpec
 
 FORMAT_VERSION, IMPLICIT_STATE = 2, 1
@@ -54,21 +54,41 @@ class RunInfo(RunRecord, frozen=True):
         return run_id == self.run_id or run_id in self.earlier_ids
 
     @property
-    def live(self) -> bool:
-        """Whether the launcher still runs on this machine."""
-        return (
-            self.ended_at is None
-            and self.host == socket.gethostname()
-            and is_alive(ProcessId(self.pid, self.start_time))
-        )
+    def place(self) -> str:
+        """Where the launcher is that cannot be seen from here."""
+        here = self.host == socket.gethostname()
+        return f"in another pid namespace of {self.host} (a container)" if here else f"on {self.host}"
+
+
+def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerState:
+    """What is known here of the launcher of a run: what every command decides by.
+
+    Host names and pids do not show it: a container has pids of its own, and may have the name of its host.
+
+    Args:
+        run_dir: The run directory.
+        info: Of the attempt; once another attempt has taken the directory over, this one has ended.
+        watch: Wait for up to 3 s to see a launcher that is elsewhere.
+    """
+    now = read_info(run_dir)
+    if now is None or now.run_id != info.run_id or now.ended_at is not None:
+        return OwnerState.ENDED
+    state = owner_state(run_dir, info.run_id, watch)
+    if state is not None:
+        return state
+    if now.host != socket.gethostname():
+        return OwnerState.UNKNOWN
+    return OwnerState.HERE if is_alive(ProcessId(now.pid, now.start_time)) else OwnerState.ENDED
 
 
 def is_live(run_dir: Path, info: RunInfo) -> bool:
     """Whether the run continues, on this machine or another: not one that has taken its directory over."""
-    now = read_info(run_dir)
-    if now is None or now.run_id != info.run_id or now.ended_at is not None:
-        return False
-    return now.live or (now.host != socket.gethostname() and is_owned(run_dir, now.run_id))
+    return launcher_state(run_dir, info) in (OwnerState.HERE, OwnerState.ELSEWHERE)
+
+
+def has_launcher_here(run_dir: Path, info: RunInfo) -> bool:
+    """Whether the run continues, and this process sees its launcher: decided at once."""
+    return launcher_state(run_dir, info, watch=False) is OwnerState.HERE
 
 
 def resume_command(run_dir: Path | str) -> str:

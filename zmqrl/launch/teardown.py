@@ -14,12 +14,13 @@ from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, read_config, read_info
+from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
 from zmqrl.launch.trust import opened
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
+from zmqrl.supervision.run_owner import OwnerState
 
 GRACE_S = 5.0
 """What an agent may take to end its processes; a run that is to write a checkpoint is stopped, not brought down."""
@@ -98,15 +99,11 @@ def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostRe
 
 def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
     """Have it kill its run, as a second Ctrl-C does; kill it when it does not answer."""
-    who = f"launcher (pid {info.pid})"
-    if info.ended_at is not None:
-        return HostReport("launcher")
-    if info.host != socket.gethostname():
-        cause = f"started on {info.host}; if it still runs, use `zmqrl down {info.run_id}` there"
+    who, state = f"launcher (pid {info.pid})", launcher_state(run_dir, info)
+    cause = _unseen(run_dir, info, state)
+    if cause is not None or state is OwnerState.ENDED:
         return HostReport("launcher", cause=cause)
     process = ProcessId(info.pid, info.start_time)
-    if not info.live:
-        return HostReport("launcher")
     if info.in_thread:  # of a process of the user; it ends with its hosts at the latest
         StopFile(run_dir).request()
         _waits(run_dir, info, LAUNCHER_S)
@@ -120,6 +117,14 @@ def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
     kill(process)
     left = await_gone([process], KILL_WAIT_S)
     return HostReport("launcher", Reaped(left=(who,)) if left else Reaped(killed=(who,)))
+
+
+def _unseen(run_dir: Path, info: RunInfo, state: OwnerState) -> str | None:
+    """Why this machine cannot verify that a launcher, and what it has started here, has ended; None: it can."""
+    if state in (OwnerState.HERE, OwnerState.ENDED):
+        return None
+    known = "it runs" if state is OwnerState.ELSEWHERE else "it may run"
+    return f"{known} {info.place}: use `zmqrl down {run_dir.absolute()}` there"
 
 
 def _waits(run_dir: Path, info: RunInfo, timeout_s: float) -> bool:
@@ -185,11 +190,12 @@ def _on_hosts(
 
 
 def _here(target_run: TargetRun, config: Config | None, grace_s: float) -> HostReport:
-    info = target_run.info
-    if info is not None and info.host != socket.gethostname():
-        if info.job is not None:
+    info, run_dir = target_run.info, target_run.run_dir
+    if info is not None and run_dir is not None:
+        if info.job is not None and info.host != socket.gethostname():
             return HostReport(LOCAL)  # it was in the launcher's job
-        cause = f"this is {info.host}, not this machine: use `zmqrl down {info.run_id}` there"
-        return HostReport(LOCAL, cause=cause)
+        cause = _unseen(run_dir, info, launcher_state(run_dir, info))
+        if cause is not None:
+            return HostReport(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}
     return HostReport(LOCAL, reap(target_run.run_id, grace_s, None if alone else LOCAL))

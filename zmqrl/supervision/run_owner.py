@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from zmqrl.config.codec import replace
@@ -31,6 +32,18 @@ POLL_EVERY_S = 0.1
 RECORD_BYTES = 1024
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = "/proc/self/ns/pid"
+
+
+class OwnerState(Enum):
+    """What is known here of the launcher that owns a run directory."""
+
+    HERE = auto()
+    """It runs, and this process sees it."""
+    ELSEWHERE = auto()
+    """It renews its record, on another host or in another pid namespace of this machine."""
+    ENDED = auto()
+    UNKNOWN = auto()
+    """It cannot be seen from here, and does not renew its record."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,11 @@ class Record:
     def is_alive(self) -> bool:
         """Whether its process runs; only `is_here` makes this mean anything."""
         return is_alive(ProcessId(self.pid, self.start_time))
+
+    @property
+    def was_before_boot(self) -> bool:
+        """Whether its machine, by the name of this one, has started again since."""
+        return self.host == socket.gethostname() and self.machine.split()[0] != _machine().split()[0]
 
     def __str__(self) -> str:
         return f"run {self.run_id} (pid {self.pid} on {self.host})"
@@ -124,25 +142,30 @@ class RunOwner:
             file.write(_encoded(record))
 
 
-def is_owned(run_dir: Path, run_id: str) -> bool:
-    """Whether a live launcher of the run owns `run_dir`; on another host it is watched, `SILENT_PERIODS` at most."""
+def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | None:
+    """State of the launcher of the run as owner of `run_dir`; None: its record was not found.
+
+    One that cannot be seen from here is watched for `SILENT_PERIODS` at most; without `watch` it is UNKNOWN.
+    """
     folder = run_dir / FOLDER
     try:
         number = _newest(folder)
         first, since = _content(folder, number), time.monotonic()
         record = _decoded(first)
-        if record is None or record.run_id != run_id or record.released:
-            return False
+        if record is None or record.run_id != run_id:
+            return None
+        if record.released:
+            return OwnerState.ENDED
         if record.is_here:
-            return record.is_alive
-        while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
+            return OwnerState.HERE if record.is_alive else OwnerState.ENDED
+        while watch and time.monotonic() - since < SILENT_PERIODS * RENEW_S:
             time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
             now = _decoded(_content(folder, number))
             if now is not None and now != record:
-                return not now.released
+                return OwnerState.ENDED if now.released else OwnerState.ELSEWHERE
     except OSError:
-        return False
-    return False
+        return None
+    return OwnerState.ENDED if watch and record.was_before_boot else OwnerState.UNKNOWN
 
 
 class OwnerCheck:
