@@ -31,7 +31,6 @@ CAUSES_KEPT = 5
 CAUSE_CHARACTERS = 500
 UNREPORTED = "ended"
 """The cause of an end that was not reported."""
-TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass
