@@ -19,13 +19,13 @@ from tests.orchestrators.test_host_commands import SHELLS
 from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.copies import BUSY_SHARE
+from zmqrl.data_stores.copies import BUSY_SHARE, COPIED
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import reap_over
-from zmqrl.orchestrators.remote_checkpoints import KEPT, MIRRORED, Mirror, bring, remove, send
+from zmqrl.orchestrators.remote_checkpoints import MIRRORED, Mirror, bring, remove, send
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, HostShell
 
@@ -107,7 +107,7 @@ def test_the_newest_are_copied_and_the_older_ones_removed(shell: Shell, far: Pat
     write(far, "full-0-11", "best-0-11")
     assert take(shell, far, here)
     assert names(here) == ["best-0-11", "full-0-10", "full-0-11"]
-    assert take(shell, far, here, dict(KEPT)) and "v0-10" in names(here)
+    assert take(shell, far, here, dict(COPIED)) and "v0-10" in names(here)
 
 
 def test_what_is_not_newer_is_not_read(shell: Shell, far: Path, here: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_learner_that_resumes_has_the_newest_kept_version_and_keeps_none_twice
     send(cast(Connection, shell), here, str(far))
     assert names(far) == ["full-0-3", "kept-0-2"]
     assert DirectoryStore(str(far), 8).newest_kept() == (here / "kept-0-2.safetensors").read_bytes()
-    assert take(shell, far, here, dict(KEPT))
+    assert take(shell, far, here, dict(COPIED))
     assert names(here) == ["full-0-3", "kept-0-1", "kept-0-2", "kept-0-3"]
 
 

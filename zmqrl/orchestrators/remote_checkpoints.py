@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.copies import pause_s
+from zmqrl.data_stores.copies import COPIED, pause_s
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
@@ -23,10 +23,8 @@ from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished
 
 LIST_S = 15.0
-MIRRORED: Mapping[str, int | None] = {"full-": 2, "best-": 1, "kept-": None}
-"""Kinds that are copied while the run is running, and how many of each are kept here; None: all of them."""
-KEPT: Mapping[str, int | None] = {"v": 1, **MIRRORED}
-"""As `MIRRORED`, at the end of the run."""
+MIRRORED = {kind: most for kind, most in COPIED.items() if kind != "v"}
+"""What is copied while the run is running; at its end `COPIED`."""
 CLOSE_S = 3.0
 
 
@@ -42,7 +40,7 @@ def send(connection: Connection, checkpoints: Path, folder: str) -> None:
 
 def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
-    if not bring(connection, folder, checkpoints, KEPT):
+    if not bring(connection, folder, checkpoints, COPIED):
         raise HostFailed(
             connection.target.host, f"a checkpoint in {folder} is damaged", "see the remaining files there"
         )
@@ -52,7 +50,7 @@ def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> Non
     """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
     connection = connect(config, host)
     try:
-        bring(connection, folder, checkpoints, KEPT, check_here=True)
+        bring(connection, folder, checkpoints, COPIED, check_here=True)
     finally:
         connection.close()
 
