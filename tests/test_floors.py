@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,17 @@ def test_the_page_lists_each_package_in_the_layers() -> None:
     assert layers is not None and packages() <= set(layers[1].split())
 
 
-def constants_below_code(source: str) -> list[str]:
+@cache
+def trees(package: str) -> dict[str, ast.Module]:
+    """The modules of a package by path."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / package).rglob("*.py")}
+
+
+def constants_below_code(tree: ast.Module) -> list[str]:
     """Names that a module assigns below a class or function although their values need none of the module."""
     of_code: set[str] = set()
     found: list[str] = []
-    for node in ast.parse(source).body:
+    for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             of_code.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -116,7 +123,7 @@ def constants_below_code(source: str) -> list[str]:
 
 @pytest.mark.parametrize("package", ["zmqrl", "benchmarks"])
 def test_constants_stand_above_code(package: str) -> None:
-    found = {str(path): constants_below_code(path.read_text()) for path in (ROOT / package).rglob("*.py")}
+    found = {path: constants_below_code(tree) for path, tree in trees(package).items()}
     assert not {path: names for path, names in found.items() if names}
 
 
@@ -131,13 +138,14 @@ def test_constants_stand_above_code(package: str) -> None:
     ],
 )
 def test_a_constant_below_code_is_caught_unless_it_needs_the_code(below: str, found: list[str]) -> None:
-    assert constants_below_code(f"TOP = 1\n\n\nclass Event:\n    LIMIT = TOP\n\n\n{below}\n") == found
+    source = f"TOP = 1\n\n\nclass Event:\n    LIMIT = TOP\n\n\n{below}\n"
+    assert constants_below_code(ast.parse(source)) == found
 
 
 def pure_modules() -> dict[str, ast.Module]:
     """Modules whose docstring calls them pure."""
-    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / "zmqrl").rglob("*.py")}
-    return {path: tree for path, tree in trees.items() if re.search(r"\bPure\b", ast.get_docstring(tree) or "")}
+    found = trees("zmqrl").items()
+    return {path: tree for path, tree in found if re.search(r"\bPure\b", ast.get_docstring(tree) or "")}
 
 
 def test_a_pure_module_has_no_clock_and_no_input_or_output() -> None:
