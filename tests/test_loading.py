@@ -13,7 +13,16 @@ from types import ModuleType
 import pytest
 
 from tests.waiting import WAIT_S
-from zmqrl.loading import PYGAME_BANNER, THREAD_VARIABLES, lazy, limit_threads, loading
+from zmqrl.loading import (
+    PYGAME_BANNER,
+    SAFE_PATH,
+    THREAD_VARIABLES,
+    UNTIL_STARTED,
+    importing_environment,
+    lazy,
+    limit_threads,
+    loading,
+)
 
 THREADS = "import os; print(len(os.listdir('/proc/self/task')))"
 
@@ -117,3 +126,23 @@ def test_a_lazy_module_becomes_a_plain_one_that_has_what_is_imported_later(monke
 
     assert type(found) is ModuleType
     assert found.dom is xml.dom
+
+
+def test_own_folders_come_after_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a child, which `python -m` starts; what the child starts has its environment again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv(SAFE_PATH, raising=False)
+    (tmp_path / "queue.py").write_text("raise SystemExit('hidden')\n")
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('hidden')\n")
+    environment = importing_environment()
+    assert environment[SAFE_PATH] == UNTIL_STARTED
+    code = f"""import sys
+from zmqrl.loading import add_own_paths
+add_own_paths({str(tmp_path)!r}, "/of/the/directory")
+import os, queue
+print(sys.path[-2:], {SAFE_PATH!r} in os.environ)"""
+    command = [sys.executable, "-c", code]
+    text = subprocess.check_output(command, env=environment, cwd=tmp_path, text=True, timeout=WAIT_S)
+    assert text.strip() == f"{[str(tmp_path), '/of/the/directory']} False"
+    monkeypatch.setenv(SAFE_PATH, "1")
+    assert importing_environment()[SAFE_PATH] == "1", "the user's own"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"] and not getattr(sys.flags, "safe_path", False):  # `python -m zmqrl...`, at its first import
+    sys.path.append(sys.path.pop(0))  # the working directory, in which a file may have the name of a module of Python
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

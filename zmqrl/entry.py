@@ -6,6 +6,7 @@ stdin and hands over to the role's `main(boot)`. It imports no heavy module.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import json
@@ -20,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import replace
-from zmqrl.errors import ENDED_BY_USER_CODE
-from zmqrl.inherited import set_right
-from zmqrl.loading import limit_threads, loading, prepare
+from zmqrl.errors import ENDED_BY_USER_CODE, ConfigError
+from zmqrl.inherited import set_right, working_directory
+from zmqrl.loading import add_own_paths, limit_threads, loading, prepare
 from zmqrl.logs.standard_output import lossy
 
 if TYPE_CHECKING:
@@ -178,7 +179,6 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         with loading():
             from zmqrl.config.codec import from_json
             from zmqrl.config.plan import Boot
-            from zmqrl.errors import ConfigError
 
             own = from_json(Boot, boot)
             if role == AGENT and keys is None:
@@ -199,6 +199,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
         return 2
     set_right()
+    with contextlib.suppress(ConfigError):  # it may have been removed
+        add_own_paths(working_directory())
     prepare()
     if arguments[0] == TEMPLATE:
         raise_descriptor_limit()

@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,12 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 PYGAME_BANNER = "PYGAME_HIDE_SUPPORT_PROMPT"
 """With it pygame, which many envs import to render, does not print its version and a greeting."""
+
+
+PATH_VARIABLE = "ZMQRL_PATH"
+"""Folders with modules of the user."""
+SAFE_PATH, UNTIL_STARTED = "PYTHONSAFEPATH", "zmqrl"
+"""From Python 3.11 `python -m` with this variable does not put the working directory first."""
 
 
 def prepare() -> None:
@@ -39,15 +46,28 @@ def limit_threads() -> None:
 
 
 def importing_environment() -> dict[str, str]:
-    """The environment for a new Python process that is to import the modules that this one can.
+    """The environment for a new Python process of zmqrl that is to import the modules that this one can.
 
-    Such as those in the folder of the calling script, which is in `sys.path` of this process alone.
+    Such as those in the folder of the calling script, which is in `sys.path` of this process alone. They come after the
+    standard library and the installed packages (`add_own_paths`): a file of the user's may have the name of a module.
     """
     installed = tuple(filter(None, map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib", "scripts"))))
     own = [path for path in sys.path if os.path.isdir(path) and not path.startswith(installed)]
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = dict.fromkeys(filter(None, [*map(os.path.abspath, own), *named]))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} if paths else dict(os.environ)
+    paths = dict.fromkeys(map(os.path.abspath, own))
+    environment = {SAFE_PATH: UNTIL_STARTED, **os.environ, PATH_VARIABLE: os.pathsep.join(paths)}
+    here = str(Path(__file__).parents[1])
+    if here in paths:  # zmqrl is not installed: what starts it has to find it
+        named = filter(None, [here, os.environ.get("PYTHONPATH")])
+        environment["PYTHONPATH"] = os.pathsep.join(named)
+    return environment
+
+
+def add_own_paths(*folders: str) -> None:
+    """Append to `sys.path` what `importing_environment` names, and `folders`."""
+    if os.environ.get(SAFE_PATH) == UNTIL_STARTED:
+        del os.environ[SAFE_PATH]  # what the user's code starts finds the modules next to it
+    named = os.environ.get(PATH_VARIABLE, "").split(os.pathsep)
+    sys.path += [path for path in dict.fromkeys([*named, *folders]) if path and path not in sys.path]
 
 
 @contextmanager

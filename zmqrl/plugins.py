@@ -77,8 +77,11 @@ def named(path: str, refused: str) -> Any:
 
 
 def lacks(module: Any, name: str) -> str:
-    """That `module` has no attribute `name`, and the nearest that it has."""
-    return f"module {module.__name__!r} has no {name!r}{did_you_mean(name, dir(module))}"
+    """That `module` has no attribute `name`, and the nearest that it has, or the user's file that it hides."""
+    text, file = f"module {module.__name__!r} has no {name!r}", Path(f"{module.__name__.replace('.', os.sep)}.py")
+    if file.is_file() and not (used := getattr(module, "__file__", None) or "built in").endswith(str(file.absolute())):
+        return f"{text}: it is that of Python or of a package ({used}), which hides {file}; rename the file"
+    return f"{text}{did_you_mean(name, dir(module))}"
 
 
 def described(error: BaseException, cause: BaseException | None = None) -> str:

@@ -70,5 +70,5 @@ def test_names_and_modules() -> None:
     with pytest.raises(ConfigError, match="--name 'a/b'"):
         check_name("a/b")
     config = Config(code=CodeSection(sync=("/srv/code/abc/my_envs", "/srv/code/abc/tools.py")))
-    assert module_path(config, "/x:") == "/srv/code/abc:/x"
-    assert module_path(Config(), None) is None
+    assert module_path(config) == "/srv/code/abc"
+    assert module_path(Config()) == ""

@@ -516,6 +516,59 @@ def test_commands_in_a_container_for_a_run_outside_of_it_that_is_halted(tmp_path
         assert goes_on(tmp_path)
 
 
+# The working directory
+
+NAMES = ("random", "queue", "select", "secrets", "logging", "string", "statistics", "types", "platform", "token")
+"""Of modules of Python; a student gives them to files, too."""
+STRANGERS = ("msgspec", "yaml", "numpy", "torch", "click", "contextlib", "functools", "warnings")
+"""What another user may put into /tmp."""
+POLE = """
+import gymnasium
+
+
+class Pole(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+"""
+
+
+def script(folder: Path, *words: str) -> tuple[int, str]:
+    """The command `zmqrl` as it is installed, not `python -m`, which puts the directory first by itself."""
+    zmqrl = Path(sys.executable).with_name("zmqrl")
+    done = subprocess.run([zmqrl, *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=RUN_S)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_files_with_names_of_standard_modules(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    code, output = script(tmp_path, "train", "cartpole-ppo", "--dry-run")
+    assert code == DONE, output
+    for name in NAMES:
+        if name != "types":  # Python itself imports it before zmqrl begins
+            (tmp_path / "only").mkdir(exist_ok=True)
+            shutil.copy(tmp_path / f"{name}.py", tmp_path / "only")
+    code, output = command(tmp_path / "only", ["presets"])
+    assert code == DONE, output
+
+
+def test_files_of_a_stranger_next_to_an_own_env(tmp_path: Path) -> None:
+    """In the command, the check process, the agent and what it starts."""
+    for name in STRANGERS:
+        (tmp_path / f"{name}.py").write_text("import os\n\nos._exit(77)\n")
+    (tmp_path / "pole.py").write_text(POLE)
+    sets = ("run.total_env_steps=300", "evaluator.episodes=1", "learner.executor=eager")
+    words = ["--env", "pole:Pole", "--algo", "ppo", "--mode", "sync", "--workers", "1", "--plain"]
+    code, output = script(tmp_path, "train", *words, *(word for each in sets for word in ("--set", each)))
+    assert code == DONE and "0 left" in output, output
+
+
+def test_an_env_whose_file_has_the_name_of_a_module(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text(POLE)
+    code, output = script(tmp_path, "train", "--env", "queue:Pole", "--algo", "ppo", "--dry-run")
+    assert code == REFUSED and "hides queue.py; rename the file" in output, output
+
+
 # Paths
 
 

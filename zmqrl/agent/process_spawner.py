@@ -16,6 +16,7 @@ from typing import BinaryIO
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot
+from zmqrl.loading import importing_environment
 from zmqrl.logs.process_log import start_line
 from zmqrl.supervision.gpus import VISIBLE
 from zmqrl.supervision.host_mark import RUN_VARIABLE
@@ -77,7 +78,7 @@ class ProcessSpawner:
     ) -> None:
         """`visible_gpus`: of `zmqrl.agent.devices.Devices`."""
         self._command, self._visible_gpus = command, visible_gpus
-        self._environment = {**os.environ, parent_variable: str(os.getpid())}
+        self._environment = {**importing_environment(), parent_variable: str(os.getpid())}
         self._numbers = itertools.count()
         self.log_dir = log_dir
         self.log_dir.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.cli.on import OnCommand
 from zmqrl.config.paths import expanded
 from zmqrl.config.webhook import check_repeated
+from zmqrl.loading import PATH_VARIABLE
 
 SESSION_S = 15.0
 
@@ -57,8 +58,8 @@ def install_unit_command(
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain"]
     command += request.flags()
-    modules = module_path(config, os.environ.get("PYTHONPATH"))
-    environment = {"PATH": os.environ.get("PATH", os.defpath)} | ({"PYTHONPATH": modules} if modules else {})
+    found = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), PATH_VARIABLE: module_path(config)}
+    environment = {"PATH": os.environ.get("PATH", os.defpath)} | {name: value for name, value in found.items() if value}
     unit = RunUnit(name, directory, Path.cwd(), command, environment, stop_s_of(config))
     if as_text:
         click.echo(unit.text(), nl=False)

@@ -17,7 +17,7 @@ import click
 
 from zmqrl.errors import ZmqrlError
 from zmqrl.inherited import set_right, working_directory
-from zmqrl.loading import prepare
+from zmqrl.loading import add_own_paths, prepare
 from zmqrl.logs.printable import printable
 
 COMMANDS = {
@@ -119,7 +119,7 @@ def cli(context: click.Context, until_eof: bool) -> None:
     context.obj = _started_at()
     if until_eof:
         threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    sys.path.insert(0, working_directory())  # the user's own envs and algorithms, as `python -m` would find them
+    add_own_paths(working_directory())  # the user's own envs and algorithms
 
 
 def main() -> None:

@@ -101,10 +101,9 @@ def stop_s_of(config: Config) -> int:
     return round(end_s + is_copied(config.store) * wait_s + 2 * limits.on_end_s) + STOP_SLACK_S
 
 
-def module_path(config: Config, before: str | None) -> str | None:
-    """PYTHONPATH with the folders of `code.sync`, so that the launcher's own processes find these modules too."""
-    parts = [str(Path(path).parent) for path in config.code.sync] + (before or "").split(":")
-    return ":".join(dict.fromkeys(part for part in parts if part)) or None
+def module_path(config: Config) -> str:
+    """`ZMQRL_PATH` with the folders of `code.sync`, so that the launcher's own processes find these modules too."""
+    return ":".join(dict.fromkeys(str(Path(path).parent) for path in config.code.sync))
 
 
 def _literal(text: str) -> str:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Sequence
 
 from zmqrl.config.sections import HostSection
+from zmqrl.loading import SAFE_PATH, UNTIL_STARTED
 from zmqrl.orchestrators.handshake import PACKAGES, SENTINEL
 from zmqrl.supervision.host_mark import HOST_VARIABLE, PID_NAMESPACE, RUN_VARIABLE
 
@@ -173,11 +174,11 @@ def quoted(path: str | None) -> str:
 
 def environment(section: HostSection, code: str | None = None) -> str:
     """`env NAME=VALUE ... `, which can be seen there by `ps`; `code` is put before the host's own PYTHONPATH."""
-    values = dict(section.env)
+    values = {SAFE_PATH: UNTIL_STARTED, **section.env}  # the work directory does not come first
     if code is not None:
         values["PYTHONPATH"] = ":".join([code, *([values["PYTHONPATH"]] if "PYTHONPATH" in values else [])])
     settings = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
-    return f"env {' '.join(settings)} " if settings else ""
+    return f"env {' '.join(settings)} "
 
 
 def _python(section: HostSection, code: str | None = None, run_id: str | None = None) -> str:

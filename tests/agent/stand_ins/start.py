@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 from zmqrl import entry
+from zmqrl.loading import add_own_paths
 
 MODULES = {f"zmqrl.{role}": f"{role}_role" for role in ("agent", "broker", "learner", "worker", "evaluator")}
 
 if __name__ == "__main__":
+    add_own_paths()
     sys.exit(entry.run(sys.argv[1], MODULES))
