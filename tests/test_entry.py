@@ -116,7 +116,7 @@ def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, 
     event = json.loads(events)
     assert returned == code
     assert (event["event"], event["error"]) == ("fault", raised.replace("('x')", ": x"))
-    assert "Traceback" in err
+    assert ("Traceback" in err) == (code == 1), "a fault of the configuration is one line"
     assert raised.split("(")[0] in event["lines"][-1]
 
 

@@ -175,6 +175,8 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         return int(importlib.import_module(EXAMINER).main())
     boot = json.loads(line)
     limit_threads()
+    from zmqrl.errors import ConfigError
+
     try:
         with loading():
             from zmqrl.config.codec import from_json
@@ -188,7 +190,10 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     except BaseException as error:  # user code may raise SystemExit
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             raise  # user code has installed a handler: the signal may have raised it
-        traceback.print_exc()
+        if isinstance(error, ConfigError):
+            print(f"ConfigError: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         report_fault(role, boot, error)
         return int(getattr(error, "exit_code", 1)) if isinstance(error, Exception) else ENDED_BY_USER_CODE
 

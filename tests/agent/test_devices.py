@@ -11,13 +11,13 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.raising import raises
 from zmqrl.agent.devices import Devices, choose_devices, claimed, needs_gpus
-from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import DefaultsSection, HostSection, LearnerSection, NetworkSection
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.errors import ConfigError
+from zmqrl.supervision.host_lock import HostLock, registered
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import Gpu, ModeName
 

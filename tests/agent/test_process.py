@@ -19,8 +19,6 @@ from tests.agent.plans import START, stand_in_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.agent import process
 from zmqrl.agent.devices import Devices, FaultOf
-from zmqrl.agent.host_entry import Entry
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.process import check_host, choice_limit
 from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.broker.liveness import JOIN_S
@@ -30,6 +28,8 @@ from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import Join
 from zmqrl.messages.lines import line_of
+from zmqrl.supervision.host_entry import Entry
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.types import Gpu
 
 pytestmark = pytest.mark.whole

@@ -17,7 +17,6 @@ import pytest
 
 from tests.system.system_plans import system_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.reaper import reap
 from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.config.codec import to_json
@@ -27,6 +26,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
 from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_mark import mark_in, set_mark
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill

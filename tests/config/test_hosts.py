@@ -15,6 +15,7 @@ from zmqrl.config import hosts
 from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, key_of
+from zmqrl.launch import configure
 from zmqrl.launch.configure import load
 from zmqrl.launch.run_directory import stored_config
 
@@ -65,6 +66,7 @@ def test_in_sync_the_vector_envs_are_dealt_out_evenly(tmp_path: Path) -> None:
 
 
 def test_this_machines_auto_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configure.HostLock, "held_workers", lambda self: 0)
     monkeypatch.setattr(hosts, "usable_cores", lambda: 64)
     text = "env: {vector_envs: 8}\nhosts: {local: {}, a: {}, b: {workers: 2}}"
     assert counts(loaded(tmp_path, text, mode="sync").config) == {"local": 3, "a": "auto", "b": 2}

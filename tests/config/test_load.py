@@ -14,6 +14,7 @@ from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, key_of
+from zmqrl.launch import configure
 from zmqrl.launch.configure import load, load_config
 from zmqrl.types import MODES
 
@@ -211,10 +212,17 @@ def test_another_algorithm_drops_the_fields_of_the_first() -> None:
 
 
 def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = 0
     monkeypatch.setattr(hosts, "usable_cores", lambda: 8)
+    monkeypatch.setattr(configure.HostLock, "held_workers", lambda self: held)
     config = load_config("acrobot-ppo")
     assert config.hosts["local"].workers == 4  # not more than vector envs in sync
     assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 7
+    held = 5
+    assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 2, "other runs have 5"
+    held = 30
+    assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 1
+    held = 0
     assert config.run.schedule_env_steps == config.run.total_env_steps
     assert load_config("cartpole-ppo", workers=3).hosts["local"].workers == 3
 

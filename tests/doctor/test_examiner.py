@@ -20,7 +20,6 @@ from msgspec import structs
 from tests.marks import at_once
 from tests.supervision.test_check_process import sleepers
 from tests.waiting import WAIT_S, until
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.agent.run_processes import agents
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection, HostSection
@@ -50,6 +49,7 @@ from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import HostShell
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import await_gone, identify
 
 pytestmark = pytest.mark.whole

@@ -69,6 +69,7 @@ NEEDS = Needs(
     learner="gpu1",
     hosts_file="hosts.yaml",
     versions=VERSIONS,
+    started_by="anna@lap",
     curve=True,
     learner_mb=1000.0,
     arena_mb=600.0,
@@ -83,6 +84,15 @@ NEEDS = Needs(
     mode="sync",
     refusal=None,
 )
+
+
+def test_a_run_of_a_shared_account_is_ended_by_who_started_it() -> None:
+    def fix(launcher: str) -> str:
+        lock = Lock("6a2b", "rl", True, 77, 60.0, 2, launcher)
+        return only(judge(replace(SOUND, locks=Locks((lock,))), NEEDS)).fix
+
+    assert fix("anna@lap") == "if it is yours, stop it: `zmqrl down 6a2b`; or wait"
+    assert fix("ben@lap") == "ask ben@lap; or wait" and fix("anna@desk") == "ask anna@desk; or wait"
 
 
 def only(found: list[Fault]) -> Fault:
@@ -163,7 +173,7 @@ GRAVE: Mapping[str, tuple[dict[str, Any], str, str, str]] = {
     "no address": ({"reached": Reached(())}, "ports", "gpu1 has only loopback addresses", "learner.address"),
     "an env that fails": ({"env": EnvFacts(error="no simulator")}, "env", "no simulator", "code.sync"),
     "another's run": (
-        {"locks": Locks((Lock("6a2b", "anna", False, 77, 7200.0, 15),))},
+        {"locks": Locks((Lock("6a2b", "anna", False, 77, 7200.0, 15, "anna@lap"),))},
         "lock",
         "busy: run 6a2b (pid 77, for 2 h, 15 workers) of user anna",
         "--limit",
@@ -207,9 +217,9 @@ MILD: Mapping[str, tuple[dict[str, Any], str, str]] = {
     "clock ahead": ({"clock": ClockFacts(3600.0, 0.01)}, "clock", "1 h ahead of this machine (+- 5 ms)"),
     "clock behind": ({"clock": ClockFacts(-90.0, 0.01)}, "clock", "1.5 min behind"),
     "own run": (
-        {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2),))},
+        {"locks": Locks((Lock("6a2b", "rl", True, 77, 60.0, 2, "anna@lap"),))},
         "lock",
-        "run 6a2b (pid 77, for 1 min, 2 workers)",
+        "run 6a2b (pid 77, for 1 min, 2 workers), started from anna@lap",
     ),
     "busy": ({"machine": Machine(8, 7.5, 16_000_000_000, False, {}, ())}, "load", "load 7.5 on 8 cores"),
     "too many workers": ({"machine": Machine(4, 0.1, 16_000_000_000, False, {}, ())}, "cores", "6 workers for 4 cores"),

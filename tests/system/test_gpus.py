@@ -11,7 +11,7 @@ import pytest
 
 from tests.running import Run, environment
 from tests.waiting import WAIT_S
-from zmqrl.agent.host_lock import HostLock
+from zmqrl.supervision.host_lock import HostLock
 
 pytestmark = pytest.mark.whole
 

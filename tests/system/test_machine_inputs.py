@@ -23,11 +23,13 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 from tests.cgroups import MB, group_or_skip
 from tests.cli.commands import ENDLESS, RUN
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
+from tests.launch.test_down_far_hosts import run_directory
 from tests.machine_inputs import all_commands
 from tests.machine_inputs.all_commands import READ
 from tests.machine_inputs.dead_mount import dead_mount
@@ -42,7 +44,9 @@ from zmqrl.cli import main
 from zmqrl.cli.fetch import _copy_of
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import read_info
-from zmqrl.supervision.process_table import children_of
+from zmqrl.supervision.host_entry import Entry
+from zmqrl.supervision.host_lock import HostLock
+from zmqrl.supervision.process_table import children_of, identify
 from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole
@@ -405,6 +409,100 @@ def test_a_host_without_messages_is_shown_as_silent(lab: Lab) -> None:
         until(lambda: run.host("b")["state"] == "ready", lambda: str(run.host("b")))
     finally:
         run.close()
+
+
+# Other runs on the same machine
+
+FIXED_PORT = """
+run: {preset: cartpole-ppo}
+algorithm: {kind: "zmqrl.bench.noop:NoUpdate"}
+hosts: {local: {workers: 1}, a: {workers: 1, manual: true}}
+learner: {address: 127.0.0.1, port: PORT}
+min_workers: 1
+"""
+
+
+def test_the_holder_of_a_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = hosts_file(tmp_path, FIXED_PORT.replace("PORT", str(port)))
+        code, output = command(tmp_path, ["launch", file, "--plain", "--run-dir", "run"])
+    assert code == REFUSED and f"port {port} of *" in output, output
+    assert f"by pid {os.getpid()} (" in output and "Traceback" not in output, output
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[Lab]:
+    """Host 1 is logged into, and executes no command."""
+    with lab_or_skip(2, isolated=True) as lab:
+        lab.hosts[1].kill_sshd()
+        lab.hosts[1].start_sshd({"ForceCommand": "exec sleep 1000"})
+        yield lab
+
+
+def kill_hanging(lab: Lab) -> None:
+    """What sshd leaves of a command whose connection was closed."""
+    for process in lab.hosts[1].processes("sleep"):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def on_laptop(lab: Lab, *words: str | Path, folder: Path | None = None) -> tuple[int, str, float]:
+    """Exit code and output of `zmqrl WORDS` on the lab's laptop, and how long it took."""
+    began = time.monotonic()
+    process = lab.run_here(
+        [*ZMQRL, *map(str, words)],
+        cwd=folder or lab.folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    output, _ = process.communicate(timeout=WAIT_S)
+    return process.returncode, output, time.monotonic() - began
+
+
+@pytest.mark.parametrize("words", [["down", "run", "--limit", "h1"], long(["setup", "hosts.yaml"])])
+def test_a_host_that_hangs_is_named_as_by_doctor(hanging: Lab, tmp_path: Path, words: Sequence[str]) -> None:
+    hosts_file(tmp_path, yaml.safe_dump({"hosts": {"a": hanging.hosts[1].hosts_yaml(workers=1)}}))
+    run_directory(tmp_path, hanging)
+    try:
+        code, output, took_s = on_laptop(hanging, *words, folder=tmp_path)
+    finally:
+        kill_hanging(hanging)
+    assert code in (REFUSED, LEFT) and "connected, but no answer within 8 s" in output, output
+    assert "start-up file that waits" in output and took_s < scaled_s(14.0), output
+
+
+def test_a_run_on_a_host_whose_hosts_file_was_not_read(tmp_path: Path) -> None:
+    """Its Python is not the default one: nothing has to be installed there."""
+    with lab_or_skip(2, isolated=True) as lab:
+        for words in (["status"], ["fetch", "run"]):
+            code, output, _ = on_laptop(lab, *words, "--on", "h1", folder=tmp_path)
+            assert code == REFUSED and "--hosts FILE" in output and "zmqrl setup" not in output, output
+
+
+@contextmanager
+def started_elsewhere(workers: int) -> Iterator[str]:
+    """A live run of this account in the register of this machine, started by another user on another machine."""
+    with subprocess.Popen(["sleep", "600"]) as agent:
+        found = identify(agent.pid)
+        assert found is not None
+        entry = Entry(
+            "other-4cada9", agent.pid, found.start_time, "rl", os.getuid(), time.time(), workers, "a", "ben@desk"
+        )
+        register = HostLock()
+        try:
+            register.acquire(entry, "ignored")
+            yield entry.run_id
+        finally:
+            register.release(entry)
+            agent.kill()
+
+
+def test_another_run_of_a_shared_account_is_left_to_who_started_it(tmp_path: Path) -> None:
+    with started_elsewhere(3) as run_id:
+        _, findings = examined(tmp_path, hosts_file(tmp_path, TWO_WORKERS))
+    assert run_id in findings and "ask ben@desk" in findings and f"down {run_id}" not in findings
 
 
 # The process that starts zmqrl

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from zmqrl.agent.host_lock import PAUSE_S, Registration
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
 from zmqrl.supervision.gpus import VISIBLE, choose, shown, visible_gpus
+from zmqrl.supervision.host_lock import PAUSE_S, Registration
 from zmqrl.types import Gpu
 
 AUTO = "auto"

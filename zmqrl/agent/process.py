@@ -14,7 +14,6 @@ from pathlib import Path
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import Commands, HostAgent
-from zmqrl.agent.host_lock import Registration, registered
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
@@ -29,6 +28,7 @@ from zmqrl.logs.process_log import start_line
 from zmqrl.messages.agent import Warned
 from zmqrl.orchestrators.handshake import missing_runtime, processor_refusal, versions
 from zmqrl.supervision.gpus import query, torch_fault
+from zmqrl.supervision.host_lock import Registration, registered
 from zmqrl.wire.runtime_folder import IpcFolder, remove_left_folders, run_folder_root
 
 FDS_PER_CHILD = 4
@@ -47,7 +47,7 @@ def main(boot: Boot, command: CommandLine = entry_command) -> int:
     check_host(boot)
     boot = _at_home(by_own_clock(boot))
     print(start_line(boot.plan.config, boot.role, boot.index, os.getpid(), boot.spawn), file=sys.stderr, flush=True)
-    with registered(boot, boot.plan.lineage.host, lambda text: output.send(Warned(text))) as registration:
+    with registered(boot, boot.plan.started_by, lambda text: output.send(Warned(text))) as registration:
         devices = _with_devices(boot, registration, output, commands.is_end_requested)
         return _run_part(devices, commands, output, command)
 

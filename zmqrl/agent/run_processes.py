@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from zmqrl.agent.host_lock import AGENTS, HostLock
 from zmqrl.config.hosts import LOCAL
 from zmqrl.orchestrators.host_commands import NO_RUN
+from zmqrl.supervision.host_lock import AGENTS, HostLock
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
 from zmqrl.supervision.process_mark import marked_by_host
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive

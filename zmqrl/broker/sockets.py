@@ -17,7 +17,7 @@ from zmqrl.types import AllowList
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
 from zmqrl.wire.runtime_folder import make_private
-from zmqrl.wire.sockets import bind
+from zmqrl.wire.sockets import bind, port_holder
 
 
 class BrokerSockets:
@@ -70,7 +70,8 @@ class BrokerSockets:
             return self._gate.open_tcp(socket, listen, port, enrolment)
         except zmq.ZMQError as error:
             where = f"port {port} of {listen.address}"
-            raise ConfigError(f"cannot bind learner.port, {where}: {error}; set another port, or auto") from error
+            what = f"cannot bind learner.port, {where}: {error}{port_holder(port)}"
+            raise ConfigError(f"{what}; set another port, or auto") from error
 
     def bind_again(self) -> bool:
         """Bind the sockets whose files were removed, as at a logout; returns whether there were any.

@@ -174,19 +174,21 @@ def shortened(names: Iterable[str], most: int = 20) -> str:
     return ", ".join(known[:most]) + left_out
 
 
-def with_numbers(config: Config) -> Config:
+def with_numbers(config: Config, held: int = 0) -> Config:
     """`workers` of every host from `defaults`, and this machine's `auto` as a number; other hosts keep `auto`.
 
-    In sync each worker needs a vector env: this machine takes no more than its share of them.
+    In sync each worker needs a vector env: this machine takes no more than its share of them. `held`: workers of
+    other runs on this machine.
     """
     workers = {name: filled(host, config.defaults).workers for name, host in config.hosts.items()}
     if workers.get(LOCAL) == AUTO:
-        workers[LOCAL] = max(1, usable_cores() - 1)
+        free = max(1, usable_cores() - held - 1)
+        workers[LOCAL] = free
         if config.mode.deterministic:
             fixed = sum(count for name, count in workers.items() if name != LOCAL and isinstance(count, int))
             sharing = 1 + sum(count == AUTO for count in workers.values())
             share = max(1, (config.env.vector_envs - fixed) // sharing)
-            workers[LOCAL] = min(max(1, usable_cores() - 1), share)
+            workers[LOCAL] = min(free, share)
     return _with_workers(config, workers)
 
 

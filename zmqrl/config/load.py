@@ -134,6 +134,8 @@ class Request:
     """Content of `hosts_file`, which may be stdin; None: it is read."""
     sections: Mapping[str, Any] | None = None
     """Sections in the place of a preset."""
+    held_workers: int = 0
+    """Of other runs on this machine, which `workers: auto` leaves their cores."""
     sections_name: str = "--env"
     """Where they are from, for messages."""
 
@@ -456,7 +458,7 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     if not _NAME.fullmatch(config.run.name):
         what = "may contain only letters, digits, '.', '_' and '-'"
         raise ConfigError(what, key=("run", "name"), value=shown(config.run.name))
-    config = hosts_of.with_numbers(hosts_of.limited(config, request.limit))
+    config = hosts_of.with_numbers(hosts_of.limited(config, request.limit), request.held_workers)
     others = [name for name, host in config.hosts.items() if name != hosts_of.LOCAL and host.workers != 0]
     if request.workers is not None and others:
         what = f"--workers applies to this machine only, and other hosts are listed: {hosts_of.shortened(others)}"

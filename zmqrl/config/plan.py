@@ -72,6 +72,8 @@ class RunPlan(Struct, frozen=True):
     """Of a resume: the user allows it to begin at env step 0."""
     may_continue: bool = True
     """Of a resume: False: a full checkpoint that can be loaded ends it (`--from-scratch` without `--resume auto`)."""
+    started_by: str = ""
+    """User and machine of the launcher, `anna@laptop`: users of a shared account differ in it."""
     warnings: tuple[str, ...] = ()
     """What works, and is hardly what was meant: a line each, for the user."""
     began: float = field(default_factory=time.monotonic)

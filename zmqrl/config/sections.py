@@ -246,7 +246,7 @@ class HostSection(Section, frozen=True):
     """One host of the `hosts` mapping; null keys take the value of `defaults`."""
 
     workers: Count | Literal["auto"] | None = None
-    """Rollout workers; `auto`: the host's physical cores - 1; null: `defaults.workers`."""
+    """Rollout workers; `auto`: the cores of the host that no other run holds - 1; null: `defaults.workers`."""
     ssh: str | None = None
     """Address, or name in ~/.ssh/config; null: the host's name here."""
     user: str | None = None

@@ -18,13 +18,13 @@ import threading
 import time
 from pathlib import Path
 
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.doctor import machine
 from zmqrl.doctor.env_process import EnvProcess
 from zmqrl.doctor.reach import EchoServer, measure_curve, reach
 from zmqrl.errors import WireError
 from zmqrl.messages import doctor
 from zmqrl.messages.doctor import Reply, Request, read_request, reply_line
+from zmqrl.supervision.host_lock import HostLock
 
 MOST_S = 150
 

@@ -15,7 +15,9 @@ from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import handshake as versions
 from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
+from zmqrl.ssh.shell import HANGS
 from zmqrl.supervision.gpus import choose
+from zmqrl.supervision.host_lock import neighbour_fix
 from zmqrl.views.problem import counted
 
 MB = 1e6
@@ -41,8 +43,7 @@ def judge_failure(host: HostCheck) -> None:
         "zmqrl": f"install this version there: {host.install()}",
         "packages": f"install what is missing there: {host.install()}",
         "probe": f"see its output: {host.there(f'{host.need.python} -m zmqrl.entry zmqrl.agent {NO_RUN} 0')}",
-        "answer": "possible causes: a shell start-up file that waits, an unresponsive file server, low memory; "
-        f"check: {host.there('uptime; df; dmesg | tail')}",
+        "answer": HANGS.format(there=host.need.login or "sh -c"),
     }
     check = "connection" if failure.check == "ssh" and not host.need.by_ssh else failure.check
     fix = failure.fix or mends[failure.check]
@@ -171,13 +172,16 @@ def judge_locks(host: HostCheck) -> None:
     """Runs that are here already."""
     locks = host.measured.locks
     for lock in locks.held if locks is not None else ():
+        origin = f", started from {lock.launcher}"
         if lock.own:
-            fix = f"stop it: zmqrl down {lock.run_id}; or wait"
-            host.findings.warning("lock", f"another run of yours is active on this host: {_run(lock)}", fix)
+            fix = f"{neighbour_fix(lock.run_id, lock.launcher, host.needs.started_by)}; or wait"
+            host.findings.warning(
+                "lock", f"another run of this account is active on this host: {_run(lock)}{origin}", fix
+            )
         else:
             fix = "exclude the host with --limit, or ask its user; zmqrl does not stop it"
             complain = host.findings.fault if host.need.neighbours == "refused" else host.findings.warning
-            complain("lock", f"busy: {_run(lock)} of user {lock.user}", fix)
+            complain("lock", f"busy: {_run(lock)} of user {lock.user}{origin}", fix)
 
 
 def _run(lock: Lock) -> str:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from zmqrl.acting.digest import acting_digests
-from zmqrl.agent.host_lock import HostLock
 from zmqrl.capacity import available_bytes, disk_error, free_inodes, usable_cores
 from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
 from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
+from zmqrl.supervision.host_lock import HostLock
 
 TRIAL_BYTES = 1 << 20
 """A directory counts as writable when this much could be written into it: permissions do not show quotas."""
@@ -56,7 +56,15 @@ def held_locks(register: HostLock) -> tuple[Lock, ...]:
     """The live ones, oldest first."""
     live = [entry for entry in register.entries() if entry.is_live]
     return tuple(
-        Lock(entry.run_id, entry.user, entry.uid == os.getuid(), entry.pid, time.time() - entry.since, entry.workers)
+        Lock(
+            entry.run_id,
+            entry.user,
+            entry.uid == os.getuid(),
+            entry.pid,
+            time.time() - entry.since,
+            entry.workers,
+            entry.launcher,
+        )
         for entry in sorted(live, key=lambda entry: entry.since)
     )
 

@@ -18,6 +18,7 @@ from zmqrl.launch.start_request import StartRequest
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
 from zmqrl.shared_memory.arena import layout_of
+from zmqrl.supervision.host_entry import login_here
 from zmqrl.types import ModeName
 
 WORKER_MB, ONNX_MB, TORCH_MB = 60.0, 150.0, 400.0
@@ -55,6 +56,8 @@ class Needs:
     hosts_file: str
     versions: Mapping[str, str | None]
     """Of the launcher."""
+    started_by: str
+    """User and machine of the launcher."""
     curve: bool
     """Something leaves the machine and has to be encrypted."""
     learner_mb: float
@@ -88,6 +91,7 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
         learner=config.learner.host,
         hosts_file=str(hosts_file),
         versions=versions(),
+        started_by=login_here(),
         curve=any(need.reaches and not need.tunnel for need in _hosts(config).values()),
         learner_mb=LEARNER_PROCESSES_MB + (arena_mb or 0.0),
         arena_mb=arena_mb,

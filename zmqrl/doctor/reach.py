@@ -22,7 +22,7 @@ from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reach
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
 from zmqrl.wire.probe import FULL_PACKETS, TCP_S, plain_connection
-from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket, own_addresses
+from zmqrl.wire.sockets import bind_tcp, connect, make_keys, make_socket, own_addresses, port_holder
 
 NO_ECHO = "connected, but another program answers on this port"
 OTHERS_S = 0.3
@@ -88,7 +88,7 @@ class EchoServer:
             try:
                 bound.append(gate.open_tcp(socket, plan.Listen(), port))
             except zmq.ZMQError as error:
-                return Listening((), (), "", f"port {port}: {os.strerror(error.errno or 0)}{_user_of(port)}")
+                return Listening((), (), "", f"port {port}: {os.strerror(error.errno or 0)}{port_holder(port)}")
         return Listening(tuple(bound), tuple(own_addresses()), self._keys.public)
 
     def _answer(self, gate: Gate, sockets: Sequence[zmq.Socket[Any]]) -> None:
@@ -101,20 +101,6 @@ class EchoServer:
             for socket in sockets:
                 if socket in ready:
                     socket.send_multipart(socket.recv_multipart())
-
-
-def _user_of(port: int) -> str:
-    """Which process has the port, as far as we may see it."""
-    import psutil
-
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.pid is not None:
-                process = psutil.Process(connection.pid)
-                return f" by pid {process.pid} ({process.name()}) of {process.username()}"
-    except psutil.Error:
-        return ""
-    return ""
 
 
 def reach(request: Reach) -> Reached:

@@ -26,9 +26,8 @@ from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Reach, Reply, Request
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import make_archive
+from zmqrl.ssh.shell import ANSWER_S
 
-ANSWER_S = 8.0
-"""How long one answer may take, if the env check is not given more."""
 MARGIN_S = 3.0
 _Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Reply | HostFailed"
 Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]

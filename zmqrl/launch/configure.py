@@ -24,6 +24,7 @@ from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.supervision.check_process import Subject
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.types import EnvSpec, ModeName
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
@@ -89,7 +90,20 @@ def load(
     data = flat(to_json(opened(stored, trusted=trusted, to_resume=True))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     text = read_text(hosts_file) if hosts_file is not None and hosts_file.exists() else None
-    request = Request(preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file, text)
+    request = Request(
+        preset,
+        hosts_file,
+        overrides,
+        mode,
+        workers,
+        seed,
+        init_from,
+        limit,
+        data,
+        stored_file,
+        text,
+        held_workers=HostLock().held_workers(),
+    )
     if without_preset is None:
         loaded = _resolved(request)
     else:

@@ -137,7 +137,7 @@ def with_numbers_of(
     """`changes.scale` with numbers for `auto`, by the cores of the hosts."""
     counts: Mapping[str, int | Literal["auto"]] = {**{host: row.workers for host, row in now.items()}, **changes.scale}
     hosts = {host: replace(wanted.hosts.get(host, HostSection()), workers=count) for host, count in counts.items()}
-    config = with_cores(replace(wanted, hosts=hosts), {host: answer.cores or 1 for host, answer in found.items()})
+    config = with_cores(replace(wanted, hosts=hosts), {host: answer.free_cores for host, answer in found.items()})
     resolved = {host: config.hosts[host].workers for host in changes.scale}
     return {host: count if isinstance(count, int) else 1 for host, count in resolved.items()}
 

@@ -55,9 +55,14 @@ class FoundRun(NamedTuple):
 class LauncherHost:
     """Made by `connected`. Every failure is a ConfigError: nothing was started."""
 
-    def __init__(self, name: str, section: HostSection, connection: Connection, start_s: float) -> None:
-        """`section`: see `login_of`; `start_s`: how long a prologue may take."""
+    def __init__(
+        self, name: str, section: HostSection, connection: Connection, start_s: float, is_listed: bool = True
+    ) -> None:
+        """`section`: see `login_of`; `start_s`: how long a prologue may take; `is_listed`: a hosts file has it."""
         self.name, self.section, self._connection = name, section, connection
+        self._install = f"zmqrl setup HOSTS.yaml --limit {name}"
+        if not is_listed:
+            self._install = f"no hosts file that was read has {name} and its Python: name it with --hosts FILE"
         self._answer_s = ANSWER_S + (start_s if section.prologue is not None else 0.0)
 
     @property
@@ -69,7 +74,7 @@ class LauncherHost:
         """ConfigError unless this zmqrl is installed there, and starts."""
         done = self._run(handshake_command(self.section, self.name))
         text = _marked(done.stdout, SENTINEL)
-        fix = f"zmqrl setup HOSTS.yaml --limit {self.name}"
+        fix = self._install
         if text is None:
             fault = start_fault(self.name, self.section, done.stderr.decode(errors="replace"))
             if fault is not None:
@@ -106,7 +111,10 @@ class LauncherHost:
 
     def capture(self, *words: str, data: bytes = b"", code: str | None = None, timeout_s: float = ANSWER_S) -> Finished:
         """The end of a `zmqrl` command there; `code`: see `cli_command`."""
-        return self._run(cli_command(self.section, words, code), data, timeout_s)
+        done = self._run(cli_command(self.section, words, code), data, timeout_s)
+        if done.code in (NOT_FOUND, NOT_EXECUTABLE):
+            raise self._not_started(done.code)
+        return done
 
     def find(self, run: str) -> FoundRun:
         """A run by its directory or id. ConfigError when it is unknown there."""
@@ -143,9 +151,7 @@ class LauncherHost:
                 raise self._refused(fault.cause, fault.fix)
             err(notes.held)
         if ended in (NOT_FOUND, NOT_EXECUTABLE):
-            raise self._refused(
-                f"zmqrl does not start on this host (exit code {ended})", f"zmqrl setup HOSTS.yaml --limit {self.name}"
-            )
+            raise self._not_started(ended)
         return ended
 
     def read(self, path: str) -> bytes | None:
@@ -210,6 +216,10 @@ class LauncherHost:
         except HostFailed as error:
             raise refused_on(error) from error
 
+    def _not_started(self, code: int) -> ConfigError:
+        cause = f"zmqrl does not start on this host (exit code {code}, {self.section.python})"
+        return self._refused(cause, self._install)
+
     def _refused(self, cause: str, fix: str) -> ConfigError:
         return refused_on(HostFailed(self.name, cause, fix))
 
@@ -231,7 +241,7 @@ def connected(config: Config, name: str) -> Iterator[LauncherHost]:
     except HostFailed as error:
         raise refused_on(error) from error
     try:
-        yield LauncherHost(name, login_of(config, name), connection, config.limits.start_s)
+        yield LauncherHost(name, login_of(config, name), connection, config.limits.start_s, name in config.hosts)
     finally:
         connection.close()
 

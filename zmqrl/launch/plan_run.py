@@ -27,6 +27,7 @@ from zmqrl.launch.arena_plan import columns_of, size_of
 from zmqrl.launch.checks import check_machine, check_plan, check_settings, check_videos
 from zmqrl.launch.lineage import lineage_of
 from zmqrl.launch.start_warnings import slow_target, space_warnings, without_version, zero_learning_rate
+from zmqrl.supervision.host_entry import login_here
 from zmqrl.types import EnvSpec, SpaceSpec
 
 
@@ -93,6 +94,7 @@ def plan_run(
         store_path=store_path,
         resume=resume,
         lineage=lineage,
+        started_by=login_here(),
         warnings=(
             *zero_learning_rate(config.run, algorithm),
             *slow_target(config, algorithm),

@@ -608,6 +608,13 @@ class Handshake(Struct, frozen=True, tag_field="event", tag="agent"):
     """The public half of the CURVE pair that the agent has made."""
     python: Text = ""
     """The interpreter's path."""
+    held: Count = 0
+    """Rollout workers of the runs that are there."""
+
+    @property
+    def free_cores(self) -> int:
+        """Cores without those of other runs, at least one."""
+        return max(1, self.cores - self.held)
 
 
 class AgentExited(_Event, frozen=True, tag="agent_exit"):

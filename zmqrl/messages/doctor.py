@@ -219,6 +219,8 @@ class Lock(Struct, frozen=True, forbid_unknown_fields=True):
     pid: Count
     age_s: Finite
     workers: Count
+    launcher: Name
+    """User and machine that it was started from."""
 
 
 class Locks(_Reply, frozen=True):

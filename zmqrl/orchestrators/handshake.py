@@ -16,6 +16,7 @@ from zmqrl.installed import installed
 from zmqrl.messages.agent import EXAMINATION, Handshake
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import identify
 from zmqrl.types import MODES, ModeName
 
@@ -48,6 +49,7 @@ def handshake_line(public: str = "") -> str:
         cores=usable_cores(),
         public=public,
         python=sys.executable,
+        held=HostLock().held_workers(),
     )
     return SENTINEL + line_of(sent).decode()
 

@@ -35,15 +35,19 @@ TAIL_CHARACTERS = 300
 
 
 def cores_over(shells: Shells, sections: Sections) -> dict[str, int]:
-    """Physical cores of each host; a host that does not answer is left out: the reason is reported when it joins."""
+    """Cores of each host that no other run holds.
+
+    A host that does not answer is left out: the reason is reported when it joins.
+    """
     found = handshakes_over(shells, sections)
-    return {host: answer.cores for host, answer in found if isinstance(answer, Handshake) and answer.cores}
+    return {host: answer.free_cores for host, answer in found if isinstance(answer, Handshake) and answer.cores}
 
 
 def handshakes_over(shells: Shells, sections: Sections) -> Iterator[tuple[str, Handshake | ZmqrlError]]:
     """The handshake of an agent on each host, as it is received, or why there is none. Nothing stays there."""
 
     def request(host: str, shell: HostShell) -> Handshake:
+        shell.check_answer()
         done = shell.run(handshake_command(sections[host], host), ANSWER_S)
         lines = done.stdout.decode(errors="replace").splitlines()
         text = next((text for text in (after_mark(line, SENTINEL) for line in lines) if text is not None), None)
@@ -70,6 +74,7 @@ def reap_over(
     """
 
     def request(host: str, shell: HostShell) -> Reaped:
+        shell.check_answer()
         section = sections[host]
         command = reaper_command(section, run_id, host, grace_s)
         done = shell.run(command, REAP_S + grace_s)

@@ -219,6 +219,7 @@ class _Setup:
         self._began = time.monotonic()
 
     def run(self) -> Installed:
+        self._connection.check_answer()
         found = self._run_step("check", CHECK_S)
         if found["current"]:
             return self._installed(found, made=False)

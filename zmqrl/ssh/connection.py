@@ -20,7 +20,7 @@ from zmqrl.ssh.channel import Channel, Session, SessionFailed, SessionRefused, f
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
 from zmqrl.ssh.sftp import RemoteFiles
-from zmqrl.ssh.shell import Finished, HostShell
+from zmqrl.ssh.shell import ANSWER_S, HANGS, Finished, HostShell
 
 if TYPE_CHECKING:
     import paramiko
@@ -46,6 +46,16 @@ class Connection(HostShell, ABC):
         HostFailed after `timeout_s` seconds; the command may still run on the remote host.
         """
         return finish(self.target.host, self._session(command), timeout_s, input, command)
+
+    def check_answer(self) -> None:
+        host, requested = self.target.host, "true"
+        try:
+            self.run(requested, ANSWER_S)
+        except HostFailed as error:
+            if not self.is_alive():
+                raise
+            cause = f"connected, but no answer within {ANSWER_S:g} s to: {requested}"
+            raise HostFailed(host, cause, HANGS.format(there=self.target.login_command())) from error
 
     def start(self, command: str, stderr: Path) -> Channel:
         """Start a command that stays. Its stderr is appended to the file; it must end when its stdin does."""

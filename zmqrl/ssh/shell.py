@@ -11,6 +11,12 @@ from pathlib import Path
 from zmqrl.errors import HostFailed
 
 LONGEST_LINE = 16_000_000
+ANSWER_S = 8.0
+"""How long the first answer of a host may take."""
+HANGS = (
+    "possible causes: a shell start-up file that waits, an unresponsive file server, low memory; "
+    "check: {there} 'uptime; df; dmesg | tail'"
+)
 OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
 """Of a login shell, for messages."""
 _ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
@@ -82,6 +88,10 @@ class HostShell(ABC):
     def accepted(self) -> tuple[str, ...]:
         """What to report to the user: host keys that were unknown and are now accepted."""
         return ()
+
+    def check_answer(self) -> None:
+        """HostFailed for a host that can be logged into and executes no command. An engine may take its time."""
+        return
 
     @abstractmethod
     def run(self, command: str, timeout_s: float) -> Finished:

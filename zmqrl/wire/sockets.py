@@ -156,6 +156,20 @@ def own_addresses() -> list[str]:
     return [address for address in found if not _is_of_one_link(address)]
 
 
+def port_holder(port: int) -> str:
+    """Which process has a TCP port, as far as this user may see it: ` by pid 7 (redis) of anna`, or nothing."""
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid is not None:
+                process = psutil.Process(connection.pid)
+                return f" by pid {process.pid} ({process.name()}) of {process.username()}"
+    except psutil.Error:
+        return ""
+    return ""
+
+
 def _is_of_one_link(address: str) -> bool:
     """A loopback address, or one of IPv6 that names its interface."""
     ip = ip_address(address)

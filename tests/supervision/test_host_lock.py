@@ -19,11 +19,11 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.marks import at_once
 from tests.waiting import WAIT_S
-from zmqrl.agent.host_entry import Entry, user_name
-from zmqrl.agent.host_lock import HostLock, registered
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
+from zmqrl.supervision.host_entry import Entry, user_name
+from zmqrl.supervision.host_lock import HostLock, registered
 from zmqrl.supervision.host_mark import HOST_VARIABLE, pid_namespace
 from zmqrl.supervision.process_table import identify
 
@@ -92,7 +92,7 @@ def test_an_agent_is_in_the_register_while_it_lives(folder: Path, tmp_path: Path
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
         (entry,) = HostLock(folder).entries()
         assert (entry.pid, entry.workers, entry.host) == (os.getpid(), 3, "node01")
-        assert entry.launcher == socket.gethostname()
+        assert entry.launcher == f"{user_name(os.getuid())}@{socket.gethostname()}"
         assert entry.is_live
     assert files(folder) == []
     assert told == []
@@ -132,13 +132,16 @@ def test_on_a_machine_that_is_shared_by_design_another_users_run_is_a_warning(
 def test_ones_own_other_run_is_a_warning(folder: Path, tmp_path: Path, own: int) -> None:
     put(folder, entry_of(own, "mine-7f3c"))
     told: list[str] = []
-    with registered(boot_of(tmp_path), "10.0.0.7", told.append, folder):
-        assert {entry.launcher for entry in HostLock(folder).entries()} == {"lap", "10.0.0.7"}
+    with registered(boot_of(tmp_path), "rl@lap", told.append, folder):
+        assert {entry.launcher for entry in HostLock(folder).entries()} == {"lap", "rl@lap"}
+        assert HostLock(folder).held_workers() == 15 + 3
     (warning,) = told
-    assert warning.startswith("another run of yours is active on this host: run mine-7f3c"), (
+    assert warning.startswith("another run of this account is active on this host: run mine-7f3c"), (
         "the launcher adds the host"
     )
-    assert "`zmqrl down mine-7f3c`" in warning
+    assert warning.endswith("ask lap"), "somebody else's run of a shared account"
+    with registered(boot_of(tmp_path), "lap", told.append, folder):
+        assert "if it is yours, stop it: `zmqrl down mine-7f3c`" in told[-1]
 
 
 def test_another_agent_of_the_same_run_is_no_news(folder: Path, tmp_path: Path, own: int) -> None:
@@ -285,8 +288,8 @@ AGENT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from zmqrl.agent.host_entry import own_entry
-from zmqrl.agent.host_lock import HostLock
+from zmqrl.supervision.host_entry import own_entry
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 import json
@@ -330,10 +333,10 @@ def test_a_successor_on_the_host_stays_registered(folder: Path, tmp_path: Path, 
 IN_A_WRAP = """
 import os, sys, time
 from pathlib import Path
-from zmqrl.agent.host_lock import HostLock
+from zmqrl.supervision.host_lock import HostLock
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
-from zmqrl.agent.host_entry import own_entry
+from zmqrl.supervision.host_entry import own_entry
 import json
 boot = from_json(Boot, json.loads(sys.argv[2]))
 lock = HostLock(Path(sys.argv[1]))

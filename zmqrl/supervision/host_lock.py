@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from zmqrl.agent import host_entry
-from zmqrl.agent.host_entry import Entry, file_name, own_entry
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.errors import ConfigError
+from zmqrl.supervision import host_entry
+from zmqrl.supervision.host_entry import Entry, file_name, own_entry
 from zmqrl.supervision.process_table import kill
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def registered(
 ) -> Iterator[Registration]:
     """Register on this machine as the agent of `boot`; `warn` receives other runs of this user.
 
-    `launcher`: the node or address that it was started from; empty when that is this machine.
+    `launcher`: the user and machine that it was started from; empty when that is this machine.
 
     Raises:
         ConfigError: Another user's run is on this host, and `boot.neighbours` is refused.
@@ -127,7 +127,7 @@ class HostLock:
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
         if neighbours == "ignored":
             return []
-        return [*([_warning(own)] if own else []), *([_shared(others)] if others else [])]
+        return [*([_warning(entry, own)] if own else []), *([_shared(others)] if others else [])]
 
     def end_former(self, entry: Entry) -> None:
         """Kill an earlier agent of the same host of the run: its connection is dead, and its lease not over."""
@@ -150,6 +150,10 @@ class HostLock:
     def entries(self) -> list[Entry]:
         """The entries of all users, also of dead agents (see `is_live`)."""
         return [entry for folder, owner in self._folders() for entry in _entries(folder, owner).values()]
+
+    def held_workers(self) -> int:
+        """Rollout workers of the live runs on this machine, of all users."""
+        return sum(entry.workers for entry in self.entries() if entry.is_live)
 
     def forget(self, run_id: str) -> None:
         """Remove what dead agents of this user's run left."""
@@ -239,7 +243,13 @@ def _shared(others: list[Entry]) -> str:
     return f"shared with {'; '.join(map(str, others[:3]))}; both will be slower"
 
 
-def _warning(own: list[Entry]) -> str:
+def _warning(entry: Entry, own: list[Entry]) -> str:
+    """Several people may share the account: whose run it is shows by where it was started."""
     runs = "; ".join(map(str, own[:3]))
-    stop = f"stop it: `zmqrl down {own[0].run_id}`"
-    return f"another run of yours is active on this host: {runs}; both will be slower; {stop}"
+    stop = neighbour_fix(own[0].run_id, own[0].launcher, entry.launcher)
+    return f"another run of this account is active on this host: {runs}; both will be slower; {stop}"
+
+
+def neighbour_fix(run_id: str, launcher: str, here: str) -> str:
+    """What a user at `here` can do about a run of the same account that was started by `launcher`."""
+    return f"if it is yours, stop it: `zmqrl down {run_id}`" if launcher == here else f"ask {launcher}"

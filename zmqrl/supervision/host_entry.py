@@ -1,4 +1,4 @@
-"""An agent's entry in the register of its machine (`zmqrl.agent.host_lock`), and the files of that folder.
+"""An agent's entry in the register of its machine (`zmqrl.supervision.host_lock`), and the files of that folder.
 
 The folder is given by its descriptor throughout: no process can put another in its place.
 """
@@ -48,7 +48,7 @@ class Entry(Struct, frozen=True):
     host: str
     """The host's name in the run."""
     launcher: str
-    """Node or address that the run was launched from."""
+    """User and machine that the run was launched from, `anna@laptop`; of zmqrl 0.2 the machine alone."""
     namespace: str = ""
     """The pid namespace that `wrap` has made around the agent, in which `pid` was taken; empty: none."""
     gpus: str = ""
@@ -86,7 +86,7 @@ def own_entry(boot: Boot, launcher: str) -> Entry:
         since=time.time(),
         workers=len(boot.workers),
         host=boot.host,
-        launcher=launcher or socket.gethostname(),
+        launcher=launcher or login_here(),
         namespace=inner_namespace(),
     )
 
@@ -108,6 +108,11 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def login_here() -> str:
+    """The user of this process on this machine, `anna@laptop`; of `sudo` the one who called it."""
+    return f"{os.environ.get('SUDO_USER') or user_name(os.getuid())}@{socket.gethostname()}"
 
 
 def write(folder: int, entry: Entry) -> None:
