@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from tests.cli.commands import Command
 from tests.stored_runs import summary_data
 from zmqrl.cli.status import StatusLines
 from zmqrl.launch.run_output import RunOutput
-from zmqrl.logs.printable import printable, printable_data
+from zmqrl.logs.printable import printable, printable_data, printable_writer
 from zmqrl.views.problem import Problem
 from zmqrl.views.tables import render
 
@@ -64,6 +65,16 @@ def test_a_problem_and_what_the_launcher_prints(capsys: pytest.CaptureFixture[st
     assert str(problem).count(ESCAPED) == 3 and is_plain(str(problem))
     RunOutput.print(SimpleNamespace(_quiet=False), f"failed: {HOSTILE}")  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"failed: {ESCAPED}\n"
+
+
+def test_what_another_host_sends() -> None:
+    stream = io.BytesIO()
+    write = printable_writer(stream)
+    text = f"ä {HOSTILE}\n".encode()
+    assert write(text[:1]) and write(text[1:]), "a character may be split"
+    assert stream.getvalue().decode() == f"ä {ESCAPED}\n"
+    write(b"\xff\n")
+    assert stream.getvalue().endswith(b"\\xff\n")
 
 
 def test_the_live_view_and_the_status_of_another_host() -> None:

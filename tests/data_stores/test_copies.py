@@ -166,6 +166,13 @@ def test_names_that_begin_again_are_compared_by_their_digests(
     copy_newest(here, objects, objects.names(), same)
     assert {content for name, content in found().items() if not name.startswith("v")} == {2.0}
     assert "kept-0-20" not in found()
+    train(1.0, "kept-0-10", "kept-0-20", "full-0-20", "v0-20", "best-0-20")
+    copy_newest(here, objects, objects.names())
+    train(2.0, "full-0-1", "v0-1")
+    copy_newest(here, objects, objects.names())
+    assert found() == {"full-0-1": 2.0, "v0-1": 2.0}, "kinds that the new training does not have yet"
+    train(2.0, "kept-0-10", "full-0-19", "full-0-20", "best-0-20")
+    copy_newest(here, objects, objects.names(), same)
     put: list[str] = []
     meanwhile(monkeypatch, put.append)
     monkeypatch.setattr(Objects, "starts_with", lambda *arguments: pytest.fail("compared twice"))

@@ -96,6 +96,8 @@ ENTRY = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
         (f'"a":{ENTRY}', ',"full":"{\\"counters\\": 3}"'),
         (f'"a":{ENTRY}', ',"score":"much"'),
         (f'"a":{ENTRY}', ',"env_steps":"[]"'),
+        (f'"a":{ENTRY}', ',"env_steps":1e999'),
+        (f'"a":{ENTRY}', f',"score":1{"0" * 400}'),
     ],
 )
 def test_a_hostile_file_with_a_digest_that_fits_is_passed_over(arrays: str, metadata: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -69,6 +70,15 @@ def command(folder: Path, words: Sequence[str | Path], *before: str | Path) -> t
         timeout=WAIT_S,
     )
     return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def colleague(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run; a test copies it."""
+    folder = tmp_path_factory.mktemp("colleague")
+    code, output = command(folder, [*RUN, "--run-dir", "run"])
+    assert code == DONE, output
+    return folder / "run"
 
 
 # Limits of containers
@@ -667,16 +677,103 @@ def test_an_env_whose_file_has_the_name_of_a_module(tmp_path: Path) -> None:
     assert code == REFUSED and "hides queue.py; rename the file" in output, output
 
 
-# Paths
+# Secrets and foreign text
+
+SECRET = "https://hooks.example.com/services/T0/SECRETTOKEN"
+SUBMITTED = "run: {preset: cartpole-ppo}\norchestrator: {kind: slurm}\nhosts: {local: {workers: 1}}\n"
 
 
-@pytest.fixture(scope="module")
-def colleague(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a finished run; a test copies it."""
-    folder = tmp_path_factory.mktemp("colleague")
-    code, output = command(folder, [*RUN, "--run-dir", "run"])
+def hidden(folder: Path, words: Sequence[str | Path], file: Path, **sets: str) -> None:
+    """The command refuses a webhook with its secret, and writes `file` for its user alone."""
+    (folder / "sbatch").write_text("#!/bin/sh\necho 4242\n")
+    (folder / "sbatch").chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder / "config"), "HOOK": SECRET}
+    begin = ("env", *(f"{name}={value}" for name, value in env.items()))
+    code, output = command(folder, [*words, "--set", f"webhook={SECRET}"], *begin)
+    assert code == REFUSED and "$NAME" in output and "SECRETTOKEN" not in output, output
+    assert not any("SECRETTOKEN" in path.read_text() for path in folder.rglob("*") if path.is_file())
+    overrides = [word for key, value in {"webhook": "$HOOK", **sets}.items() for word in ("--set", f"{key}={value}")]
+    code, output = command(folder, [*words, *overrides], *begin)
+    assert code == DONE and "SECRETTOKEN" not in output.replace(sets.get("on_end", "-"), ""), output
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_webhook_in_the_script_of_a_job(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(SUBMITTED)
+    hidden(tmp_path, ["launch", "hosts.yaml", "--submit", "--run-dir", "run"], tmp_path / "run" / "job.sh")
+
+
+def test_a_webhook_and_a_secret_of_on_end_in_a_unit(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}}\n")
+    unit = tmp_path / "config" / "systemd" / "user" / "zmqrl-pole.service"
+    words = ["install-unit", "hosts.yaml", "--name", "pole", "--run-dir", "run"]
+    hidden(tmp_path, words, unit, on_end=f"curl {SECRET}")
+
+
+TERMINAL = "\x1b]0;OWNED\x07\x1b[2J\x1b]52;c;ZXZpbA==\x07"
+
+
+@pytest.mark.parametrize("file", ["logs/local-agent-0.log", "logs/a\x1b[2J.log", "summary.json"])
+def test_control_characters_of_a_run(tmp_path: Path, colleague: Path, file: str) -> None:
+    """Of a line of a log, of the name of a log, and of the status of a run."""
+    shutil.copytree(colleague, tmp_path / "run")
+    path, status = tmp_path / "run" / file, f"failed {TERMINAL}"
+    if path.suffix == ".json":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
+    else:
+        path.write_text(f"{status}\n")
+    code, output = command(tmp_path, ["status" if path.suffix == ".json" else "logs", "run"])
+    assert code == DONE and r"\x1b" in output and "\x1b" not in output and "\x07" not in output, output
+
+
+def checkpoint(arrays: str, metadata: str = "") -> bytes:
+    """A file of one whose digest fits: anyone can make it."""
+    header = '{"__metadata__":{"sha256":"' + "0" * 64 + f'","version":"0-9"{metadata}}},{arrays}}}'
+    content = len(header).to_bytes(8, "little") + header.encode() + b"\0" * 4
+    return content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1)
+
+
+ENTRY = '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        checkpoint('"a":' + "[" * 100_000 + "]" * 100_000),
+        checkpoint(ENTRY.replace("[1]", "[1e999]")),
+        checkpoint(ENTRY, ',"env_steps":1e999'),
+    ],
+    ids=["nested", "infinite", "infinite-metadata"],
+)
+def test_a_checkpoint_that_does_not_fit_its_header(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "v0-9.safetensors").write_bytes(content)
+    code, output = command(tmp_path, ["train", "cartpole-ppo", "--init-from", "v0-9.safetensors", "--dry-run"])
+    assert code == REFUSED and len(output.splitlines()) == 1, output
+
+
+def test_a_null_character(tmp_path: Path) -> None:
+    for text in ('store: {path: "a\\0b"}', 'on_end: "true \\0"'):
+        (tmp_path / "nul.yaml").write_text(f"run: {{preset: cartpole-ppo}}\n{text}\n")
+        code, output = command(tmp_path, ["train", "./nul.yaml", "--dry-run"])
+        assert code == REFUSED and "nul.yaml:2" in output and "null character" in output, output
+
+
+def test_a_mirror_after_from_scratch_has_the_new_training_only(tmp_path: Path) -> None:
+    mirror = ("--set", f"store.mirror=file://{tmp_path}/mirror", "--set", "store.keep_every=256")
+    assert command(tmp_path, [*RUN, *mirror, "--run-dir", "run"])[0] == DONE
+    (there,) = (tmp_path / "mirror").iterdir()
+    assert [*there.glob("kept-*")]
+    for path in (tmp_path / "run" / "checkpoints").glob("full-*"):
+        path.unlink()
+    again = ["train", "--resume", "run", "--from-scratch", "--plain", "--set", "run.total_env_steps=300"]
+    code, output = command(tmp_path, again)
     assert code == DONE, output
-    return folder / "run"
+    here = {path.name: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors")}
+    left = {path.name: path.read_bytes() for path in there.glob("*.safetensors")}
+    assert left.items() <= here.items(), (sorted(left), sorted(here))
+
+
+# Paths
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import click
 
 from zmqrl.cli.hosts_options import SET
 from zmqrl.cli.hosts_options import limit as limit_option
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Loaded
@@ -66,7 +67,7 @@ def doctor_command(
         flags = [*["--json"] * as_data, *["--accept-new-hosts"] * accept_new_hosts, "--env-limit", str(env_limit)]
         return _doctor_on(on, hosts, loaded, flags)
     check_participants(loaded.config)
-    measurements = examine(loaded.config, accept_new_hosts, env_limit, lambda line: click.echo(line, err=True))
+    measurements = examine(loaded.config, accept_new_hosts, env_limit, _show)
     faults = judge_all(measurements, needs_of(loaded, hosts))
     manual = [name for name, host in loaded.config.hosts.items() if host.manual]
     if as_data:
@@ -93,9 +94,13 @@ def _doctor_on(on: str, hosts: Path, loaded: Loaded, flags: Sequence[str]) -> in
         done = there.capture("doctor", STDIN, *flags, data=text, code=code, timeout_s=DOCTOR_S)
     for output, is_error in ((done.stdout, False), (done.stderr, True)):
         shown = output.decode(errors="replace").replace(STDIN, f"{hosts} --on {on}")
-        click.echo(shown, nl=False, err=is_error)
+        click.echo(printable(shown), nl=False, err=is_error)
     click.echo(f"{on}: {session.refusal or session}", err=True)
     return EXIT_FAULTS if session.refusal is not None else done.code
+
+
+def _show(line: str) -> None:
+    click.echo(printable(line), err=True)
 
 
 def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -109,5 +114,5 @@ def _draw(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(head, overflow="fold", no_wrap=number < 2)  # host and state stay whole
     styles = {"FAULT": "red", "warning": "yellow", "ok": "green"}
     for row in rows:
-        table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
+        table.add_row(*(Text(printable(cell), styles.get(cell, "")) for cell in row))
     Console().print(table)

@@ -10,6 +10,7 @@ import click
 
 from zmqrl.cli.on import LoginCommand, login_file
 from zmqrl.errors import ConfigError, HostFailed, WireError
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.launch.launcher_host import FoundRun, LauncherHost
@@ -107,7 +108,7 @@ def _receive(there: LauncherHost, run_dir: str, copy: Path) -> CopyReceiver:
     from zmqrl.launch.run_copy import CopyFailed, CopyReceiver, request_of
 
     request = msgspec.json.encode(request_of(copy)) + b"\n"
-    receiver, errors = CopyReceiver(copy, lambda line: click.echo(line, err=True)), bytearray()
+    receiver, errors = CopyReceiver(copy, lambda line: click.echo(printable(line), err=True)), bytearray()
     try:
         code = there.relay(["send-run", run_dir], receiver.take, errors.extend, data=request)
     finally:

@@ -18,6 +18,7 @@ import click
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.start_request import StartRequest
+from zmqrl.logs.printable import printable, printable_writer
 
 if TYPE_CHECKING:
     from zmqrl.cli.start_options import TrainRequest
@@ -132,7 +133,8 @@ def _check_keys(there: LauncherHost, config: Config, hosts_file: Path | None) ->
             fix = fault["fix"].replace(STDIN, f"{hosts_file} --on {there.name}")
             refused.append(f"{fault['host']}: {fault['cause']}\n   on {there.name}: {fix}")
         elif fault["check"] == "ssh":
-            click.echo(f"{there.name} does not reach {fault['host']}: {fault['cause']}\n   {fault['fix']}", err=True)
+            text = f"{there.name} does not reach {fault['host']}: {fault['cause']}\n   {fault['fix']}"
+            click.echo(printable(text), err=True)
     if refused:
         count = "1 host does" if len(refused) == 1 else f"{len(refused)} hosts do"
         raise ConfigError(
@@ -182,8 +184,9 @@ class _Start:
         text = text_of(self._config, code, keeps_code=self._is_resumed)
         file = self._there.write(f"{self._directory}.yaml", text.encode())
         try:
+            errors = printable_writer(sys.stderr.buffer)
             ended = self._there.relay(
-                self._words(file), self._out, _err, code, self._session.around, timeout_s=self._limit_s
+                self._words(file), self._out, errors, code, self._session.around, timeout_s=self._limit_s
             )
         except HostFailed as error:
             if self._request.dry_run:
@@ -197,7 +200,7 @@ class _Start:
             return 0
         if ended is None:
             raise HostFailed(self._there.name, f"the run is not READY after {self._limit_s:g} s", self._unknown())
-        click.echo(self._line, nl=False)
+        click.echo(printable(self._line.decode(errors="backslashreplace")), nl=False)
         if not self._is_resumed:
             self._there.remove(file)
         return ended
@@ -227,7 +230,7 @@ class _Start:
             if mark:
                 self._ready = decode(LauncherReady, text)
                 return False
-            click.echo(before)
+            click.echo(printable(before.decode(errors="backslashreplace")))
         return True
 
     def _report(self, ready: LauncherReady) -> None:
@@ -245,11 +248,6 @@ class _Start:
             f"a launcher that has started on {self._there.name} continues: zmqrl status {self._directory}{flags}; "
             f"to end it: zmqrl down {self._directory}{flags}"
         )
-
-
-def _err(chunk: bytes) -> None:
-    sys.stderr.buffer.write(chunk)
-    sys.stderr.buffer.flush()
 
 
 def on_flags(host: str, hosts_file: Path | None) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from zmqrl.errors import HostFailed
+from zmqrl.logs.printable import printable_writer
 
 HOSTS_FILE = Path("hosts.yaml")
 """Read for the login where it is in the current directory, and --hosts names no other."""
@@ -99,16 +100,8 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callab
     with connected(resolve_logins(login_file(hosts_file)), host) as there:
         for line in there.accepted:
             click.echo(line, err=True)
-        code = there.relay(["--until-eof", *words], out or _writer(sys.stdout.buffer), _writer(sys.stderr.buffer))
+        shown, errors = out or printable_writer(sys.stdout.buffer), printable_writer(sys.stderr.buffer)
+        code = there.relay(["--until-eof", *words], shown, errors)
         if code is None:
             raise HostFailed(host, "the exit code of the command was not received", f"see: zmqrl status --on {host}")
         return 1 if code < 0 else code
-
-
-def _writer(stream: BinaryIO) -> Any:
-    def write(chunk: bytes) -> bool:
-        stream.write(chunk)
-        stream.flush()
-        return True
-
-    return write

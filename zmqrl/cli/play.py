@@ -16,6 +16,7 @@ import click
 
 from zmqrl.config.codec import replace, to_json
 from zmqrl.errors import ConfigError
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -177,5 +178,5 @@ def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_st
             on_stage=on_stage,
         )
     for warning in warnings:
-        click.echo(warning, err=True)
+        click.echo(printable(warning), err=True)
     return result

@@ -11,6 +11,7 @@ import click
 from zmqrl.cli.hosts_options import SET
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.errors import ConfigError
+from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
     from zmqrl.errors import HostFailed
@@ -65,11 +66,11 @@ def _show(result: Installed | HostFailed) -> bool:
     from zmqrl.errors import HostFailed
 
     if isinstance(result, HostFailed):
-        click.echo(str(result), err=True)
+        click.echo(printable(str(result)), err=True)
         return True
     for line in result.accepted:
         click.echo(line, err=True)
-    click.echo(str(result))
+    click.echo(printable(str(result)))
     return False
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.logs.printable import printable
+
 if TYPE_CHECKING:
     from zmqrl.orchestrators.base import HostEvent
 
@@ -48,7 +50,7 @@ def worker_command(file: Path) -> int:
                     orchestrator.command(boot.host, join)
                 line = _line(event)
                 if line:
-                    click.echo(f"{boot.host}: {line}")
+                    click.echo(printable(f"{boot.host}: {line}"))
                 if isinstance(event.event, (agent.Unreachable, agent.LeaseLost)):
                     code = 1
                 elif isinstance(event.event, agent.AgentExited) and code is None:

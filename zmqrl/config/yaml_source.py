@@ -257,6 +257,8 @@ class _Reader:
             return None
         if kind == "bool":
             return text.lower() == "true"
+        if "\0" in text:
+            raise self._refused(node, f"{shown(text)} contains a null character, which no path or command can have")
         if kind not in ("int", "float"):
             return text
         try:

@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -15,6 +15,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import ConfigError, StoreError
+from zmqrl.types import Version
 
 COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
 """Kinds of checkpoints that are copied, and how many of each are kept there; None: all of them."""
@@ -48,8 +49,10 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str], sam
     """
     missing, same = [], set() if same is None else same
     for kind, most in COPIED.items():
-        here = checkpoint_names(_listed(checkpoints), kind)
+        listed = _listed(checkpoints)
+        here = checkpoint_names(listed, kind)
         if not here:
+            objects.delete(_later(checkpoint_names(there, kind), listed))
             continue
         oldest, newest = min(here.values()), max(here.values())
         known = checkpoint_names({*here, *there}, kind).items()
@@ -62,6 +65,12 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str], sam
         else:
             missing.append(kind)
     return missing
+
+
+def _later(there: Mapping[str, Version], here: Sequence[str]) -> list[str]:
+    """Those that are later than every checkpoint here: of a training that `--from-scratch` has abandoned."""
+    versions = [version for kind in COPIED for version in checkpoint_names(here, kind).values()]
+    return [name for name, version in there.items() if versions and version > max(versions)]
 
 
 def _listed(checkpoints: Path) -> list[str]:

@@ -192,7 +192,7 @@ def verify(content: bytes | mmap) -> dict[str, object]:
     try:
         int(metadata.get("env_steps", 0)), float(metadata.get("score", 0))
         dict(json.loads(metadata.get("full", "{}")).get("counters", {}))
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StoreError(f"the metadata is not of a checkpoint: {error}") from error
     return metadata
 

@@ -129,7 +129,7 @@ class LauncherHost:
         self,
         words: Sequence[str],
         out: Callable[[bytes], bool],
-        err: Callable[[bytes], None],
+        err: Callable[[bytes], object],
         code: str | None = None,
         around: str = "",
         data: bytes = b"",
@@ -249,7 +249,7 @@ def connected(config: Config, name: str) -> Iterator[LauncherHost]:
 class _WithoutPrologue:
     """Stderr without what the prologue writes; what follows it is passed on as it comes."""
 
-    def __init__(self, err: Callable[[bytes], None]) -> None:
+    def __init__(self, err: Callable[[bytes], object]) -> None:
         self._err, self._is_through = err, False
         self.held = b""
         """Not passed on: a prologue that has failed, or not ended."""

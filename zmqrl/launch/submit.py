@@ -66,8 +66,9 @@ def submit(run_dir: Path, script: str) -> str:
     is_new, path = not run_dir.exists(), run_dir / SCRIPT
     try:
         files.make_directory(str(run_dir))
+        path.touch(0o600)
+        path.chmod(0o600)  # also one that was there before
         path.write_bytes(os.fsencode(script))  # paths are in it
-        path.chmod(0o600)
     except OSError as error:
         raise ConfigError(f"run directory {run_dir} cannot be written: {error}") from error
     try:

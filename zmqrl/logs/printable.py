@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import codecs
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
 
 SPACES = "\n\t\u00a0\u3000"
 """Spaces and line ends that stay as they are, in addition to the usual space."""
@@ -17,6 +18,18 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in SPACES else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_writer(stream: BinaryIO) -> Callable[[bytes], bool]:
+    """A function that writes what another host sends to `stream`, `printable`, and returns True."""
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(chunk: bytes) -> bool:
+        stream.write(printable(decoder.decode(chunk)).encode())
+        stream.flush()
+        return True
+
+    return write
 
 
 def printable_data(data: Any) -> Any:

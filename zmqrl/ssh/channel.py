@@ -160,7 +160,7 @@ def finish(host: str, channel: Session, timeout_s: float, data: bytes, command: 
 
 
 def relay(
-    channel: Session, data: bytes, out: Callable[[bytes], bool], err: Callable[[bytes], None], timeout_s: float | None
+    channel: Session, data: bytes, out: Callable[[bytes], bool], err: Callable[[bytes], object], timeout_s: float | None
 ) -> int | None:
     """Pass the output of a started command on until it ends. Its stdin remains open until then.
 

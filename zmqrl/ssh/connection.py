@@ -65,7 +65,7 @@ class Connection(HostShell, ABC):
         self,
         command: str,
         out: Callable[[bytes], bool],
-        err: Callable[[bytes], None],
+        err: Callable[[bytes], object],
         input: bytes = b"",
         timeout_s: float | None = None,
     ) -> int | None:
