@@ -150,6 +150,34 @@ def test_the_time_to_go_is_that_of_the_speed_since_the_start_or_the_resume(state
     assert status_of(state, 0.0, wall_s)["eta_s"] == round((total - before - 20) / 2.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("limits", "progress", "eta_s"),
+    [
+        ({"max_wall_s": 30.0}, 0.5, 15.0),  # 20 of 100 env steps in 10 s would take 40 s more
+        ({"max_wall_s": 1000.0}, 0.2, 40.0),
+        ({"stop_at_updates": 8}, 0.5, 10.0),
+        ({"stop_at_updates": 8, "max_wall_s": 20.0}, 0.75, 5.0),
+        ({"stop_at_updates": 4}, 1.0, 0.0),
+        ({}, 0.2, 40.0),
+    ],
+)
+def test_the_time_to_go_and_the_bar_are_of_the_limit_that_ends_the_run_first(
+    state: RunState, limits: dict[str, float], progress: float, eta_s: float
+) -> None:
+    run = replace(state.plan.config.run, total_env_steps=100, **limits)
+    state = RunState(replace(state.plan, config=replace(state.plan.config, run=run)))
+    state.first_step_s = 5.0
+    tell(state, "metrics", role="learner", index=0, values={"env_steps": 20, "updates": 4})
+    found = status_of(state, 0.0, 15.0)
+    assert (found["progress"], found["eta_s"]) == (progress, eta_s)
+
+
+def test_a_limit_of_seconds_is_known_before_the_first_env_step(state: RunState) -> None:
+    run = replace(state.plan.config.run, max_wall_s=40.0)
+    state = RunState(replace(state.plan, config=replace(state.plan.config, run=run)))
+    assert (status_of(state, 0.0, 10.0)["progress"], status_of(state, 0.0, 10.0)["eta_s"]) == (0.25, 30.0)
+
+
 def test_ready_is_lost_with_the_process(state: RunState) -> None:
     for index in (0, 1):
         tell(state, "started", role="worker", index=index, pid=1, start_time=1, spawn=0)

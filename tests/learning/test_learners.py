@@ -192,10 +192,29 @@ def test_a_batch_without_rows_has_no_update() -> None:
 def test_a_gradient_that_is_not_finite_ends_the_training_and_priorities_are_no_metric() -> None:
     learner = numbered(Settings())
     results = {"loss": torch.tensor(math.inf), PRIORITY: torch.ones(3), "grad_norm/p": torch.tensor(0.5)}
-    assert learner.measured(results) == {"loss": math.inf, "grad_norm/p": 0.5}
+    assert learner.measured(results, 0) == {"loss": math.inf, "grad_norm/p": 0.5}
     for norm in (math.inf, math.nan):
-        with pytest.raises(TrainingFailed, match=f"grad_norm/p is {norm}"):
-            learner.measured({**results, "grad_norm/p": torch.tensor(norm)})
+        with pytest.raises(TrainingFailed, match=f"grad_norm/p is {norm} in update 7: lower algorithm.learning_rate"):
+            learner.measured({**results, "grad_norm/p": torch.tensor(norm)}, 7)
+        with pytest.raises(
+            TrainingFailed, match=f"grad_norm/p is {norm} in update 0: no learning rate has been applied"
+        ):
+            learner.measured({**results, "grad_norm/p": torch.tensor(norm)}, 0)
+
+
+def test_what_prepare_adds_to_the_metrics_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = numbered(Settings())
+    prepare = type(learner).prepare
+
+    def measuring(self: Any, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
+        self.add_metrics({"rho/mean": torch.tensor(0.25), "rows": np.float32(1)})
+        self.add_metrics({"rows": 2})
+        return prepare(self, batch, progress)
+
+    monkeypatch.setattr(type(learner), "prepare", measuring)
+    assert learned(learner).metrics.items() >= {"rho/mean": 0.25, "rows": 2.0}.items()
+    monkeypatch.setattr(type(learner), "prepare", prepare)
+    assert not {"rho/mean", "rows"} & learned(learner).metrics.keys()
 
 
 def test_a_learner_of_an_algorithm_without_a_rate_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

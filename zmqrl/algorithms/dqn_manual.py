@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, target_period
-from zmqrl.errors import TrainingFailed
+from zmqrl.learning.base import check_norm
 from zmqrl.learning.schedule import value_at
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
@@ -72,8 +72,7 @@ class ManualDQNLearner(OffPolicyLearner):
         by_q = torch.zeros_like(q).scatter_(1, action, slope.mul_(1.0 / len(sample.rows)).unsqueeze(1))
         self._q.backward(by_q)
         norm = clip_by_norm(grad, math.inf if config.max_grad_norm is None else config.max_grad_norm)
-        if not math.isfinite(norm):
-            raise TrainingFailed(f"the gradient's norm is {norm} in update {self._adam.steps}: lower the learning rate")
+        check_norm("the gradient's norm", norm, self._adam.steps)
         self._adam.step(grad, rate)
         return {**self._measure(loss, error, q, norm), "learning_rate": rate} if measure else {}
 

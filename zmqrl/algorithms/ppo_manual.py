@@ -13,6 +13,7 @@ from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, 
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
+from zmqrl.learning.base import check_norm
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec
@@ -205,8 +206,7 @@ class ManualPPOLearner(OnPolicyLearner):
         self._critic.backward(error.grad.mul_(config.vf_coef).unsqueeze(1))
         grad = self._parameters.flat_grad
         norm = clip_by_norm(grad, config.max_grad_norm)
-        if not np.isfinite(norm):
-            raise TrainingFailed(f"the gradient's norm is {norm} in update {self._adam.steps}: lower the learning rate")
+        check_norm("the gradient's norm", norm, self._adam.steps)
         self._adam.step(grad, coefficients.learning_rate)
         if not measure:
             return {}

@@ -37,10 +37,10 @@ class Progress:
     env_steps: int
     total_env_steps: int
     fraction: float
-    """env_steps / total_env_steps, at most 1."""
+    """Share of the limit that ends the run first: env steps, updates or `run.max_wall_s`."""
     wall_s: float
     eta_s: float | None
-    """Seconds to the total at the mean speed so far; a stop condition may end the run earlier."""
+    """Seconds to that limit at the mean speed so far; `run.stop_at_return` may end the run earlier."""
     return_mean: float | None
     """Mean return of the last 100 training episodes."""
     eval_return_mean: float | None

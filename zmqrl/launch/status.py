@@ -100,10 +100,18 @@ def _phase(state: RunState) -> Phase:
 
 
 def _progress(state: RunState, wall_s: float) -> tuple[float, float | None]:
-    """Fraction of the total that is done, and seconds to go at the mean speed since the start or the resume."""
-    total = state.plan.config.run.total_env_steps
+    """Share of the limit that ends the run first, and seconds to it at the mean speed since the start or the resume."""
+    run, updates = state.plan.config.run, state.metrics.get("updates", 0)
     before = 0 if state.resumed_from is None else state.resumed_from.env_steps
-    done, stored = min(1.0, state.env_steps / total), state.env_steps - before
-    if state.first_step_s is None or stored <= 0:
-        return done, None
-    return done, (wall_s - state.first_step_s) * max(0, total - state.env_steps) / stored
+    stored = state.env_steps - before
+    limits: list[tuple[float | None, float]] = []
+    if run.max_wall_s is not None:
+        limits.append((max(0.0, run.max_wall_s - wall_s), wall_s / run.max_wall_s))
+    if state.first_step_s is not None and stored > 0:
+        step_s = (wall_s - state.first_step_s) / stored
+        limits.append((step_s * max(0, run.total_env_steps - state.env_steps), state.env_steps / run.total_env_steps))
+        if run.stop_at_updates is not None and updates > 0:
+            update_s = step_s * state.env_steps / updates
+            limits.append((update_s * max(0, run.stop_at_updates - updates), updates / run.stop_at_updates))
+    eta_s, done = min(limits, default=(None, state.env_steps / run.total_env_steps))
+    return min(1.0, done), eta_s

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from zmqrl.config.sections import ReplaySection
+from zmqrl.errors import TrainingFailed
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.types import Array, Version, Weights
 
@@ -20,6 +22,23 @@ Report: TypeAlias = Callable[[str, str], object]
 def log_report(cause: str, done: str) -> None:
     """The `Report` of a learner outside of a run."""
     LOG.warning("%s: %s", cause, done)
+
+
+def check_norm(name: str, norm: float, update: int) -> None:
+    """TrainingFailed: the norm of a gradient is not finite, and makes all later ones so.
+
+    Args:
+        name: Of the norm.
+        norm: Its value.
+        update: Updates that the parameters had before, since the start of the run.
+    """
+    if math.isfinite(norm):
+        return
+    fix = "lower algorithm.learning_rate"
+    if update == 0:
+        causes = "a logarithm or a root of 0, a division by 0, very large rewards or observations"
+        fix = f"no learning rate has been applied before, so that the loss itself is the cause: look for {causes}"
+    raise TrainingFailed(f"{name} is {norm} in update {update}: {fix} (docs/debugging.md)")
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zmqrl.errors import ConfigError, TrainingFailed
-from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.errors import ConfigError
+from zmqrl.learning.base import (
+    BaseLearner,
+    LearnerContext,
+    LearnResult,
+    OffPolicyLearner,
+    OnPolicyLearner,
+    Progress,
+    check_norm,
+)
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
@@ -81,6 +88,7 @@ class NetLearner(BaseLearner):
         self.algorithm, self.config, self.context = algorithm, algorithm.config, context
         self.net = Net(algorithm.network(), groups, context.weights, context.device)
         self.parts = dict(parts or {})
+        self._added: dict[str, float] = {}
         self._input = TorchInput(algorithm.input, algorithm.env.observation)
         self._executor = make_executor(context.executor, self.net, context.report)
 
@@ -134,13 +142,25 @@ class NetLearner(BaseLearner):
         tensors = {name: torch.tensor(rate, dtype=torch.float64, device=device) for name, rate in rates.items()}
         return self._executor.run(self.train, batch, tensors, **variant)
 
-    def measured(self, results: Mapping[str, Tensor]) -> dict[str, float]:
-        """The metrics of the last update. TrainingFailed when a gradient was not finite: it makes all later ones so."""
+    def measured(self, results: Mapping[str, Tensor], update: int) -> dict[str, float]:
+        """The metrics of update `update`. TrainingFailed when a gradient was not finite: it makes all later ones so."""
         metrics = {name: float(value) for name, value in results.items() if name != PRIORITY}
         for name, norm in metrics.items():
-            if name.startswith(NORM) and not math.isfinite(norm):
-                raise TrainingFailed(f"{name} is {norm}: lower algorithm.learning_rate")
+            if name.startswith(NORM):
+                check_norm(name, norm, update)
         return metrics
+
+    def add_metrics(self, values: Mapping[str, SupportsFloat]) -> None:
+        """Add numbers to the metrics of this round, from `prepare`, `observe`, `anneal` or `batch`.
+
+        The last value of a name counts. `train`, which may be recorded, returns its metrics instead.
+        """
+        self._added.update({name: float(value) for name, value in values.items()})
+
+    def _result(self, updates: int, metrics: Mapping[str, float]) -> LearnResult:
+        """Of one round, with what was added since the last one."""
+        added, self._added = self._added, {}
+        return LearnResult(updates, {**added, **metrics})
 
     def weights(self) -> dict[str, Array]:
         """The published tensors."""
@@ -192,7 +212,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
             results = self.run(self.batch(sample, progress, number), rates, **self.variant(number))
             if PRIORITY in results:
                 self._prioritise(replay, sample, results[PRIORITY].cpu().numpy())
-        return LearnResult(updates, self.measured(results))
+        return self._result(updates, self.measured(results, progress.updates))
 
     def sample(self, replay: Replay, number: int) -> AnySample:
         """What update `number` trains on: transitions, or sequences if `Algorithm.replay` has a length."""
@@ -265,12 +285,14 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         scalars, rates, updates = self.scalars(progress), self.learning_rates(progress), 0
         metrics: list[dict[str, float]] = []
         for results in self._minibatches(rows, size, scalars, rates, progress):
+            metrics.append(self.measured(results, progress.updates + updates))
             updates += 1
-            metrics.append(self.measured(results))
             if self.is_done(results):
                 break
         last = metrics[-self._count(size) :]
-        return LearnResult(updates, {name: float(np.mean([m[name] for m in last])) for name in last[0]} if last else {})
+        return self._result(
+            updates, {name: float(np.mean([m[name] for m in last])) for name in last[0]} if last else {}
+        )
 
     def _count(self, size: int) -> int:
         """Minibatches of an epoch."""
