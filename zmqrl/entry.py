@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import replace
+from zmqrl.debugging import set_hook
 from zmqrl.errors import ENDED_BY_USER_CODE, ConfigError
 from zmqrl.inherited import set_right, working_directory
 from zmqrl.loading import add_own_paths, limit_threads, loading, prepare
@@ -36,7 +37,7 @@ MODULES: Mapping[str, str] = {
     "zmqrl.worker": "zmqrl.rollout.worker",
     "zmqrl.evaluator": "zmqrl.evaluator.process",
 }
-AGENT, WORKER, TEMPLATE = "zmqrl.agent", "zmqrl.worker", "zmqrl.template"
+AGENT, LEARNER, WORKER, TEMPLATE = "zmqrl.agent", "zmqrl.learner", "zmqrl.worker", "zmqrl.template"
 EXAMINER = "zmqrl.doctor.examiner"
 """What an agent runs whose first line is the command `examine`."""
 PARENT_VARIABLE = "ZMQRL_PARENT"
@@ -150,6 +151,8 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     die_with_parent()
     raise_descriptor_limit()
+    if role != AGENT:  # which passes the variable on
+        set_hook(role == LEARNER)
     sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
     if role != WORKER:  # there can be many; it writes no lines of its own
         from zmqrl.logs.process_log import VARIABLE, log_to_stderr

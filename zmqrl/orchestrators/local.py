@@ -11,6 +11,7 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.debugging import terminal_here
 from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
@@ -29,7 +30,8 @@ class LocalAgent(PipedAgent):
     def __init__(self, boot: Boot, warn: Warn, agent_command: Sequence[str] = ENTRY) -> None:
         log = Path(boot.plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
         command = [*agent_command, "zmqrl.agent", boot.plan.run_id, "0"]
-        super().__init__(boot, warn, command, log, importing_environment())
+        terminal = terminal_here() if boot.plan.config.mode.in_process else {}
+        super().__init__(boot, warn, command, log, {**importing_environment(), **terminal})
         self._killed: list[str] = []
 
     def silent_end(self, code: int | None) -> None:

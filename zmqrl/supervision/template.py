@@ -165,6 +165,7 @@ def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker: a KeyboardInterrupt is the user's own
     warnings.simplefilter("ignore")
+    sys.breakpointhook = lambda *_, **__: None  # its output is not shown
     faulthandler.enable(pipes.log)
     _thread.start_new_thread(watch, (_thread.get_ident(), call.dump_s, pipes.log))
     _write(pipes.reports, Stage("start"))

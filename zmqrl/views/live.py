@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from zmqrl.debugging import is_lent
 from zmqrl.views.base import Status, View
 from zmqrl.views.tables import render
 
@@ -21,14 +22,22 @@ class LiveView(View):
     """What `zmqrl status -f` shows from another shell."""
 
     def __init__(self) -> None:
-        self._live = Live(Text("starting"), console=Console(), auto_refresh=False, transient=False)
-        self._live.start()
+        self._live = self._started()
         self._next_at = 0.0
+
+    def _started(self) -> Live:
+        live = Live(Text("starting"), console=Console(), auto_refresh=False, transient=False)
+        live.start()
+        return live
 
     def update(self, status: Status, now: float) -> None:
         if now < self._next_at:
             return
         self._next_at = now + REDRAW_EVERY_S
+        if is_lent():
+            self._live.stop()
+            return
+        self._live = self._live if self._live.is_started else self._started()
         self._draw(status())
 
     def _draw(self, current: Mapping[str, Any]) -> None:

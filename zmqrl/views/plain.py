@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
+from zmqrl.debugging import is_lent
 from zmqrl.views.base import Status, View, bottleneck_of
 from zmqrl.views.header import duration
 
@@ -20,7 +21,7 @@ class PlainView(View):
         self._next_at = 0.0
 
     def update(self, status: Status, now: float) -> None:
-        if now < self._next_at or not (current := status())["metrics"]:
+        if now < self._next_at or is_lent() or not (current := status())["metrics"]:
             return
         if not self._next_at:
             _print(f"run {current['run_id']}: {current['mode']}, in {current['run_dir']}", sys.stdout)
