@@ -61,3 +61,15 @@ def test_the_readme_is_short_and_its_links_lead_to_files() -> None:
     assert len(text.splitlines()) < README_LINES
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert link.startswith("http") or (ROOT / link).exists(), link
+
+
+def test_no_link_leads_out_of_the_site() -> None:
+    """The site has the files below docs/ alone: a link to another one is dead there."""
+    docs = ROOT / "docs"
+    found = [
+        f"{page.relative_to(docs)}: {target}"
+        for page in docs.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+        if "://" not in target and not (page.parent / target).resolve().is_relative_to(docs)
+    ]
+    assert found == []
