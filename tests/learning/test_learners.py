@@ -193,13 +193,10 @@ def test_a_gradient_that_is_not_finite_ends_the_training_and_priorities_are_no_m
     learner = numbered(Settings())
     results = {"loss": torch.tensor(math.inf), PRIORITY: torch.ones(3), "grad_norm/p": torch.tensor(0.5)}
     assert learner.measured(results, 0) == {"loss": math.inf, "grad_norm/p": 0.5}
-    for norm in (math.inf, math.nan):
-        with pytest.raises(TrainingFailed, match=f"grad_norm/p is {norm} in update 7: lower algorithm.learning_rate"):
-            learner.measured({**results, "grad_norm/p": torch.tensor(norm)}, 7)
-        with pytest.raises(
-            TrainingFailed, match=f"grad_norm/p is {norm} in update 0: no learning rate has been applied"
-        ):
-            learner.measured({**results, "grad_norm/p": torch.tensor(norm)}, 0)
+    first, later = "no learning rate has been applied", "lower algorithm.learning_rate"
+    for norm, update, fix in ((math.inf, 0, first), (math.nan, 0, first), (math.nan, 7, later)):
+        with pytest.raises(TrainingFailed, match=f"grad_norm/p is {norm} in update {update}: {fix}"):
+            learner.measured({**results, "grad_norm/p": torch.tensor(norm)}, update)
 
 
 def test_what_prepare_adds_to_the_metrics_is_of_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
