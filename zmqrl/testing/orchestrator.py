@@ -293,7 +293,7 @@ def undeploy_names_what_it_had_to_kill(make: HostsMaker) -> None:
 
 def undeploy_verifies_after_an_agent_was_killed(make: HostsMaker) -> None:
     """When the agent is gone, the orchestrator itself ends what is left, also a process that an env has started."""
-    with deployed(make, fault="orphan", step_s=0.005) as run:
+    with deployed(make, fault="orphan", step_s=0.001) as run:
         run.deploy()
         run.until(agent.FirstStep, run.plan.total_workers)
         run.await_child_processes()
