@@ -27,6 +27,12 @@ ENDLESS = (
 )
 
 
+def with_constant(module: str, name: str, value: float) -> tuple[str, ...]:
+    """The start of a command line of `zmqrl` that waits for less than in a terminal."""
+    code = f"import {module} as module; module.{name} = {value}; from zmqrl.cli.main import main; main()"
+    return (sys.executable, "-c", code)
+
+
 @dataclass(frozen=True)
 class Ended:
     code: int

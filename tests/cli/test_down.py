@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.raising import compare
 from tests.waiting import until
 from zmqrl.agent.run_processes import AGENT, agents, processes_of
 from zmqrl.launch.run_directory import RunInfo
+from zmqrl.launch.teardown import bring_down
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
@@ -37,6 +39,13 @@ class Live:
     @property
     def launcher(self) -> ProcessId:
         return ProcessId(self.info.pid, self.info.start_time)
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For processes that do not end by themselves."""
+    monkeypatch.setattr("zmqrl.launch.teardown.LAUNCHER_S", 1.0)
+    monkeypatch.setattr("zmqrl.launch.teardown.bring_down", partial(bring_down, grace_s=1.0))
 
 
 def agents_of(run: Live) -> list[ProcessId]:
@@ -79,6 +88,7 @@ def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Call
     assert not await_gone(other.processes, 0.0)
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_launcher_that_does_not_answer_is_killed_and_so_is_its_agent(
     zmqrl: Command, begin: Callable[[str], Live]
 ) -> None:
@@ -103,6 +113,7 @@ def is_removed(directory: Path) -> bool:
     return not directory.exists()
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, begin: Callable[[str], Live]) -> None:
     run = begin("removed")
     for process in (run.launcher, *agents_of(run)):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ENDLESS, Command, live_run
+from tests.cli.commands import ENDLESS, Command, live_run, with_constant
 from tests.raising import compare
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.find_run import agents
@@ -84,17 +84,18 @@ def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigte
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-m", "zmqrl", "launch", hosts, *ENDLESS[:-2], "--run-dir", run_dir, "--detach"]
+    program = with_constant("zmqrl.launch.detach", "REPORT_S", 1.0)
+    command = [*program, "launch", hosts, *ENDLESS[:-2], "--run-dir", run_dir, "--detach"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launch:
         assert launch.stdout is not None and launch.stderr is not None
         line = next(line for line in launch.stderr if "zmqrl status" in line)
-        info = read_info(run_dir)
+        info = until(lambda: read_info(run_dir), "run.json")
         launch.terminate()
         out, err = launch.communicate(timeout=WAIT_S)
     assert str(run_dir) in line and "not ready" in line
     assert launch.returncode == 130, err
     assert "continues in the background" not in out
-    assert info is not None and not await_gone([ProcessId(info.pid, info.start_time)], 0.0)
+    assert not await_gone([ProcessId(info.pid, info.start_time)], 0.0)
 
 
 def test_following_ends_with_the_run(live: tuple[Path, RunInfo]) -> None:

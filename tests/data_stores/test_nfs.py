@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.timed]
 ROOT = Path(__file__).parents[2]
 CLIENT = str(Path(__file__).with_name("nfs_client.py"))
 AWAY_S = 5.0
-RACES = 5
+RACES = 3
 
 
 class Lab:

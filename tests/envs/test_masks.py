@@ -94,6 +94,7 @@ def test_an_illegal_action_of_the_first_steps_names_the_mask() -> None:
 def test_a_run_takes_allowed_actions_alone(tmp_path: Path) -> None:
     zmqrl.train(
         algo="ppo",
+        algorithm={"epochs": 1},
         env={"id": f"{HERE}Masked", "kwargs": {"where": "info"}, "wrappers": [f"{WRAPPER}FromInfo"]},
         run_dir=tmp_path / "run",
         mode="single",
