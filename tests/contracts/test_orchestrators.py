@@ -31,6 +31,7 @@ HELD_BY_RUNS = (
 """Over SSH also by tests/system/test_ssh_runs.py and test_host_environment.py."""
 HELD_BY_SLURM_RUNS = (
     *HELD_BY_RUNS,
+    orchestrator.undeploy_ends_a_running_run,
     orchestrator.undeploy_verifies_after_an_agent_was_killed,
     orchestrator.a_killed_worker_is_started_again,
     orchestrator.events_come_in_order,

@@ -66,7 +66,7 @@ def alone(folder: Path, total: int) -> str:
 
 def total_after(version: int) -> int:
     """More env steps than a FULL of `version` has: a round has at most 256, and how far the run came is not known."""
-    return 256 * version + 8_000
+    return 256 * version + 3_000
 
 
 def resume(run: FarRun, total: int, *words: str) -> tuple[int, str, str]:

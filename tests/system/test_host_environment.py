@@ -226,6 +226,7 @@ def inner_agent_or_none(lab: Lab, run_id: str) -> int | None:
         return None
 
 
+@pytest.mark.long
 def test_a_learner_in_a_namespace_is_brought_down_without_its_launcher(lab: Lab, runs: list[FarRun]) -> None:
     run = FarRun(lab, "far-learner", {**config(sound(lab), WAITING_S, ENDLESS), "learner": {"host": "h1"}})
     runs.append(run)

@@ -174,6 +174,7 @@ def test_an_agent_killed_costs_its_host_and_no_bits(tmp_path: Path, begin: Any, 
     assert_same(run.summary(), one_host)
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_drained_scaled_and_connected_to_again(tmp_path: Path, begin: Any, one_slow_host: Mapping[str, Any]) -> None:
     run = begin(hosts_plan(tmp_path / "run", **SLOW))

@@ -28,8 +28,8 @@ RECOVERY_S = 3.0
 POLL_EVERY_S = 0.01
 DELAY_MS, LOSS = 25.0, 0.01
 """Each way."""
-STEPS = 16_000
-"""Of `slow_envs` no less than 8 s, however fast the machine is: the run goes on when a lease is over."""
+STEPS = 12_000
+"""Of `slow_envs` no less than 6 s, however fast the machine is: the run goes on when a lease is over."""
 Begin = Callable[..., FarRun]
 
 

@@ -75,6 +75,7 @@ def test_doctor_and_a_run_over_the_systems_ssh(lab: Lab, tmp_path: Path) -> None
         until(lambda host=host: not sessions(host) and not processes(host, summary["run_id"]))
 
 
+@pytest.mark.long
 def test_a_launcher_that_was_killed_leaves_a_master_for_its_bound_only(lab: Lab) -> None:
     with closed_at_the_end() as runs:
         runs.append(run := FarRun(lab, "killed", config(lab, 10_000_000, WAITING_TALLY)))

@@ -119,7 +119,9 @@ def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> 
     assert code == 0 and run.summary()["ledger"]["balanced"], err
 
 
-def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab) -> None:
+@pytest.mark.parametrize("stops", [True, long(False)])
+def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab, stops: bool) -> None:
+    """At a stop, or by `limits.too_few_s`: tests/launch/test_too_few.py and test_ends.py have the latter."""
     settings, pause_s = dict(config(lab, "sync", 1_000_000)), scaled_s(PAUSE_S)
     settings |= {"min_workers": 3, "limits": {**settings["limits"], "too_few_s": pause_s, "grace_s": 4}}
     run = FarRun(lab, "few", settings)
@@ -138,14 +140,22 @@ def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkp
         paused_at = steps[-1]
         lab.hosts[1].boot()
         until(lambda: run.status().get("phase") == "running" and run.status()["env_steps"] > paused_at, "the rest")
-        lab.hosts[2].crash()
+        if stops:
+            assert run.command("stop", str(run.run_dir))[0] == 0
+        else:
+            lab.hosts[2].crash()
         code, _, err = run.end()
         summary = run.summary()
     finally:
         run.close()
+    assert "2 workers are ready, min_workers is 3: a is" in err and "3 workers are ready again after" in err
+    newest = max(int(path.stem.rpartition("-")[2]) for path in (run.run_dir / "checkpoints").glob("full-*"))
+    assert newest == max(int(path.stem.rpartition("-")[2]) for path in (run.run_dir / "checkpoints").glob("v*"))
+    if stops:
+        assert (code, summary["status"]) == (0, "stopped") and summary["ledger"]["balanced"], err
+        return
     assert (code, summary["status"]) == (4, "failed"), err
     assert f"2 of at least 3 workers ready for limits.too_few_s ({pause_s:g} s)" in summary["error"]
-    assert "2 workers are ready, min_workers is 3: a is" in err and "3 workers are ready again after" in err
     lab.hosts[2].boot()
     total = f"run.total_env_steps={summary['env_steps'] + 500}"
     code, _, err = run.command(

@@ -155,6 +155,7 @@ def test_a_run_whose_directory_is_lost_continues_from_its_copy(
         assert secret not in told + here
 
 
+@pytest.mark.long
 def test_training_continues_while_the_server_of_the_mirror_is_away(tmp_path: Path, begin: Begin, own: S3Server) -> None:
     """Stopped for a while, then killed and started again empty."""
     run = begin(tmp_path / "run", *SETTINGS, *WAITING, f"store.mirror={MIRROR}", "store.wait_s=30")
@@ -258,7 +259,7 @@ def test_async_trains_on_objects_through_an_outage_and_continues_from_the_url(
     here, there = (zmqrl("eval", where, "--episodes", 2, at=tmp_path) for where in (run.run_dir, url))
     assert here == there
     shutil.rmtree(run.run_dir)
-    steps = stopped["env_steps"] + 4_000
+    steps = stopped["env_steps"] + 500
     again = ("--resume", url, "--run-dir", "again", "--plain", *_sets(f"run.total_env_steps={steps}"))
     zmqrl("train", *again, at=tmp_path)
     found = summary(tmp_path / "again")

@@ -84,10 +84,12 @@ def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
         run.close()
 
 
+@pytest.mark.long
 @pytest.mark.timed
 def test_a_host_that_becomes_slow_has_no_vector_envs_and_the_bits_are_the_same(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """tests/broker/test_placement_by_speed.py has what the broker decides."""
     slowed = lab.shared / "slowed"
     run = FarRun(lab, "slowed", config(1_000_000, far_hosts(lab, {"SLOWED": str(slowed)})))
     try:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.lab.slurm import CPUS, LOOK_EVERY_S, Slurm, slurm_or_skip
+from tests.marks import long
 from tests.running import END_S
 from tests.system.command_runs import summary, zmqrl
 from tests.system.slurm_runs import (
@@ -226,7 +227,7 @@ def test_doctor_examines_nodes_and_reports_a_busy_one(begin: Begin, cluster: Slu
     cluster.await_idle()
 
 
-@pytest.mark.parametrize("submit", [False, True])
+@pytest.mark.parametrize("submit", [False, long(True)])
 def test_what_slurm_rejects_ends_with_its_words_and_leaves_nothing(begin: Begin, cluster: Slurm, submit: bool) -> None:
     run = begin("rejected", *["--submit"][:submit], sections={"orchestrator": {"partition": "gone"}})
     code, _, err = run.end()
@@ -252,7 +253,7 @@ def test_a_job_that_stays_pending_ends_the_run_with_the_reason(begin: Begin, clu
     assert "is pending (Resources)" in err and "raise limits.start_s (8 s)" in err and "--submit" in err, err
 
 
-@pytest.mark.parametrize(("number", "start_s", "code"), [(signal.SIGTERM, 120.0, 130), (None, 4.0, 4)])
+@pytest.mark.parametrize(("number", "start_s", "code"), [(signal.SIGTERM, 120.0, 130), long(None, 4.0, 4)])
 def test_a_run_whose_learners_job_is_pending_is_not_waited_for(
     begin: Begin, cluster: Slurm, number: int | None, start_s: float, code: int
 ) -> None:
