@@ -21,7 +21,7 @@ from zmqrl.launch.run_events import take
 from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
-from zmqrl.launch.summary import final_lines, summarise
+from zmqrl.launch.summary import BOTTLENECKS, final_lines, summarise
 from zmqrl.summary import Summary
 from zmqrl.types import Ledger
 from zmqrl.views.header import duration
@@ -234,6 +234,24 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
     assert list(from_json(Summary, content).restart_causes) == state.restart_causes
     schema = json.loads((schemas.FOLDER / "summary.schema.json").read_text())
     Draft202012Validator(schema).validate(content)
+
+
+@pytest.mark.parametrize(
+    ("mode", "word", "line"),
+    [("sync", name, meaning) for name, meaning in BOTTLENECKS.items()]
+    + [("single", "learner", "one process does both")],
+)
+def test_the_summary_tells_what_a_bottleneck_means(state: RunState, mode: str, word: str, line: str) -> None:
+    summary = replace(summarise(state.plan, state, "done", 0, None, 2.0), mode=mode, bottleneck=word, slowest=None)
+    assert final_lines(summary).splitlines()[-1] == f"  bottleneck {word}: {line}"
+    late = replace(summary, mode="sync", slowest="late (worker 3)")
+    assert final_lines(late).splitlines()[-1] == f"  bottleneck {word}: late (worker 3)"
+
+
+def test_the_summary_names_the_keys_that_lead_to_the_same_weights_after_a_restart(state: RunState) -> None:
+    summary = replace(summarise(state.plan, state, "done", 0, None, 2.0), recovery="restart_episode")
+    line = next(line for line in final_lines(summary).splitlines() if "restart_episode" in line)
+    assert all(key in line for key in ("env.max_episode_steps=N", "env.recovery=exact"))
 
 
 def test_workers_that_are_added_start_while_the_run_trains(state: RunState) -> None:

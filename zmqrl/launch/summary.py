@@ -15,9 +15,16 @@ from zmqrl.launch.environment_record import versions
 from zmqrl.launch.run_state import RunState
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.summary import Status, Summary
-from zmqrl.types import Ledger
+from zmqrl.types import MODES, Ledger
 
 MOST_KILLED_NAMED = 5
+BOTTLENECKS = {
+    "bus": "learner and workers wait for messages; longer segments (env.segment_steps) help",
+    "learner": "the workers wait for the learner; more workers do not make the run faster",
+    "store": "the learner waits for checkpoints; a larger run.checkpoint_every_s helps",
+    "workers": "the learner waits for the workers; more workers make the run faster",
+}
+"""What each means for the user."""
 
 
 def summarise(
@@ -140,11 +147,15 @@ def final_lines(summary: Summary) -> str:
         lines += [f"    {cause.count} of {cause.role}: {cause.cause}" for cause in summary.restart_causes]
     if summary.recovery == "restart_episode":
         lines.append(
-            "  env.recovery restart_episode: the weights also depend on restarts; set env.max_episode_steps and "
-            "env.recovery: exact to get the same weights after a restart"
+            "  a restart or a resume leads to other weights (env.recovery: restart_episode); to get the same, set "
+            "env.max_episode_steps=N and env.recovery=exact"
         )
     if summary.bottleneck:
-        lines.append(f"  bottleneck {summary.bottleneck}{f': {summary.slowest}' if summary.slowest else ''}")
+        is_in_one = any(mode.in_process for name, mode in MODES.items() if name == summary.mode)
+        in_one = "one process does both" if is_in_one else None
+        lines.append(
+            f"  bottleneck {summary.bottleneck}: {summary.slowest or in_one or BOTTLENECKS[summary.bottleneck]}"
+        )
     lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]
     return "\n".join(lines)
 
