@@ -30,7 +30,7 @@ from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_mark import mark_in, set_mark
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
-from zmqrl.wire.runtime_folder import IpcFolder, run_folder_root
+from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = pytest.mark.whole
 ENTRY = [sys.executable, "-m", "zmqrl.entry"]
@@ -145,7 +145,8 @@ def test_an_agent_that_does_not_answer_is_killed_with_all_it_holds(
     monkeypatch.setattr("zmqrl.agent.reaper.kill", kill_slowly)
     stopped = begin(plan("stopped"))
     os.kill(stopped.process.pid, signal.SIGSTOP)
-    folder = IpcFolder(run_folder_root(), stopped.run_id).path
+    folder = run_folder_root() / stopped.run_id
+    folder.mkdir(parents=True)
     reaped = reap(stopped.run_id, 0.2)
     assert (reaped.ended, list(reaped.killed), reaped.left) == ((), stopped.named(), ())
     assert not await_gone(stopped.all.values(), 0.0)

@@ -116,7 +116,9 @@ def owner_elsewhere(run_dir: Path, run_id: str, machine: str = "another") -> Run
 
 
 def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    boot, _, namespace = run_owner._machine().partition(" ")
+    boot = run_owner._machine().partition(" ")[0]
+    seen = {"pid:[1]"}
+    monkeypatch.setattr(run_owner, "_namespaces", lambda: seen)
     owner = owner_elsewhere(tmp_path, "first", f"{boot} pid:[1]")
     assert owner_state(tmp_path, "first") is OwnerState.ELSEWHERE
     assert owner_state(tmp_path, "first", watch=False) is OwnerState.UNKNOWN
@@ -134,7 +136,13 @@ def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, mo
     assert owner_state(tmp_path, "first") is OwnerState.ENDED, "its machine has started again"
     (tmp_path / FOLDER / "1").write_bytes(before_boot.replace(socket.gethostname().encode(), b"far.away"))
     assert owner_state(tmp_path, "first") is OwnerState.UNKNOWN, "another machine"
-    assert namespace and owner_state(tmp_path / "none", "first") is None
+    assert owner_state(tmp_path / "none", "first") is None
+    (tmp_path / FOLDER / "1").write_bytes(record)
+    seen.clear()
+    monkeypatch.setattr(run_owner, "_machine", lambda: f"{boot} pid:[2]")
+    assert owner_state(tmp_path, "first", watch=False) is OwnerState.UNKNOWN, "a container does not see another one"
+    monkeypatch.setattr(run_owner, "_machine", lambda: f"{boot} {run_owner.OF_MACHINE}")
+    assert owner_state(tmp_path, "first", watch=False) is OwnerState.ENDED, "and all of it with it"
 
 
 def test_an_owner_on_this_machine(tmp_path: Path) -> None:

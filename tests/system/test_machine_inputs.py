@@ -48,6 +48,7 @@ from zmqrl.launch.run_directory import read_info
 from zmqrl.supervision.host_entry import Entry
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import children_of, identify
+from zmqrl.supervision.run_owner import OF_MACHINE
 from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole
@@ -529,7 +530,8 @@ def test_an_inherited_state_does_not_change_the_check_of_the_env(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("kinds", "number", "code"), [("blockterm", signal.SIGUSR1, DONE), ("ignore,block", signal.SIGTERM, INTERRUPTED)]
+    ("kinds", "number", "code"),
+    [("blockterm", signal.SIGUSR1, DONE), long("ignore,block", signal.SIGTERM, INTERRUPTED)],
 )
 def test_a_run_with_inherited_signals_ends_by_a_signal(tmp_path: Path, kinds: str, number: int, code: int) -> None:
     train = [*inherit(kinds), *ZMQRL, "train", "cartpole-ppo", *ENDLESS, "--plain", "--run-dir", "run"]
@@ -569,7 +571,8 @@ def training(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
             until(lambda: env_steps(folder) > 0, lambda: (folder / "log").read_text())
             yield run
         finally:
-            os.kill(children_of(run.pid)[0].pid if before else run.pid, signal.SIGTERM)
+            if run.poll() is None:
+                os.kill(children_of(run.pid)[0].pid if before else run.pid, signal.SIGTERM)
             run.wait(WAIT_S)
 
 
@@ -605,6 +608,22 @@ def test_a_run_in_a_container(tmp_path: Path) -> None:
         assert live is not None
         with raises(ConfigError, what="is the directory of a live run"):
             _copy_of(tmp_path / "run", live.lineage or live.run_id)
+
+
+@pytest.mark.long
+@needs_container
+def test_a_container_that_was_killed(tmp_path: Path) -> None:
+    if os.readlink("/proc/self/ns/pid") != OF_MACHINE:
+        pytest.skip("in a container itself, this test does not see what ends in another one")
+    with training(tmp_path, *CONTAINER) as run:
+        run.kill()
+        run.wait(WAIT_S)
+        code, output = command(tmp_path, ["status", "run"])
+        assert code == DONE and "ended without a summary" in output, output
+        code, output = command(tmp_path, ["down", "run"])
+        assert code == DONE and "NOT VERIFIED" not in output, output
+    info = read_info(tmp_path / "run")
+    assert info is not None and info.ended_at is not None and not private_folder(info.run_id).exists()
 
 
 @pytest.mark.long
@@ -758,6 +777,7 @@ def test_a_null_character(tmp_path: Path) -> None:
         assert code == REFUSED and "nul.yaml:2" in output and "null character" in output, output
 
 
+@pytest.mark.long
 def test_a_mirror_after_from_scratch_has_the_new_training_only(tmp_path: Path) -> None:
     mirror = ("--set", f"store.mirror=file://{tmp_path}/mirror", "--set", "store.keep_every=256")
     assert command(tmp_path, [*RUN, *mirror, "--run-dir", "run"])[0] == DONE

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from tests.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.wire import runtime_folder
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, IpcFolder, run_folder_root
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, IpcFolder, is_held, remove_left_folder, run_folder_root
 
 
 def test_private_and_gone_afterwards(tmp_path: Path) -> None:
@@ -53,3 +55,19 @@ def test_a_name_that_another_user_has_taken_is_left_to_him(tmp_path: Path, monke
     assert (run_folder_root() / "run-1").is_dir()
     usual.unlink()
     assert run_folder_root() == usual
+
+
+def test_a_folder_is_held_while_its_agent_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the agent is in a container: neither its pid nor its sockets are seen here."""
+    monkeypatch.setenv(RUNTIME_VARIABLE, str(tmp_path))
+    hold = "import sys; from zmqrl.wire.runtime_folder import *; "
+    hold += "f = IpcFolder(run_folder_root(), 'r'); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None and agent.stdout.readline()
+        assert is_held(tmp_path / "r")
+        remove_left_folder("r")
+        assert (tmp_path / "r").is_dir()
+        agent.kill()
+    assert not is_held(tmp_path / "r") and not is_held(tmp_path / "none")
+    remove_left_folder("r")
+    assert not (tmp_path / "r").exists()

@@ -125,7 +125,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     from zmqrl.cli.find_run import agents, runs_here
     from zmqrl.launch.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
-    from zmqrl.wire.runtime_folder import TEMPORARY, remove_left_folders, run_folder_root
+    from zmqrl.wire.runtime_folder import TEMPORARY, is_held, remove_left_folders, run_folder_root
 
     root, left = run_folder_root(), remove_left_folders()
     # The folders first: a run that begins while we look has its agent before it has its folder.
@@ -134,7 +134,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     known = {info.run_id: (directory, info) for directory, info in runs_here()}
     held = {folder.name for folder in folders}
     live |= {run_id for run_id, run in known.items() if run_id in held and launcher_state(*run) is not OwnerState.ENDED}
-    dead = [folder for folder in folders if folder.name not in live and not _in_use(folder)]
+    dead = [folder for folder in folders if folder.name not in live and not _in_use(folder) and not is_held(folder)]
     wanted = set(ids) or set(known)
     removed = [folder for folder in dead if folder.name in wanted or folder.name.startswith(SSH)]
     elsewhere = [folder.name for folder in dead if folder not in removed]

@@ -32,6 +32,8 @@ POLL_EVERY_S = 0.1
 RECORD_BYTES = 1024
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = "/proc/self/ns/pid"
+OF_MACHINE = "pid:[4026531836]"
+"""The first pid namespace of a kernel, in which the processes of all others are seen too."""
 
 
 class OwnerState(Enum):
@@ -158,6 +160,9 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
             return OwnerState.ENDED
         if record.is_here:
             return OwnerState.HERE if record.is_alive else OwnerState.ENDED
+        path = folder / str(number)
+        if _is_namespace_gone(record, path):
+            return OwnerState.ENDED
         while watch and time.monotonic() - since < SILENT_PERIODS * RENEW_S:
             time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
             now = _decoded(_content(folder, number))
@@ -165,7 +170,8 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
                 return OwnerState.ENDED if now.released else OwnerState.ELSEWHERE
     except OSError:
         return None
-    return OwnerState.ENDED if watch and record.was_before_boot else OwnerState.UNKNOWN
+    has_ended = watch and (record.was_before_boot or _is_namespace_gone(record, path))
+    return OwnerState.ENDED if has_ended else OwnerState.UNKNOWN
 
 
 class OwnerCheck:
@@ -281,6 +287,25 @@ def _decoded(content: bytes) -> Record | None:
         return Record(**json.loads(content))
     except (ValueError, TypeError):
         return None
+
+
+def _is_namespace_gone(record: Record, path: Path) -> bool:
+    """Whether this process would see the pid namespace of an owner on this machine, and does not see it."""
+    boot, _, namespace = record.machine.partition(" ")
+    try:
+        is_visible = os.getuid() in (0, path.stat().st_uid) and _machine() == f"{boot} {OF_MACHINE}"
+        return is_visible and namespace not in _namespaces()
+    except OSError:
+        return False
+
+
+def _namespaces() -> set[str]:
+    """Pid namespaces of the processes that this user may look at."""
+    found = set()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{name}/ns/pid"))
+    return found
 
 
 def _machine() -> str:

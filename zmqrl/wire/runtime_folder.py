@@ -78,6 +78,9 @@ class IpcFolder:
         self.path = root / run_id
         make_private(root)
         make_private(self.path)
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def endpoints(self) -> Endpoints:
         """One ipc socket per channel. ConfigError when their paths are too long."""
@@ -87,6 +90,18 @@ class IpcFolder:
     def close(self) -> None:
         """Remove the folder and what is in it. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a live agent holds the folder of a run, also one in a container, whose processes are not seen here."""
+    try:
+        with _locked(folder):
+            return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
 
 
 @contextmanager
@@ -128,7 +143,9 @@ def private_folder(run_id: str) -> Path:
 
 def remove_left_folder(run_id: str) -> None:
     """What an agent that was killed could not remove. Every process of the run must have ended."""
-    shutil.rmtree(private_folder(run_id), ignore_errors=True)
+    folder = private_folder(run_id)
+    if not is_held(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     remove_left_folders()
 
 
