@@ -30,6 +30,10 @@ CLASS_LINES, CLASS_METHODS = 250, 25
 SECTIONS, REFUSALS = frozenset(names_of(Config)), ("ConfigError", "HostUnreachable")
 TEXTS, ERRORS = ("err", "stderr"), ("error", "caught", "failed", "refused", "exception")
 """Names in tests of what an error prints, and of errors."""
+OF_ERROR, TEXTS_OF = re.compile(r"(Error|Exception|Fault|Failed)\b"), ("str({})", "f'{}'", "{}.args")
+"""Annotations of arguments that are errors, and forms of their text (`_form`)."""
+SEARCHES, SHOWING = ("search", "match", "fullmatch", "sub", "findall"), ("strip", "splitlines", "encode", "join")
+"""Functions that read a text, and methods that only show it."""
 Modules = Mapping[str, ast.Module]
 
 
@@ -97,7 +101,7 @@ def measure(root: Path) -> Structure:
         mode_comparisons=list(_mode_comparisons(modules)),
         lines_per_package=dict(sorted(packages.items())),
         sentences_with_a_key=[f"{name}:{node.lineno}" for name, node in _calls(modules) if _has_key_in_sentence(node)],
-        texts_read=[name for name, tree in modules.items() if any(map(_reads_text, ast.walk(tree)))],
+        texts_read=[name for name, tree in modules.items() if _reads_text(tree)],
         text_comparisons=list(_text_comparisons(root)),
     )
 
@@ -209,15 +213,58 @@ def _has_key_in_sentence(call: ast.Call) -> bool:
     return section is not None and section[0] in SECTIONS and re.match(r"[\w.{}]+: ", text) is not None
 
 
-def _reads_text(node: ast.AST) -> bool:
-    """Whether it searches, cuts or compares `str(error)`."""
+def _reads_text(tree: ast.Module) -> bool:
+    """Whether it searches, cuts or compares the text of an exception: `str(error)`, `error.args`, or a name for it."""
+    texts = _texts_of_errors(tree)
+    return any(_reads_one_of(texts, node) for node in ast.walk(tree))
+
+
+def _texts_of_errors(tree: ast.Module) -> Collection[str]:
+    """Forms (`_form`) of expressions whose value is the text of an exception."""
+    errors = set(ERRORS)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and node.name is not None:
+            errors.add(node.name)
+        elif (
+            isinstance(node, ast.arg) and node.annotation is not None and OF_ERROR.search(ast.unparse(node.annotation))
+        ):
+            errors.add(node.arg)
+    texts = {form.format(name) for name in errors for form in TEXTS_OF}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_one_of(texts, node.value):
+            texts.add(node.targets[0].id)
+    return texts
+
+
+def _is_one_of(texts: Collection[str], node: ast.expr) -> bool:
+    """Whether it is such a text, or what a chain of its methods returns: `str(error).strip().lower()`."""
+    while _form(node) not in texts:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            return False
+        node = node.func.value
+    return True
+
+
+def _form(node: ast.expr) -> str:
+    """`str(NAME)`, `f'{NAME}'`, `NAME.args` or `NAME`, where NAME may be an attribute; else empty."""
+    match node:
+        case ast.Call(func=ast.Name("str"), args=[of]):
+            return f"str({_last_name(of)})"
+        case ast.JoinedStr([ast.FormattedValue(of)]):
+            return f"f'{_last_name(of)}'"
+        case ast.Subscript(ast.Attribute(of, "args")):
+            return f"{_last_name(of)}.args"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _reads_one_of(texts: Collection[str], node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
-        return any(map(_is_str_of_error, (node.left, *node.comparators)))
+        is_empty = all(isinstance(each, ast.Constant) and each.value in (None, "") for each in node.comparators)
+        return not is_empty and any(_is_one_of(texts, each) for each in (node.left, *node.comparators))
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return False
-    is_search = node.func.attr in ("search", "match", "sub", "findall") and any(map(_is_str_of_error, node.args))
-    is_cut = node.func.attr not in ("strip", "splitlines", "encode") and _is_str_of_error(node.func.value)
-    return is_search or is_cut
+    is_search = node.func.attr in SEARCHES and any(_is_one_of(texts, each) for each in node.args)
+    return is_search or (node.func.attr not in SHOWING and _is_one_of(texts, node.func.value))
 
 
 def _text_comparisons(root: Path) -> Iterator[str]:

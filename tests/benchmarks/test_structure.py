@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 READERS = {
     "zmqrl.agent.host_agent",
     "zmqrl.config.yaml_source",
+    "zmqrl.data_stores.objects",
     "zmqrl.envs.explain",
     "zmqrl.envs.returned",
     "zmqrl.learning.package_cache",
@@ -143,3 +144,17 @@ def test_an_error_that_is_a_sentence_with_a_key_and_a_text_that_is_read_are_foun
     )
     assert found.sentences_with_a_key == ["zmqrl.a.b:1", "zmqrl.a.c:1"]
     assert found.texts_read == ["zmqrl.a.d", "zmqrl.a.e", "zmqrl.a.g"]
+
+
+def test_a_text_that_is_read_is_found_under_other_names(tmp_path: Path) -> None:
+    bound, passed = "try:\n    f()\nexcept OSError as e:\n    ", "def f(inner: ValueError | None) -> None:\n    "
+    found = planted(
+        tmp_path,
+        a__b=f"{bound}if 'a' in str(e):\n        pass\n",
+        a__c=f"{bound}text = str(e).strip()\n    x = text.lower().startswith('a')\n",
+        a__d=f"{passed}x = PATTERN.search(inner.args[0])\n",
+        a__e=f"{passed}x = f'{{inner}}' == 'a'\n",
+        a__g=f"{bound}x = str(e).strip() != ''\n    y = str(e).splitlines()\n",
+        a__h=f"{passed}x = inner is None or inner.args\n    text = str(other)\n    y = 'a' in text\n",
+    )
+    assert found.texts_read == ["zmqrl.a.b", "zmqrl.a.c", "zmqrl.a.d", "zmqrl.a.e"]
