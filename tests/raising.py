@@ -1,4 +1,4 @@
-"""`raises`: an error by its class and fields, where `pytest.raises` compares its text."""
+"""`raises`: an error by its class and fields, where `pytest.raises` compares its text. `fields`: those of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
+from zmqrl.errors import key_of
+
 Raised = TypeVar("Raised", bound=BaseException)
+
+
+def fields(key: str = "", value: str | None = None, **others: Any) -> dict[str, Any]:
+    """Fields of a ConfigError with `key` in dots: `fields("run.seed", "-1")`; the value is compared if it is given."""
+    return {"key": key_of(key) if key else (), **({} if value is None else {"value": value}), **others}
 
 
 @contextmanager

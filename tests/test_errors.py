@@ -69,7 +69,7 @@ def test_a_sentence_of_a_kind_of_a_user_has_the_key_that_it_begins_with(
         ArenaTooLarge("the arena needs 7 MB"),
         FolderOfRuns("a is a folder of 2 runs", ("a/1", "a/2")),
         UntrustedRun("a is of another user", "a", ("env.id: a:B",)),
-        CheckEnded("start: not finished", Subject("'a'", ("env", "id")), "start", True),
+        CheckEnded("not finished", Subject("'a'", ("env", "id")), "start", True, "a.py:3, in f"),
     ],
 )
 def test_an_error_with_one_other_field_keeps_its_class_and_the_others(error: ConfigError) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import zmqrl.testing
+from tests.raising import raises
 from tests.running import ROOT, environment
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
@@ -121,7 +122,7 @@ def test_the_store_does_not_begin_anew_over_damaged_full_checkpoints(
         database.execute("UPDATE checkpoints SET content = X'00' WHERE n = 1")
         assert store.newest_full().version == Version(0, 0)
         database.execute("UPDATE checkpoints SET content = X'00'")
-    with pytest.raises(StoreError, match="full 0-1, full 0-0"):
+    with raises(StoreError, what=f"{store.path}: all full checkpoints are damaged: full 0-1, full 0-0"):
         store.newest_full()
 
 

@@ -176,11 +176,33 @@ class WireError(ZmqrlError):
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason = reason
+        self.reason, self.detail = reason, detail
 
 
 class StoreError(ZmqrlError):
-    """A checkpoint could not be written, found or verified."""
+    """A checkpoint could not be written, found or verified.
+
+    The sentence is rendered from the fields: `NAME WHAT in PLACE: CAUSE; FIX`, each part where it is known.
+    """
+
+    def __init__(self, what: str = "", *, name: str = "", place: str = "", cause: str = "", fix: str = "") -> None:
+        """`StoreError("SENTENCE")` is the short form.
+
+        Args:
+            what: What is wrong, the same words for each checkpoint and each place.
+            name: The file or object.
+            place: Folder or URL.
+            cause: What the file system or the service reported.
+            fix: What to do.
+        """
+        super().__init__(what)
+        self.what, self.name, self.place, self.cause, self.fix = what, name, place, cause, fix
+
+    def __str__(self) -> str:
+        text = f"{self.name or self.place} {self.what}".strip()
+        text = f"{text} in {self.place}" if self.name and self.place else text
+        text = f"{text}: {self.cause}" if self.cause else text
+        return f"{text}; {self.fix}" if self.fix else text
 
 
 class TransportError(ZmqrlError):
@@ -194,8 +216,8 @@ class StoreRefused(StoreError):
 class DamagedCheckpoints(StoreError):
     """A run has checkpoints, and none of them verifies. `names`: the files, newest first of each kind."""
 
-    def __init__(self, message: str, names: tuple[str, ...]) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, names: tuple[str, ...], *, place: str = "", cause: str = "") -> None:
+        super().__init__(what, place=place, cause=cause)
         self.names = names
 
 
@@ -210,14 +232,21 @@ class ArenaTooLarge(ArenaError, ConfigError):
 
 
 class EnvFault(ZmqrlError):
-    """The user's env raised, or returned something that its spaces do not allow.
+    """The user's env raised, or returned something that its spaces do not allow: `SUBJECT: WHAT (PLACE)`.
 
     `detail` names env, vector_env, slot, seed, episode and step.
     """
 
-    def __init__(self, message: str, detail: dict[str, object] | None = None) -> None:
-        super().__init__(message)
-        self.detail = detail or {}
+    def __init__(
+        self, what: str, detail: dict[str, object] | None = None, *, subject: str = "", place: str = ""
+    ) -> None:
+        """`subject`: the env and its slot, as they are shown. `place`: file and line of the user's code."""
+        super().__init__(what)
+        self.what, self.detail, self.subject, self.place = what, detail or {}, subject, place
+
+    def __str__(self) -> str:
+        text = f"{self.subject}: {self.what}" if self.subject else self.what
+        return f"{text} ({self.place})" if self.place else text
 
 
 class DeadlineExceeded(ZmqrlError):

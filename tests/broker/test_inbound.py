@@ -129,14 +129,14 @@ def agent(host: str, workers: list[int]) -> bytes:
 def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
     report = pack(bus.LearnerReport(env_steps=5, updates=7))
     assert peers.receive(peers.near, report) == ev.LearnerReported(5, 7)
-    with pytest.raises(WireError, match="not from there: learner from far"):
+    with raises(WireError, reason="not from there", detail="learner from far"):
         peers.receive(peers.far, report)
 
 
 def test_an_agent_speaks_for_its_own_host_alone(peers: BrokerWithPeers) -> None:
     assert peers.receive(peers.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
     assert peers.replies_to(peers.far) == ["welcome"]
-    with pytest.raises(WireError, match="host: far sends for local"):
+    with raises(WireError, reason="host", detail="far sends for local"):
         peers.receive(peers.far, agent("local", [1]))
     assert peers.replies_to(peers.far) == []
 
@@ -232,9 +232,9 @@ def test_what_the_former_agent_of_a_host_and_its_workers_send_is_refused_while_t
 
 @pytest.mark.parametrize("curve", [True, False], ids=["with keys", "without"])
 def test_no_other_host_changes_the_list(tmp_path: Path, curve: bool) -> None:
-    peers = BrokerWithPeers(tmp_path, curve=curve)
+    peers, sender = BrokerWithPeers(tmp_path, curve=curve), "far" if curve else "a host without a key"
     try:
-        with pytest.raises(WireError, match="not from there: allow"):
+        with raises(WireError, reason="not from there", detail=f"allow from {sender}"):
             peers.receive(peers.far, allow(9, {STRANGER.public: HostKey("far", 9)}))
     finally:
         peers.close()
@@ -254,14 +254,16 @@ def test_a_token_admits_one_key_once_the_launcher_has_listed_it(peers: BrokerWit
     assert peers.replies_to(one) == ["welcome"]
     assert peers.receive(one, agent("new", [7])) == ev.HostReported({}, [], "new", [7])
     peers.receive(peers.near, allow(3, HOSTS, {digest: None}))
-    with pytest.raises(WireError, match="token: the token was used before"):
+    used = "the token was used before: a connection file admits one host, once"
+    with raises(WireError, reason="token", detail=used):
         peers.receive(other, pack(bus.Enrol(TOKEN)))
     assert peers.replies_to(other) == ["shutdown_notice"]
 
 
 def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerWithPeers) -> None:
     stranger, _ = peers.strangers
-    with pytest.raises(WireError, match="token: the token is not one of this run"):
+    unknown = "the token is not one of this run, or was replaced by a newer connection file"
+    with raises(WireError, reason="token", detail=unknown):
         peers.receive(stranger, pack(bus.Enrol("another")))
     assert peers.replies_to(stranger) == ["shutdown_notice"]
     with raises(WireError, reason="not from there"):
@@ -286,7 +288,7 @@ def test_what_was_announced_may_be_fetched(peers: BrokerWithPeers) -> None:
     assert announced == ev.Announced(NOTICE)
     peers.state.handle(announced)
     assert peers.receive(peers.far, pack(bus.Fetch(Version(0, 4)))) is None
-    with pytest.raises(WireError, match="has not been announced"):
+    with raises(WireError, reason="version", detail="0-5 has not been announced"):
         peers.receive(peers.far, pack(bus.Fetch(Version(0, 5))))
 
 
@@ -325,7 +327,7 @@ def test_descriptors_and_whole_segments_come_by_the_same_door(peers: BrokerWithP
     )
     assert isinstance(event, ev.Delivered)
     assert (event.index, event.spawn, event.ref, event.meta) == (1, 2, SlotRef(3, 4), meta)
-    with pytest.raises(WireError, match="not a segment of this run's layout"):
+    with raises(WireError, reason="segment", detail="not a segment of this run's layout"):
         peers.receive(
             peers.pusher, pack(bus.Segment(digest + 1, 1, 2, SlotRef(3, 4), bus.SegmentHeader.of(meta))), *columns
         )

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.copies import copy_newest
@@ -109,7 +110,7 @@ def test_an_error_of_a_link_that_is_not_of_the_file_system_is_reported(
 ) -> None:
     FastLearner(tmp_path / "here").train(2)
     no_links(monkeypatch, errno.EROFS)
-    with pytest.raises(StoreError, match=r"v0-1\.safetensors cannot be copied: Read-only file system"):
+    with raises(StoreError, name="v0-1.safetensors", what="cannot be copied", cause="Read-only file system"):
         copy_newest(tmp_path / "here", objects, [])
 
 

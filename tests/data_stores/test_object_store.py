@@ -9,10 +9,11 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from zmqrl.data_stores import directory
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.object import ObjectStore
-from zmqrl.errors import StoreError
+from zmqrl.errors import DamagedCheckpoints
 from zmqrl.types import Version
 
 WEIGHTS = {"w": np.arange(6, dtype=np.float32)}
@@ -50,7 +51,7 @@ def test_damaged_objects_are_passed_over_and_named(store: ObjectStore, folder: P
     assert "full-0-2.safetensors" in told and store.passed_over() == []
     assert sorted(store.damaged()) == ["full-0-2.safetensors", "v0-2.safetensors"]
     _damage(folder, "full-0-1")
-    with pytest.raises(StoreError, match="no full checkpoint can be loaded"):
+    with raises(DamagedCheckpoints, names=("full-0-2.safetensors", "full-0-1.safetensors")):
         store.newest_full()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from tests.raising import raises
 from tests.yardstick import loop_s
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
@@ -258,9 +259,11 @@ def test_the_state_of_an_env_is_looked_for_when_a_key_asks_and_its_form_is_check
     assert probe(stateful()).state == StateSpec("<f8", (3,))
     assert probe(stateful(kwargs={"form": "bytes"})).state == StateSpec("bytes", (24,))
     assert probe(stateful(max_episode_steps=9)).state is not None, "counting steps hides nothing"
-    with pytest.raises(ConfigError, match="get_state of Stateful returned dict; return bytes or an array"):
+    with raises(ConfigError, key=("env", "recovery"), value="'state'", what="get_state of Stateful returned dict"):
         probe(stateful(kwargs={"form": "dict"}))
-    with pytest.raises(ConfigError, match=r"env.recovery: 'state': Walker does not have both get_state and set_state"):
+    with raises(
+        ConfigError, key=("env", "recovery"), value="'state'", what="Walker does not have both get_state and set_state"
+    ):
         probe(stateful(id="tests.envs.odd_envs:Walker"))
-    with pytest.raises(ConfigError, match=r"env.recovery: 'state': states of several agents are not saved"):
+    with raises(ConfigError, key=("env", "recovery"), value="'state'"):
         probe(stateful(id="tests.envs.agent_envs:Walkers"))

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
@@ -101,5 +102,6 @@ def test_a_state_of_another_size_is_the_envs_fault() -> None:
     env.start()
     env.states()
     env.step(np.zeros(1, np.int64))
-    with pytest.raises(EnvFault, match="get_state raised ValueError: get_state returned another size"):
+    what = "get_state returned another size or type than after the first reset"
+    with raises(EnvFault, what=f"get_state raised ValueError: {what} ({env.spec.state})"):
         env.states()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zmqrl
-from tests.raising import raises
+from tests.raising import fields, raises
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor.env_check import examine_env
@@ -50,24 +50,83 @@ def test_async_is_the_only_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "fault"),
     [
-        ({"kwargs": {"mode": "SAME_STEP"}}, "has the autoreset mode SAME_STEP; set metadata.*NEXT_STEP"),
-        ({"kwargs": {"mode": None}}, "declares no autoreset_mode; set metadata.*NEXT_STEP"),
-        ({"kwargs": {"num_envs": 3}}, r"of 3 envs; it must take num_envs \(env.num_envs: 8\)"),
-        ({"id": f"{HERE}of_its_own_number"}, r"of 3 envs; it must take num_envs"),
-        ({"kwargs": {"parts": True}}, "only Box observations are supported"),
-        ({"frame_stack": 2}, "^env.frame_stack: .* makes Vec, a gymnasium.vector.VectorEnv; remove the key"),
-        ({"max_episode_steps": 2}, "^env.max_episode_steps: "),
-        ({"id": f"{HERE}Duck"}, "makes Duck, which is not derived from gymnasium.Env; .*shimmy.GymV21CompatibilityV0"),
-        ({"id": f"{HERE}Aec"}, "makes Aec, which has PettingZoo's AEC API; name its parallel_env"),
-        ({"id": f"{HERE}Aec", "max_episode_steps": 5}, "has PettingZoo's AEC API"),
-        ({"id": f"{HERE}Configured"}, r"argument: 'config'.*RLlib's form set env.kwargs: {config: {...}}"),
-        ({"id": f"{HERE}needs_a_package"}, "missing: MoviePy is not installed, run `pip install moviepy`$"),
+        (
+            {"kwargs": {"mode": "SAME_STEP"}},
+            fields(
+                "env.id",
+                "'tests.envs.vector_api_envs:Vec'",
+                what="makes Vec, a gymnasium.vector.VectorEnv, and has the autoreset mode SAME_STEP",
+            ),
+        ),
+        (
+            {"kwargs": {"mode": None}},
+            fields(
+                "env.id",
+                "'tests.envs.vector_api_envs:Vec'",
+                what="makes Vec, a gymnasium.vector.VectorEnv, and declares no autoreset_mode",
+            ),
+        ),
+        (
+            {"kwargs": {"num_envs": 3}},
+            fields(
+                "env.id", "'tests.envs.vector_api_envs:Vec'", what="makes Vec, a gymnasium.vector.VectorEnv of 3 envs"
+            ),
+        ),
+        (
+            {"id": f"{HERE}of_its_own_number"},
+            fields(
+                "env.id",
+                "'tests.envs.vector_api_envs:of_its_own_number'",
+                what="makes Vec, a gymnasium.vector.VectorEnv of 3 envs",
+            ),
+        ),
+        (
+            {"kwargs": {"parts": True}},
+            fields(
+                "env.id", "'tests.envs.vector_api_envs:Vec'", what="of a VectorEnv only Box observations are supported"
+            ),
+        ),
+        (
+            {"frame_stack": 2},
+            fields("env.frame_stack", what="'tests.envs.vector_api_envs:Vec' makes Vec, a gymnasium.vector.VectorEnv"),
+        ),
+        (
+            {"max_episode_steps": 2},
+            fields(
+                "env.max_episode_steps", what="'tests.envs.vector_api_envs:Vec' makes Vec, a gymnasium.vector.VectorEnv"
+            ),
+        ),
+        (
+            {"id": f"{HERE}Duck"},
+            fields(
+                "env.id",
+                "'tests.envs.vector_api_envs:Duck'",
+                what="makes Duck, which is not derived from gymnasium.Env",
+            ),
+        ),
+        (
+            {"id": f"{HERE}Aec"},
+            fields("env.id", "'tests.envs.vector_api_envs:Aec'", what="makes Aec, which has PettingZoo's AEC API"),
+        ),
+        (
+            {"id": f"{HERE}Aec", "max_episode_steps": 5},
+            fields("env.id", "'tests.envs.vector_api_envs:Aec'", what="makes Aec, which has PettingZoo's AEC API"),
+        ),
+        (
+            {"id": f"{HERE}Configured"},
+            fields(
+                "env.id",
+                "'tests.envs.vector_api_envs:Configured'",
+                fix="for an env in RLlib's form set env.kwargs: {config: {...}}",
+            ),
+        ),
+        ({"id": f"{HERE}needs_a_package"}, fields("env.id", "'tests.envs.vector_api_envs:needs_a_package'")),
     ],
 )
-def test_what_is_refused(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_is_refused(keys: dict[str, Any], fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         probe(EnvSection(**{"id": f"{HERE}Vec", **keys}))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from tests.stored_runs import store_run
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import DirectoryStore
@@ -32,7 +33,7 @@ def test_the_stored_policy_acts_on_one_row_and_on_many(tmp_path: Path, preset: s
 
 def test_a_run_without_a_version_is_named(tmp_path: Path) -> None:
     config = load_config("cartpole-dqn")
-    with pytest.raises(StoreError, match=r"checkpoints has no version"):
+    with raises(StoreError, place=str(tmp_path / "checkpoints"), what="has no version of the policy"):
         stored_policy(tmp_path, config, probe(config.env))
 
 
@@ -48,7 +49,7 @@ def test_damaged_checkpoints_are_reported_once(tmp_path: Path, caplog: pytest.Lo
     for path in place.glob("v*"):
         path.write_bytes(b"cut")
     caplog.clear()
-    with pytest.raises(DamagedCheckpoints, match="has 3 checkpoints, and none can be loaded"):
+    with raises(DamagedCheckpoints, place="place", what="has 3 checkpoints, and none can be loaded"):
         newest_or_best(DirectoryStore(str(place), 8), "place")
     assert not caplog.messages
 
@@ -66,16 +67,15 @@ def test_checkpoints_by_name(tmp_path: Path) -> None:
         assert named_checkpoint(store, "place", name)[0] == version
     names = "write best, last or a version such as 0-120; "
     for wrong, hint in (("4", ""), ("1-1", ""), ("final", names), ("0-3-1", names)):
-        with pytest.raises(ConfigError) as raised:
+        fix = f"{hint}its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
+        with raises(ConfigError, key=("--checkpoint",), value=wrong, what="not found in place", fix=fix):
             named_checkpoint(store, "place", wrong)
-        assert str(raised.value) == (
-            f"--checkpoint {wrong}: not found in place; {hint}its versions: 1-5 (last), 0-5, 0-3, 0-2 (best), 0-1"
-        )
 
 
 def test_the_only_checkpoint_is_damaged(tmp_path: Path) -> None:
     store_run("cartpole-dqn", tmp_path, 3)
     place = tmp_path / "checkpoints"
     (place / "v0-3.safetensors").write_bytes(b"")
-    with pytest.raises(DamagedCheckpoints, match=r"has 1 checkpoint, and none can be loaded .*the file is empty"):
+    cause = "v0-3.safetensors: the file is empty"
+    with raises(DamagedCheckpoints, what="has 1 checkpoint, and none can be loaded", cause=cause):
         newest_or_best(DirectoryStore(str(place), 8), "place")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.raising import raises
 from tests.stored_runs import begun
 from tests.waiting import until
 from zmqrl.config.codec import replace, to_json
@@ -148,7 +149,8 @@ def test_what_another_machine_copied_since_is_not_replaced(plan: RunPlan, attemp
     (problem,) = _copied(plan)
     assert "/home/another/run of another-host" in problem.cause
     assert "full-0-2.safetensors" not in _there(plan)
-    with pytest.raises(ConfigError, match=r"store.mirror: .* was continued elsewhere: .*/home/another/run"):
+    what = f"was continued elsewhere: attempt {attempt} of run-1, run directory /home/another/run of another-host"
+    with raises(ConfigError, key=("store", "mirror"), what=what):
         check_mirror_owner(plan)
     check_mirror_owner(replace(plan, lineage=replace(plan.lineage, attempt=attempt + 1)))
 
@@ -170,7 +172,8 @@ def test_a_machine_lost_before_its_first_copy_ends_does_not_lock_the_url(
     lineage = lineage_of(plan.config, tmp_path / "again", resume=True)
     assert lineage.attempt == 3
     check_owner("store.mirror", url, lost, lineage)
-    with pytest.raises(ConfigError, match="was continued elsewhere"):  # an earlier copy
+    what = "was continued elsewhere: attempt 2 of run-1, run directory /runs/lost of lost"
+    with raises(ConfigError, key=("store", "mirror"), what=what):  # an earlier copy
         check_owner("store.mirror", url, lost, lineage_of(plan.config, Path(plan.run_dir), resume=True))
     fetch(url, tmp_path / "evaluated", to_resume=False)
 
@@ -312,7 +315,7 @@ def test_a_fetch_that_fails_leaves_nothing(
         monkeypatch.setattr(f"zmqrl.{module}.fetch_object", fetch_object)
     if was_there:
         again.mkdir()
-    with pytest.raises(ConfigError, match="Connection refused"):
+    with raises(ConfigError, key=(), what="summary.json cannot be read: Connection refused"):
         fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
     assert again.exists() == was_there
     assert not was_there or not [*again.iterdir()]
@@ -339,7 +342,7 @@ def test_a_copy_that_is_written_meanwhile_is_listed_again(
     monkeypatch.setattr(Objects, "pieces", pieces)
     again = tmp_path / "again"
     if not ends:
-        with pytest.raises(ConfigError, match="is being written"):
+        with raises(ConfigError, value=f"file://{tmp_path}/there/run-1", fix="try again, or stop that run first"):
             fetch(f"file://{tmp_path}/there/run-1", again, to_resume=True)
         assert not again.exists()
         return
@@ -350,7 +353,8 @@ def test_a_copy_that_is_written_meanwhile_is_listed_again(
 def test_a_copy_with_another_content_is_refused(plan: RunPlan, tmp_path: Path) -> None:
     assert _copied(plan) == []
     (tmp_path / "there" / "run-1" / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not the configuration of a run"):
+    stored, fix = f"file://{tmp_path}/there/run-1/config.json", "restore the file from a copy of the run"
+    with raises(ConfigError, value=stored, fix=fix):
         fetch(f"file://{tmp_path}/there/run-1", tmp_path / "again", to_resume=True)
     assert not (tmp_path / "again").exists()
 

@@ -6,8 +6,8 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from tests.raising import raises
 from zmqrl.data_stores.base import Full, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError
@@ -70,7 +70,7 @@ def test_a_store_that_fails_is_told_at_the_end(tmp_path: Path) -> None:
     store = DirectoryStore(str(tmp_path / "file"), 3)
     beside = BackgroundWrite(store, Full(Version(0, 1), {}, {}), [], _columns(1), lambda ref: True)
     beside.wait()
-    with pytest.raises(StoreError, match="full-0-1"):
+    with raises(StoreError, name="full-0-1.safetensors", what="cannot be written"):
         beside.result()
 
 
@@ -101,5 +101,5 @@ def test_any_error_of_its_thread_is_told_as_that_of_a_store(tmp_path: Path) -> N
     held = [TakenSegment(SlotRef(0, 1), SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), STEPS * ENVS))]
     beside = BackgroundWrite(DirectoryStore(str(tmp_path), 3), Full(Version(0, 1), {}, {}), held, _columns(1), is_held)
     beside.wait()
-    with pytest.raises(StoreError, match="MemoryError: no room for slot 0"):
+    with raises(StoreError, name="the full checkpoint", cause="MemoryError: no room for slot 0"):
         beside.result()

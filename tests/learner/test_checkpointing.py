@@ -15,6 +15,7 @@ from unittest.mock import create_autospec, patch
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
 from zmqrl.config.plan import RunPlan
@@ -213,7 +214,7 @@ def test_who_does_not_own_the_run_writes_no_full(with_replay: _WithReplay, monke
         lambda: with_replay.checkpoints.write(LEARNER),
         lambda: with_replay.checkpoints.write_in_background(LEARNER, with_replay.replay),
     ):
-        with pytest.raises(ConfigError, match="taken over"):
+        with raises(ConfigError, key=(), what="taken over"):
             write()
     assert with_replay.store.durable == [] and not with_replay.checkpoints.is_writing()
 

@@ -29,6 +29,7 @@ from tests.messages.samples import (
     REQUESTS,
     tag_of,
 )
+from tests.raising import raises
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, check, doctor, files, lines
@@ -125,8 +126,9 @@ def test_every_worker_index_that_a_run_may_use_passes() -> None:
 
 @pytest.mark.parametrize("name", ["../b", "/etc/b", "", "b\0", "b\n", ".b", "-b", "\xf6"])
 def test_a_log_has_the_name_of_a_file(name: str) -> None:
-    with pytest.raises(WireError, match="value: log:"):
+    with raises(WireError, reason="value") as caught:
         lines.agent_event(lines.line_of(agent.LogText(name, "text")))
+    assert caught.value.detail.startswith("log: Expected `str` matching regex")
 
 
 @pytest.mark.parametrize("message", COMMANDS, ids=tag_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.envs.rude_envs import crash, hang
+from tests.raising import raises
 from tests.running import environment
 from tests.supervision.called import ERRORS, OwnFault
 from tests.waiting import WAIT_S, until
@@ -99,39 +101,40 @@ def test_an_env_that_owns_a_process_or_a_thread_is_accepted(env: str) -> None:
 @pytest.mark.parametrize("where", ["init", "reset", "step"])
 @pytest.mark.parametrize(("how", "named"), [("sys_exit", "SystemExit"), ("interrupt", "KeyboardInterrupt")])
 def test_an_exception_that_would_end_the_command_is_an_error_of_the_env(where: str, how: str, named: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, key=("env", "id")) as caught:
         check("Rude", how=how, where=where)
-    assert named in str(caught.value) and "rude_envs.py" in str(caught.value)
+    assert named in caught.value.what and "rude_envs.py:" in caught.value.what
 
 
+SEGFAULT = "the user's code ended its process (signal SIGSEGV)"
 STAGES = {"init": "construction", "reset": "first reset and step", "step": "first reset and step", "close": "close"}
 
 
 @pytest.mark.parametrize("where", STAGES)
 def test_an_env_that_ends_its_process_is_refused(where: str) -> None:
-    with pytest.raises(CheckEnded, match="exit code 0") as caught:
+    with raises(CheckEnded, stage=STAGES[where], cause="the user's code ended its process (exit code 0)"):
         check("Rude", how="os_exit", where=where)
-    assert caught.value.stage == STAGES[where]
 
 
 def test_the_end_of_the_process_in_a_later_step_is_named() -> None:
-    with pytest.raises(CheckEnded) as caught:
+    with raises(CheckEnded, stage="further steps"):
         check("Rude", how="os_exit", where="step", at=7)
-    assert caught.value.stage == "further steps"
 
 
 def test_a_crash_is_named_with_its_place() -> None:
-    with pytest.raises(CheckEnded, match=f"SIGSEGV.*rude_envs.py:{crash.__code__.co_firstlineno + 1}, in crash"):
+    place = f"tests/envs/rude_envs.py:{crash.__code__.co_firstlineno + 1}, in crash"
+    with raises(CheckEnded, cause=SEGFAULT, place=place):
         check("Rude", how="crash", where="step")
 
 
 def test_the_place_of_a_crash_is_that_of_the_main_thread_however_deep() -> None:
-    with pytest.raises(CheckEnded, match=r"SIGSEGV.*called\.py:\d+, in crash_below"):
+    with raises(CheckEnded, cause=SEGFAULT) as caught:
         call("crash_below", 200)
+    assert re.fullmatch(r"tests/supervision/called\.py:\d+, in crash_below", caught.value.place)
 
 
 def test_closed_descriptors_are_named() -> None:
-    with pytest.raises(CheckEnded, match="closed the file descriptors"):
+    with raises(CheckEnded, stage="construction", cause="the user's code closed the file descriptors of its process"):
         check("Rude", how="close_all")
 
 
@@ -140,13 +143,14 @@ def test_arguments_of_zmqrl_are_not_those_of_a_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "line", "words"),
-    [("requires", 4, "the following arguments are required: g"), ("leaves", 2, "SystemExit: 0")],
+    ("module", "line", "code", "output"),
+    [("requires", 4, 2, "the following arguments are required: g"), ("leaves", 2, 0, "in <module>)")],
 )
-def test_a_module_that_exits_is_named_with_its_line(module: str, line: int, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_a_module_that_exits_is_named_with_its_line(module: str, line: int, code: int, output: str) -> None:
+    with raises(ConfigError, key=("env", "id"), value=f"'{module}:Rude'") as caught:
         check(f"{module}:Rude")
-    assert f"{module}.py:{line}, in <module>" in str(caught.value)
+    exited = rf"construction: sys\.exit was called: SystemExit: {code} \(\S*{module}\.py:{line}, in <module>\)"
+    assert re.match(exited, caught.value.what) and caught.value.what.endswith(output)
 
 
 def test_a_module_that_ends_the_process_is_refused() -> None:
@@ -161,9 +165,9 @@ def test_a_hang_is_named_and_refused_at_the_limit(
     where: str, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(check_process, "WAITING_S", 0.5)
-    with pytest.raises(CheckEnded, match=f"rude_envs.py:.*, in {how}") as caught:
+    with raises(CheckEnded, stage=STAGES[where], is_late=True) as caught:
         check("Rude", 1.0, how=how, where=where)
-    assert caught.value.stage == STAGES[where]
+    assert re.fullmatch(rf"tests/envs/rude_envs\.py:\d+, in {how}", caught.value.place)
     noted = capfd.readouterr().err.splitlines()
     assert len(noted) == 1 and STAGES[where] in noted[0]
     if how == "hang":
@@ -172,8 +176,9 @@ def test_a_hang_is_named_and_refused_at_the_limit(
 
 def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_process, "WAITING_S", 0.5)
-    with pytest.raises(CheckEnded, match=r"hangs\.py:3, in wait"):
+    with raises(CheckEnded, stage="construction", is_late=True) as caught:
         check("hangs:Rude", 1.0)
+    assert caught.value.place.endswith("hangs.py:3, in wait")
 
 
 def test_a_call_that_only_takes_long_survives_the_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +216,7 @@ def test_an_error_has_its_class_and_its_attributes(which: int) -> None:
 
 
 def test_another_exception_is_an_error_of_the_configuration_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"key: 'x': start: LookupError: of the user .*, in bug\)"):
+    with raises(ConfigError, key=("key",), value="'x'"):
         call("bug")
 
 

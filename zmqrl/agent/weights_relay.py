@@ -54,7 +54,7 @@ class WeightsRelay:
         if self.newest([notice]) is None:
             return None
         if len(content) != notice.nbytes or hashlib.sha256(content).hexdigest() != notice.sha256:
-            raise StoreError(f"version {notice.version} was received with a wrong digest")
+            raise StoreError("was received with a wrong digest", name=f"version {notice.version}")
         self._write(notice, content)
         return notice
 

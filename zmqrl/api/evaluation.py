@@ -102,7 +102,8 @@ def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tu
             score, length = score + float(number(reward)), length + 1
             over = flag("terminated", terminated) | flag("truncated", truncated)
     except BadValue as error:
-        raise EnvFault(f"env {_name_of(env)}, seed {seed}: {fault_of(env, call, NOTHING, error)}") from None
+        what, place = fault_of(env, call, NOTHING, error)
+        raise EnvFault(what, subject=f"env {_name_of(env)}, seed {seed}", place=place) from None
     return score, length
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
-from zmqrl.errors import StoreError
+from zmqrl.errors import DamagedCheckpoints, StoreError
 from zmqrl.types import Array, ModeName, Version, Weights
 
 MOST_NAMED = 2
@@ -186,7 +186,9 @@ class DataStore(ABC):
         """
         del weights, meta
         raise StoreError(
-            f"a store of the kind {type(self).__name__} cannot keep version {version}; see store.keep_every"
+            f"cannot keep version {version}",
+            name=f"a store of the kind {type(self).__name__}",
+            fix="see store.keep_every",
         )
 
     def newest_kept(self) -> bytes | None:
@@ -228,7 +230,7 @@ class DataStore(ABC):
         """
         if self.newest() is None and self.newest_full() is None and self.best() is None:
             return None
-        raise StoreError(f"a store of the kind {type(self).__name__} cannot move its checkpoints to {folder}")
+        raise StoreError(f"cannot move its checkpoints to {folder}", name=f"a store of the kind {type(self).__name__}")
 
     def put_back(self, folder: str) -> None:
         """The reverse of `put_aside`: the start was refused. StoreError when some stay in `folder`."""
@@ -249,6 +251,12 @@ class DataStore(ABC):
         of the next one deletes what is left.
         """
         self.retire()
+
+
+def no_full_loaded(damaged: Mapping[str, str]) -> DamagedCheckpoints:
+    """The error of `newest_full`: the report of each full checkpoint that cannot be loaded, newest first."""
+    what = "no full checkpoint can be loaded, the run cannot continue"
+    return DamagedCheckpoints(what, tuple(damaged), cause=few([*damaged.values()], 3))
 
 
 def few(causes: Sequence[str], most: int = MOST_NAMED) -> str:

@@ -77,7 +77,7 @@ def _listed(checkpoints: Path) -> list[str]:
     try:
         return os.listdir(checkpoints)
     except OSError as error:
-        raise StoreError(f"{checkpoints} is not visible on this machine: {error.strerror}") from error
+        raise StoreError("is not visible on this machine", place=str(checkpoints), cause=f"{error.strerror}") from error
 
 
 def pause_s(every_s: float, took_s: float) -> float:
@@ -99,8 +99,11 @@ def fetch_newest(objects: Objects, kinds: Iterable[str], folder: Path) -> None:
         if all(_is_fetched(objects, name, folder / name) for name in newest_first):
             return
     raise ConfigError(
-        f"{objects.url} is being written: checkpoints were replaced there while they were fetched, {LISTINGS} times; "
-        "try again, or stop that run first"
+        f"is being written: checkpoints were replaced there while they were fetched, {LISTINGS} times",
+        key=(),
+        value=objects.url,
+        is_subject=True,
+        fix="try again, or stop that run first",
     )
 
 
@@ -159,7 +162,9 @@ def _copy(path: Path, objects: Objects) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StoreError(f"{path} cannot be copied: {error.strerror}") from error
+        raise StoreError(
+            "cannot be copied", name=path.name, place=str(path.parent), cause=f"{error.strerror}"
+        ) from error
     finally:
         link.unlink(missing_ok=True)
     return True

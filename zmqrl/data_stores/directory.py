@@ -25,7 +25,7 @@ from zmqrl.config.paths import expanded
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.base import DataStore, Full, Saved, few
+from zmqrl.data_stores.base import DataStore, Full, Saved, few, no_full_loaded
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
 from zmqrl.data_stores.store_token import remove_token, sees_token, write_token
@@ -40,6 +40,7 @@ STALE_TEMPORARY_S = 60.0
 TRANSIENT_S = 5.0
 """How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
+FIX = "see store.path"
 KINDS = ("best-", "kept-", "v", "full-")
 """Of checkpoints: how their names begin."""
 WEIGHTS = ("v", "kept-", "best-")
@@ -82,7 +83,8 @@ class DirectoryStore(DataStore):
         """When each was written, and whether by this process."""
         self._fulls = FullRetention()
         self._spares: list[str] = []
-        self._damaged: list[str] = []
+        self._damaged: list[tuple[str, str]] = []
+        """Name and report of each file that `passed_over` returns next."""
         self._bad: set[str] = set()
         """Names of files that were read and do not verify."""
         self._passed_over: dict[str, str] = {}
@@ -119,7 +121,7 @@ class DirectoryStore(DataStore):
             return write_token(Path(self.path), run_id)
         except OSError as error:
             raise StoreError(
-                f"{self.path} cannot be written: {disk_error(error, self.path)}; see store.path"
+                "cannot be written", place=self.path, cause=disk_error(error, self.path), fix=FIX
             ) from error
 
     def sees_token(self, run_id: str, token: str) -> bool:
@@ -145,11 +147,13 @@ class DirectoryStore(DataStore):
                 cause: Exception = error
             except OSError as error:
                 if error.errno not in RETRIED:
-                    raise StoreError(f"{key} cannot be read in {self.path}: {error}") from error
+                    raise StoreError("cannot be read", name=key, place=self.path, cause=str(error)) from error
                 cause = error
             left_s = end - time.monotonic()
             if left_s <= 0:
-                raise StoreError(f"{key} not read in {self.path} within {deadline_s:g} s: {cause}") from cause
+                raise StoreError(
+                    f"not read within {deadline_s:g} s", name=key, place=self.path, cause=str(cause)
+                ) from cause
             time.sleep(min(pause_s, left_s))
             pause_s = min(0.5, pause_s * 2)
             with contextlib.suppress(StoreError):
@@ -163,12 +167,14 @@ class DirectoryStore(DataStore):
         return nbytes
 
     def sync_full(self, version: Version) -> None:
-        path = self._path(f"full-{version}.safetensors")
+        key = f"full-{version}.safetensors"
         try:
-            files.sync_file(path)
+            files.sync_file(self._path(key))
             files.sync_directory(self.path)
         except OSError as error:
-            raise StoreError(f"{path} cannot be synced to disk: {disk_error(error, path)}; see store.path") from error
+            raise StoreError(
+                "cannot be synced to disk", name=key, place=self.path, cause=disk_error(error, self.path), fix=FIX
+            ) from error
         self._fulls.synced(version)
 
     def newest_full(self) -> Full | None:
@@ -178,12 +184,12 @@ class DirectoryStore(DataStore):
             return Full(version, arrays, json.loads(metadata["full"]))
         damaged = self._damaged[before:]
         if len(damaged) > 1 or (damaged and not self._bad):  # what could not be read may be whole
-            raise StoreError(f"no full checkpoint can be loaded, the run cannot continue: {few(damaged, 3)}")
+            raise no_full_loaded(dict(damaged))
         return None
 
     def passed_over(self) -> list[str]:
         damaged, self._damaged = self._damaged, []
-        return list(dict.fromkeys(damaged))
+        return list(dict.fromkeys(report for _, report in damaged))
 
     def damaged(self) -> Mapping[str, str]:
         return self._passed_over
@@ -245,7 +251,9 @@ class DirectoryStore(DataStore):
             files.sync_directory(target)
             files.sync_directory(self.path)
         except OSError as error:
-            raise StoreError(f"the checkpoints in {self.path} cannot be moved to {folder}: {error}") from error
+            raise StoreError(
+                f"cannot be moved to {folder}", name="checkpoints", place=self.path, cause=str(error)
+            ) from error
         return target
 
     def put_back(self, folder: str) -> None:
@@ -257,7 +265,7 @@ class DirectoryStore(DataStore):
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StoreError(f"checkpoints in {target} cannot be moved back: {error}") from error
+            raise StoreError("cannot be moved back", name="checkpoints", place=target, cause=str(error)) from error
 
     def _retire_all(self, superseded_for_s: float) -> None:
         if not self._is_cleaned:
@@ -300,7 +308,7 @@ class DirectoryStore(DataStore):
         except OSError as error:
             self._delete(temporary)
             raise StoreError(
-                f"{key} cannot be written in {self.path}: {disk_error(error, self.path)}; see store.path"
+                "cannot be written", name=key, place=self.path, cause=disk_error(error, self.path), fix=FIX
             ) from error
         self._bad.discard(key)
         self._passed_over.pop(key, None)
@@ -316,7 +324,7 @@ class DirectoryStore(DataStore):
 
     def _content(self, name: str) -> bytes:
         if os.path.basename(name) != name:
-            raise StoreError(f"{name!r} is not a key of a store")
+            raise StoreError("is not a key of a store", name=repr(name))
         path = self._path(name)
         while True:
             with open(path, "rb") as file:
@@ -349,7 +357,7 @@ class DirectoryStore(DataStore):
             except (OSError, StoreError) as error:
                 damaged = f"{name} in {self.path}: {error}"
                 if kind != "v":  # after a power cut these may be many, and nothing is resumed from them
-                    self._damaged.append(damaged)
+                    self._damaged.append((name, damaged))
                 if isinstance(error, StoreError):
                     self._bad.add(name)
                 if name not in self._passed_over:
@@ -373,7 +381,7 @@ class DirectoryStore(DataStore):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise StoreError(f"{self.path} cannot be read: {error}; see store.path") from error
+            raise StoreError("cannot be read", place=self.path, cause=str(error), fix=FIX) from error
         matches = ((name, _NAME.fullmatch(name)) for name in names)
         return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
 

@@ -45,9 +45,9 @@ class MemoryStore(DataStore):
         for version, content in self._versions.items():
             if f"v{version}" == key:
                 if len(content) != nbytes or hashlib.sha256(content).hexdigest() != sha256:
-                    raise StoreError(f"{key} in {self.path} does not match the digest of its notice")
+                    raise StoreError("does not match the digest of its notice", name=key, place=self.path)
                 return content
-        raise StoreError(f"{key} is not in {self.path}")
+        raise StoreError("not found", name=key, place=self.path)
 
     def save_full(self, full: Full, durable: bool) -> int:
         del durable

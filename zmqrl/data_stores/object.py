@@ -16,10 +16,10 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import directory, tensors
-from zmqrl.data_stores.base import DataStore, Full, Saved
+from zmqrl.data_stores.base import DataStore, Full, Saved, no_full_loaded
 from zmqrl.data_stores.directory import WEIGHTS, checkpoint_names
 from zmqrl.data_stores.objects import CHECK_S, Objects, check_url, check_writable
-from zmqrl.data_stores.owner import OWNER
+from zmqrl.data_stores.owner import DELETE_OWNER, OWNER
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.types import MODES, ModeName, Version, Weights
 
@@ -57,7 +57,8 @@ class ObjectStore(DataStore):
         """
         self._is_cleaned = False
         self._damaged: dict[str, str] = {}
-        self._unreported: list[str] = []
+        self._unreported: list[tuple[str, str]] = []
+        """Name and report of each object that `passed_over` returns next."""
 
     @classmethod
     def place(cls, config: ObjectConfig, run_dir: Path, lineage: str | None) -> str:
@@ -127,7 +128,7 @@ class ObjectStore(DataStore):
                 cause = str(error)
             left_s = end - time.monotonic()
             if left_s <= 0:
-                raise StoreError(f"{key} not read in {self.path} within {deadline_s:g} s: {cause}")
+                raise StoreError(f"not read within {deadline_s:g} s", name=key, place=self.path, cause=cause)
             time.sleep(min(pause_s, left_s))
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
@@ -147,12 +148,12 @@ class ObjectStore(DataStore):
             return Full(version, arrays, json.loads(metadata["full"]))
         damaged = self._unreported[before:]
         if len(damaged) > 1:
-            raise StoreError(f"no full checkpoint can be loaded, the run cannot continue: {damaged[0]}")
+            raise no_full_loaded(dict(damaged))
         return None
 
     def passed_over(self) -> list[str]:
         damaged, self._unreported = self._unreported, []
-        return list(dict.fromkeys(damaged))
+        return list(dict.fromkeys(report for _, report in damaged))
 
     def damaged(self) -> Mapping[str, str]:
         return self._damaged
@@ -190,7 +191,7 @@ class ObjectStore(DataStore):
             return None if content is None else from_json(Lineage, json.loads(content))
         except (ValueError, TypeError, RecursionError) as error:
             raise StoreError(
-                f"{self.path}/{OWNER} cannot be read: {error}; delete it if the run is not active"
+                "cannot be read", name=OWNER, place=self.path, cause=str(error), fix=DELETE_OWNER
             ) from error
 
     def set_owner(self, owner: Lineage) -> None:
@@ -258,7 +259,7 @@ class ObjectStore(DataStore):
             except StoreError as error:
                 self._damaged[name] = str(error)
                 if kind != "v":
-                    self._unreported.append(f"{name} in {self.path}: {error}")
+                    self._unreported.append((name, f"{name} in {self.path}: {error}"))
                 continue
             yield version, content
 

@@ -26,7 +26,7 @@ RETRIES, RETRY_S = 2, 4.0
 PIECE_BYTES, PIECES_AT_ONCE = 8 << 20, 4
 """Larger objects are sent and fetched in pieces, each a request of its own."""
 LONGEST_CAUSE = 300
-NOT_INSTALLED = "obstore is not installed on this host: pip install 'zmqrl[object]'"
+NOT_INSTALLED = {"cause": "obstore is not installed on this host", "fix": "pip install 'zmqrl[object]'"}
 MISSING, REFUSED = 404, (400, 401, 403)
 OTHER_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -72,7 +72,7 @@ class Objects:
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write an object, whole or not at all; one of that name is replaced. `content` may be a file."""
-        self._call(f"{name} cannot be written", _put, name, content)
+        self._call(name, "cannot be written", _put, name, content)
 
     def get(self, name: str) -> bytes | None:
         """Content of an object; None when it is missing."""
@@ -81,41 +81,42 @@ class Objects:
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """Content of an object, at least one piece; nothing when the object is missing."""
-        first = self._call(f"{name} cannot be read", _first_piece, name)
+        first = self._call(name, "cannot be read", _first_piece, name)
         if first is None:
             return
         content, nbytes = first
         yield content
         for start in range(len(content), nbytes, PIECE_BYTES):
-            yield self._call(f"{name} cannot be read", _piece, name, start, min(nbytes, start + PIECE_BYTES))
+            yield self._call(name, "cannot be read", _piece, name, start, min(nbytes, start + PIECE_BYTES))
 
     def starts_with(self, name: str, nbytes: int, head: bytes) -> bool:
         """Whether an object has `nbytes` bytes, of which the first are `head`."""
-        return self._call(f"{name} cannot be read", _starts_with, name, nbytes, head)
+        return self._call(name, "cannot be read", _starts_with, name, nbytes, head)
 
     def names(self) -> list[str]:
         """Of the objects directly below the URL."""
-        return self._call("the objects cannot be listed", _names)
+        return self._call("", "cannot be listed", _names)
 
     def delete(self, names: Sequence[str]) -> None:
         """Safe where they are gone."""
         for name in names:
-            self._call(f"{name} cannot be deleted", _delete, name)
+            self._call(name, "cannot be deleted", _delete, name)
 
     def move(self, name: str, target: str) -> None:
         """Give an object another name; `target` may be in a folder below the URL. Safe where it is gone."""
-        self._call(f"{name} cannot be moved to {target}", _move, name, target)
+        self._call(name, f"cannot be moved to {target}", _move, name, target)
 
-    def _call(self, what: str, call: Callable[..., T], *arguments: object) -> T:
+    def _call(self, name: str, what: str, call: Callable[..., T], *arguments: object) -> T:
         try:
             import obstore
         except ImportError:
-            raise StoreRefused(f"{self.url}: {NOT_INSTALLED}") from None
+            raise StoreRefused(what, name=name, place=self.url, **NOT_INSTALLED) from None
         try:
             return call(self._open(), *arguments)
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             # Without the foreign error as its cause: a traceback would show the reply of the service in full.
-            raise _mapped(f"{self.url}: {what}", error) from None
+            kind, fields = _mapped(error)
+            raise kind(what, name=name, place=self.url, **fields) from None
 
     def _open(self) -> Any:
         if self._opened is None:
@@ -231,15 +232,15 @@ def _options(scheme: str, request_s: float) -> dict[str, Any]:
     return found
 
 
-def _mapped(what: str, error: Exception) -> StoreError:
-    """The one mapping: what the user of the host has to correct is refused, anything else is an outage."""
+def _mapped(error: Exception) -> tuple[type[StoreError], dict[str, str]]:
+    """The one mapping, to a class and fields: what the user has to correct is refused, anything else is an outage."""
     text = str(error)
     reply, status = _REPLY.search(text), _STATUS.search(text)
     code, cause = (reply[1], f"{reply[1]}: {reply[2]}") if reply else ("", _shown(text))
     if "get_credentials" in text:
         cause = "this host has no credentials"
     fix = _fix(error, text, int(status[1]) if status else 0, code)
-    return StoreError(f"{what}: {cause}") if fix is None else StoreRefused(f"{what}: {cause}; {fix}")
+    return (StoreError, {"cause": cause}) if fix is None else (StoreRefused, {"cause": cause, "fix": fix})
 
 
 def _fix(error: Exception, text: str, status: int, code: str) -> str | None:

@@ -15,6 +15,7 @@ from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError, StoreError, key_of
 
 OWNER = "owner.json"
+DELETE_OWNER = "delete it if the run is not active"
 
 
 def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
@@ -45,8 +46,10 @@ def check_owner(key: str, path: str, owner: Lineage | None, lineage: Lineage) ->
     is_here = (owner.host, owner.run_dir) == (lineage.host, lineage.run_dir)
     if owner.attempt >= lineage.attempt and not is_here:
         raise ConfigError(
-            f"the run in {path} was continued elsewhere: {named}",
+            f"was continued elsewhere: {named}",
             key=key_of(key),
+            value=f"the run in {path}",
+            is_subject=True,
             fix=f"this is {mine}, an earlier copy: resume {owner.run_dir}, or start a new run from its weights with "
             "--init-from",
         )
@@ -60,7 +63,7 @@ def read_owner(path: str) -> Lineage | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StoreError(f"{Path(path, OWNER)} cannot be read: {error}; delete it if the run is not active") from error
+        raise StoreError("cannot be read", name=OWNER, place=path, cause=str(error), fix=DELETE_OWNER) from error
 
 
 def write_owner(path: str, owner: Lineage) -> None:
@@ -73,4 +76,4 @@ def write_owner(path: str, owner: Lineage) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             files.unlink(temporary)
-        raise StoreError(f"{Path(path, OWNER)} cannot be written: {disk_error(error, path)}") from error
+        raise StoreError("cannot be written", name=OWNER, place=path, cause=disk_error(error, path)) from error

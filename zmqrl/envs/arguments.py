@@ -73,6 +73,7 @@ def _tuples(value: Any) -> Any:
 
 def _not_a_function(key: str, text: str) -> ConfigError:
     return ConfigError(
-        f"{key}: {text!r} is text, not a function: define a function in a module of yours and write "
-        "{python: my_envs:NAME}, which also names classes and dtypes ({python: numpy:float32})"
+        f"{key}: {text!r} is text, not a function",
+        fix="define a function in a module of yours and write {python: my_envs:NAME}, which also names classes and "
+        "dtypes ({python: numpy:float32})",
     )

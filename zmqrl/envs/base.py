@@ -100,11 +100,11 @@ class Where(Struct, frozen=True):
     episode: int
     step: int
 
-    def fault(self, what: str) -> EnvFault:
-        """The error to raise."""
+    def fault(self, what: str, place: str = "") -> EnvFault:
+        """The error to raise; `place`: file and line of the user's code."""
         of = "evaluation" if self.vector_env < 0 else f"vector env {self.vector_env}"
-        place = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
-        return EnvFault(f"env {self.env} ({of}, {place}): {what}", structs.asdict(self))
+        at = f"env slot {self.slot}, seed {self.seed}, episode {self.episode}, step {self.step}"
+        return EnvFault(what, structs.asdict(self), subject=f"env {self.env} ({of}, {at})", place=place)
 
 
 def first_bad_slot(floats: Floats, reward: Array | None = None) -> tuple[int, str] | None:

@@ -61,8 +61,9 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
         except EnvFault as fault:
             text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
             mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
-            what = f"{fault}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()
-            raise ConfigError(what, key=("env", "id")) from fault
+            place = f" ({fault.place})" if fault.place else ""
+            what = f"{fault.what}{place}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()
+            raise ConfigError(what, key=("env", "id"), value=fault.subject) from fault
         if time.monotonic() - begun < QUICK_S:
             yield Stage("episodes with the same seed", known, SETTLE_S)
             spec = replace(spec, remarks=tuple(remarks(env, section, spec, seed)))

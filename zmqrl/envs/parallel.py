@@ -159,7 +159,7 @@ class ParallelVectorEnv(SlotVectorEnv):
                 elif slot in self._gone:
                     found.append(f"{str(agent)!r} came back; not supported: it may return after the next reset")
         if found:
-            raise self._where(first).fault(f"agent {found[0]}{place(self._env_of(first), 'step')}")
+            raise self._where(first).fault(f"agent {found[0]}", place(self._env_of(first), "step"))
 
     def _replay(self, copy: int, slots: range, states: Sequence[EnvSlotState]) -> None:
         """Repeat what the agents did. An env that does not reproduce may end early: it then resets next."""

@@ -76,40 +76,41 @@ def has_form(call: str, returned: Any) -> bool:
     return isinstance(returned, (tuple, list)) and len(returned) == len(FORMS[call])
 
 
-def fault_of(env: Any, call: str, returned: Any, error: BaseException) -> str:
-    """What happened when `env.<call>` raised `error`, or when what it has `returned` was read."""
+def fault_of(env: Any, call: str, returned: Any, error: BaseException) -> tuple[str, str]:
+    """What happened when `env.<call>` raised `error`, or when what it has `returned` was read; and the place."""
     if call == "reset" and isinstance(error, TypeError) and KEYWORD.search(str(error)):
-        return f"reset must accept seed and options: reset(self, *, seed=None, options=None){place(env, call)}"
+        return "reset must accept seed and options: reset(self, *, seed=None, options=None)", place(env, call)
     if returned is not NOTHING and not has_form(call, returned):
         length = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else ""
         what = "None" if returned is None else length or f"an object of type {type(returned).__name__}"
-        return f"{call} must return ({', '.join(FORMS[call])}); it returned {what}{place(env, call)}"
+        return f"{call} must return ({', '.join(FORMS[call])}); it returned {what}", place(env, call)
     if isinstance(error, BadValue):
-        return f"{call} returned {error}{place(env, call, error.part)}"
+        return f"{call} returned {error}", place(env, call, error.part)
     if returned is not NOTHING:
-        return f"{call} returned a value that cannot be read: {name_of(error)}: {error}{place(env, call)}"
-    return f"{call} {raised(error)}"
+        return f"{call} returned a value that cannot be read: {name_of(error)}: {error}", place(env, call)
+    what, where = raised(error)
+    return f"{call} {what}", where
 
 
-def raised(error: BaseException) -> str:
-    """`raised KeyError: text`, or `called sys.exit(0) (file:line)`: of what is not an Exception the place is named."""
+def raised(error: BaseException) -> tuple[str, str]:
+    """`raised KeyError: text`; or `called sys.exit(0)`, with the place, as for all that is not an Exception."""
     if isinstance(error, Exception):
-        return f"raised {name_of(error)}: {error}"
+        return f"raised {name_of(error)}: {error}", ""
     code = getattr(error, "code", None)
     what, last = f"raised {name_of(error)}", last_frame(error)
     if isinstance(error, SystemExit):
         what = f"called sys.exit({'' if code is None else repr(code)})"
-    return what if last is None else f"{what} ({shown_path(last.filename)}:{last.lineno})"
+    return what, "" if last is None else f"{shown_path(last.filename)}:{last.lineno}"
 
 
 def place(env: Any, *methods: str) -> str:
-    """` (file:line)` of the outermost of these methods that is the user's code, else of the innermost."""
+    """`file:line` of the outermost of these methods that is the user's code, else of the innermost."""
     found = ""
     for _ in range(MOST_LAYERS):
         for method in methods:
             code = getattr(inspect.unwrap(inspect.getattr_static(env, method, None)), "__code__", None)
             if code is not None:
-                found = f" ({shown_path(code.co_filename)}:{code.co_firstlineno})"
+                found = f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
                 if not code.co_filename.startswith(FOREIGN):
                     return found
         env = inspect.getattr_static(env, "env", None)

@@ -62,7 +62,7 @@ class SlotVectorEnv(VectorEnv, ABC):
             slot, what = bad
             call = "step" if self._elapsed[slot] else "reset"
             part = "observation" if abs(self._reward[slot]) <= LARGEST_FLOAT32 else REWARD
-            self._fault(slot, what + place(self._env_of(slot), call, part))
+            self._fault(slot, what, place(self._env_of(slot), call, part))
         if self._packer.mask is not None:
             forbidden = forbids_all(self._packer.mask, self.spec.action.choices)
             forbidden &= np.array(self._phase) == RUNNING  # no action is needed after the end of an episode
@@ -81,8 +81,8 @@ class SlotVectorEnv(VectorEnv, ABC):
         try:
             return make()
         except user_exceptions() as error:
-            where, what = Where(self.spec.id, self._vector_env, slot, 0, 0, 0), raised(error).removeprefix("raised ")
-            raise where.fault(f"the env cannot be created: {what}") from error
+            where, (what, at) = Where(self.spec.id, self._vector_env, slot, 0, 0, 0), raised(error)
+            raise where.fault(f"the constructor {what}", at) from error
 
     @abstractmethod
     def _env_of(self, slot: int) -> Any:
@@ -90,12 +90,12 @@ class SlotVectorEnv(VectorEnv, ABC):
 
     def _fault_in(self, slot: int, call: str, returned: Any, error: BaseException, note: str = "") -> NoReturn:
         """Of `error`, which a call of the env raised, or reading what it has `returned`."""
-        what = fault_of(self._env_of(slot), call, returned, error) + note
+        what, at = fault_of(self._env_of(slot), call, returned, error)
         if isinstance(error, BadValue):
-            self._fault(slot, what)
-        raise self._where(slot).fault(what) from error
+            self._fault(slot, what + note, at)
+        raise self._where(slot).fault(what + note, at) from error
 
-    def _fault(self, slot: int, what: str) -> NoReturn:
+    def _fault(self, slot: int, what: str, at: str = "") -> NoReturn:
         agents = self.spec.agents
         agent = f"agent {agents[slot % len(agents)]!r}" if agents else ""
-        raise self._where(slot).fault(what if agent in what else f"{agent}: {what}") from None
+        raise self._where(slot).fault(what if agent in what else f"{agent}: {what}", at) from None

@@ -49,7 +49,7 @@ class NativeVectorEnv(VectorEnv):
             returned = self._env.reset(seed=self._seed)
             obs = self._read(returned[0])
         except user_exceptions() as error:
-            self._fault(WHOLE_BATCH, fault_of(self._env, "reset", returned, error), error)
+            self._fault(WHOLE_BATCH, *fault_of(self._env, "reset", returned, error), cause=error)
         self._check("reset", obs)
         return obs
 
@@ -64,7 +64,7 @@ class NativeVectorEnv(VectorEnv):
             terminated = numbers("terminated", ended, self._flags, FLAGS).astype(bool, copy=False)
             truncated = numbers("truncated", cut, self._flags, FLAGS).astype(bool, copy=False)
         except user_exceptions() as error:
-            self._fault(WHOLE_BATCH, fault_of(self._env, "step", returned, error), error)
+            self._fault(WHOLE_BATCH, *fault_of(self._env, "step", returned, error), cause=error)
         self._check("step", obs, reward)
         done = terminated | truncated
         if self._done.any() and (done[self._done].any() or reward[self._done].any()):
@@ -90,10 +90,10 @@ class NativeVectorEnv(VectorEnv):
     def _check(self, call: str, obs: Array, reward: Array | None = None) -> None:
         bad = first_bad_slot((("", obs),) if obs.dtype.kind == "f" else (), reward)
         if bad is not None:
-            self._fault(bad[0], bad[1] + place(self._env, call))
+            self._fault(*bad, place(self._env, call))
 
-    def _fault(self, slot: int, what: str, cause: BaseException | None = None) -> NoReturn:
-        raise Where(self.spec.id, self._vector_env, slot, self._seed, 0, self._steps).fault(what) from cause
+    def _fault(self, slot: int, what: str, at: str = "", cause: BaseException | None = None) -> NoReturn:
+        raise Where(self.spec.id, self._vector_env, slot, self._seed, 0, self._steps).fault(what, at) from cause
 
 
 def make_vector_env(

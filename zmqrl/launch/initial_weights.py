@@ -72,7 +72,7 @@ def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
             fix = f"its run: --init-from {run}"
         raise ConfigError(str(error), key=key_of(KEY), value=where, fix=fix) from error
     start = start_weights(found, metadata, algorithm)
-    check_tensors(start.weights, algorithm, f"{KEY}: {where}", SAME_NETWORK)
+    check_tensors(start.weights, algorithm, where, SAME_NETWORK, key_of(KEY))
     chosen = {name: start.weights[name] for name in start_shapes(algorithm) if name in start.weights}
     network = {
         name: chosen[name].astype(np.float32) for name in parameter_shapes(algorithm.network()) if name in chosen

@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few, unlogged
 from zmqrl.data_stores.make import open_store
-from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError
+from zmqrl.errors import ConfigError, DamagedCheckpoints, Key, StoreError
 from zmqrl.launch.checked import checked_env
 from zmqrl.launch.run_directory import stored_in, stored_place
 from zmqrl.launch.trained_env import OF_EPISODES, check_trained_env, read_trained_env
@@ -64,7 +64,7 @@ def network_of(
     return algorithm, weights, metadata
 
 
-def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) -> None:
+def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str, key: Key = ()) -> None:
     """ConfigError for the first array of `found` that differs from those that a learner of `algorithm` starts from.
 
     Learner-only tensors and statistics may be absent.
@@ -74,13 +74,13 @@ def check_tensors(found: Weights, algorithm: Algorithm, where: str, fix: str) ->
     for name, shape in expected.items():
         there = list(found[name].shape) if name in found else "no such tensor"
         if there != list(shape) and (name in found or name in published):
-            raise ConfigError(f"{where}: tensor {name}: expected shape {list(shape)}, found {there}; {fix}")
+            what = f"tensor {name}: expected shape {list(shape)}, found {there}"
+            raise ConfigError(what, key=key, value=where, fix=fix)
     known = {*expected, *OBS_STATISTICS}
     for name, array in found.items():
         if name not in known and "_stats." not in name:
-            raise ConfigError(
-                f"{where}: tensor {name}: found shape {list(array.shape)}, but the network has no such tensor; {fix}"
-            )
+            what = f"tensor {name}: found shape {list(array.shape)}, but the network has no such tensor"
+            raise ConfigError(what, key=key, value=where, fix=fix)
 
 
 def check_resumed_env(run_dir: Path, config: Config, env: EnvSpec) -> None:
@@ -124,9 +124,9 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
             _log.warning("%s: %s cannot be loaded: %s", place, counted(len(damaged), "checkpoint"), causes)
         return found
     if damaged:
-        which = f"the policy has {counted(len(damaged), 'checkpoint')}, and none can be loaded"
-        raise DamagedCheckpoints(f"{place}: {which} ({causes})", tuple(damaged))
-    raise StoreError(f"{place} has no version of the policy; train the run until its first checkpoint")
+        what = f"has {counted(len(damaged), 'checkpoint')}, and none can be loaded"
+        raise DamagedCheckpoints(what, tuple(damaged), place=place, cause=causes)
+    raise StoreError("has no version of the policy", place=place, fix="train the run until its first checkpoint")
 
 
 def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, bytes]:

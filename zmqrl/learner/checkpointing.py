@@ -219,7 +219,9 @@ class BackgroundWrite:
         except StoreError as error:
             self._error = error
         except BaseException as error:  # noqa: BLE001 - a thread's end: what is not reported would count as written
-            self._error = StoreError(f"the full checkpoint cannot be written: {type(error).__name__}: {error}")
+            cause = f"{type(error).__name__}: {error}"
+            self._error = StoreError("cannot be written", name="the full checkpoint", cause=cause)
+            self._error.__cause__ = error
         self.took_s = time.monotonic() - self.begun_at_s
 
     def _with_replay(self) -> Full:

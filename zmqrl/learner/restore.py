@@ -70,9 +70,8 @@ def await_store(boot: Boot, store: DataStore, channel: LearnerChannel, events: E
 
     def check() -> None:
         if store.newest() is None and not _has_full(store):
-            raise StoreError(
-                f"{boot.plan.store_path} is empty, but this run has written there: the store is unavailable"
-            )
+            what = "is empty, but this run has written there: the store is unavailable"
+            raise StoreError(what, place=boot.plan.store_path)
 
     if boot.spawn > 0 and channel.last_record() is not None:
         writer = RetryingWriter(events, boot.plan.config.store.wait_s)

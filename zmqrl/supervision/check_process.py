@@ -55,11 +55,16 @@ class Subject(NamedTuple):
 
 
 class CheckEnded(ConfigError):
-    """A check process hung in `stage` (`is_late`), or ended there without an answer."""
+    """A check process hung in `stage` (`is_late`), or ended there without an answer: `STAGE: CAUSE (PLACE)`.
 
-    def __init__(self, what: str, subject: Subject, stage: str, is_late: bool) -> None:
-        super().__init__(what, key=subject.key, value=subject.value)
-        self.stage, self.is_late = stage, is_late
+    `place`: file, line and function of the user's code.
+    """
+
+    def __init__(
+        self, cause: str, subject: Subject, stage: str, is_late: bool, place: str = "", output: str = ""
+    ) -> None:
+        super().__init__(f"{stage}: {cause}{_shown(place)}{output}", key=subject.key, value=subject.value)
+        self.cause, self.stage, self.is_late, self.place = cause, stage, is_late, place
 
 
 def start() -> None:
@@ -237,7 +242,11 @@ class Served:
         is_due = self.stage.is_limited or (not self._shown and time.monotonic() - self._begun >= WAITING_S)
         if place != self._shown and is_due:
             self._shown = place
-            print(f"still waiting for {self._subject.value}: {self.stage.name}{place}", file=sys.stderr, flush=True)
+            print(
+                f"still waiting for {self._subject.value}: {self.stage.name}{_shown(place)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def give_up(self) -> None:
         self.is_late, self.until = True, time.monotonic() + END_S
@@ -251,8 +260,8 @@ class Served:
         if self.answer is not None and self.answer.error is not None:
             raise _error_of(self.answer, subject, stage, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):
-            cause = f"{self._cause(self.ended.exit_code)}{_place_in(log)}{shown}"
-            raise CheckEnded(f"{stage}: {cause}", subject, stage, self.is_late)
+            cause, place = self._cause(self.ended.exit_code), _place_in(log)
+            raise CheckEnded(cause, subject, stage, self.is_late, place, shown)
         if self.ended.left:
             pids = ", ".join(map(str, self.ended.left))
             raise UncleanTeardown(f"{subject}: processes that its check has started are left: pid {pids}")
@@ -284,10 +293,14 @@ def _frozen(value: Any) -> Any:
 
 
 def _place_in(log: str) -> str:
-    """` (file:line, in function)` of the user's code in the newest dump of faulthandler; empty without one."""
+    """`file:line, in function` of the user's code in the newest dump of faulthandler; empty without one."""
     for stack in reversed(log.split("\n\n")):  # the main thread is the last one of a dump
         found = [FrameSummary(file, int(line), name, lookup_line=False) for file, line, name in _FRAME.findall(stack)]
         if found and found[-1].name != WATCHING:  # else the dump is read while it is written: it begins there
             newest = next(filter(is_own, found), found[0])
-            return f" ({shown_path(newest.filename)}:{newest.lineno}, in {newest.name})"
+            return f"{shown_path(newest.filename)}:{newest.lineno}, in {newest.name}"
     return ""
+
+
+def _shown(place: str) -> str:
+    return f" ({place})" if place else ""
