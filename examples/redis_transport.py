@@ -101,7 +101,8 @@ class RedisTransport(SegmentTransport):
                 self._client = self._connect()
             yield self._client
         except redis.AuthenticationError as error:
-            raise ConfigError(f"{self.config.url}: {error}; set {PASSWORD_VARIABLE} on this host") from error
+            fix = f"set {PASSWORD_VARIABLE} on this host"
+            raise ConfigError(str(error), key=(), value=self.config.url, fix=fix) from error
         except redis.RedisError as error:
             raise TransportError(f"{self.config.url}: {type(error).__name__}: {error}") from error
 
@@ -121,25 +122,24 @@ class RedisTransport(SegmentTransport):
 
 def _check(url: str) -> None:
     """ConfigError unless the URL is one of Redis, without a password, and encrypted outside of this machine."""
-    key = "segment_transport.url"
+    key, fix = ("segment_transport", "url"), "write rediss://HOST:PORT/DB"
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"{key}: not a URL: write rediss://HOST:PORT/DB") from None  # it may have a password
+        raise ConfigError("not a URL", key=key, fix=fix) from None  # it may have a password
     if parts.password is not None or parts.query or ("@" in url and parts.username is None):
-        raise ConfigError(f"{key}: it has a password or a query, which would be stored with the run; "
-                          f"set {PASSWORD_VARIABLE} in the environment of each host")  # fmt: skip
+        what = "it has a password or a query, which would be stored with the run"
+        raise ConfigError(what, key=key, fix=f"set {PASSWORD_VARIABLE} in the environment of each host")
     try:
         port = parts.port or 6379
     except ValueError as error:
-        raise ConfigError(f"{key}: {url!r}: {error}") from error
+        raise ConfigError(str(error), key=key, value=repr(url), fix=fix) from error
     if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-        raise ConfigError(f"{key}: {url!r}: write rediss://HOST:PORT/DB")
+        raise ConfigError(key=key, value=repr(url), fix=fix)
     clean = f"{parts.hostname}:{port}{parts.path}"
     if parts.scheme == "redis" and not _is_loopback(parts.hostname):
-        raise ConfigError(
-            f"{key}: {url!r}: experience would travel unencrypted; write rediss://{clean}, which needs TLS in Redis"
-        )
+        fix = f"write rediss://{clean}, which needs TLS in Redis"
+        raise ConfigError("experience would travel unencrypted", key=key, value=repr(url), fix=fix)
 
 
 def _is_loopback(host: str) -> bool:

@@ -19,7 +19,7 @@ import pytest
 
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.memory_backends.far_bus import FarBus, ready, take, write
-from tests.raising import raises
+from tests.raising import fields, raises
 from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
@@ -59,27 +59,30 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+URL, TLS = "segment_transport.url", "which needs TLS in Redis"
+NO_PASSWORD = fields(URL, "", fix=f"set {PASSWORD_VARIABLE} in the environment of each host")
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     with redis_server(tmp_path) as server:
         yield server
 
 
-@pytest.mark.parametrize(("url", "said"), [
-    ("redis://10.0.0.5:6379/1", r"unencrypted; write rediss://10\.0\.0\.5:6379/1"),
-    ("redis://redis.lab", r"unencrypted; write rediss://redis\.lab:6379"),
-    ("rediss://:hunter2@redis.lab:6379", f"set {PASSWORD_VARIABLE} in the environment"),
-    ("rediss://redis.lab:6379?password=hunter2", f"set {PASSWORD_VARIABLE} in the environment"),
-    ("rediss://:hunter2@redis.lab:port", f"set {PASSWORD_VARIABLE} in the environment"),
-    ("rediss://:hunter2/1@redis.lab", f"set {PASSWORD_VARIABLE} in the environment"),
-    ("rediss://[:hunter2@redis.lab", "write rediss://HOST:PORT/DB"),
-    ("http://redis.lab", "write rediss://HOST:PORT/DB"),
-    ("rediss://redis.lab:port", "port"),
+@pytest.mark.parametrize(("url", "fault"), [
+    ("redis://10.0.0.5:6379/1", fields(URL, "'redis://10.0.0.5:6379/1'", fix=f"write rediss://10.0.0.5:6379/1, {TLS}")),
+    ("redis://redis.lab", fields(URL, "'redis://redis.lab'", fix=f"write rediss://redis.lab:6379, {TLS}")),
+    ("rediss://:hunter2@redis.lab:6379", NO_PASSWORD),
+    ("rediss://redis.lab:6379?password=hunter2", NO_PASSWORD),
+    ("rediss://:hunter2@redis.lab:port", NO_PASSWORD),
+    ("rediss://:hunter2/1@redis.lab", NO_PASSWORD),
+    ("rediss://[:hunter2@redis.lab", fields(URL, "", what="not a URL")),
+    ("http://redis.lab", fields(URL, "'http://redis.lab'", fix="write rediss://HOST:PORT/DB")),
+    ("rediss://redis.lab:port", fields(URL, "'rediss://redis.lab:port'", fix="write rediss://HOST:PORT/DB")),
 ])  # fmt: skip
-def test_a_url_that_would_expose_something_is_refused(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as refusal:
+def test_a_url_that_would_expose_something_is_refused(url: str, fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault) as refusal:
         RedisTransport(RedisConfig(url), bus_plan())
-    assert str(refusal.value).startswith("segment_transport.url: ")
     assert "hunter2" not in str(refusal.value)
 
 
@@ -108,7 +111,7 @@ def test_a_server_that_is_away_and_a_wrong_password(server: RedisServer, monkeyp
     away.close()
     monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
     transport = RedisTransport(server.config, bus_plan())
-    with pytest.raises(ConfigError, match=f"set {PASSWORD_VARIABLE} on this host"):
+    with raises(ConfigError, value=server.config.url, fix=f"set {PASSWORD_VARIABLE} on this host"):
         transport.receive(0.1)
     transport.close()
 

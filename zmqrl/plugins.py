@@ -42,7 +42,9 @@ def load(kind: str, package: str, base: type[T]) -> Any:
     names = modules(package, base)
     if kind not in names:
         known, hint = ", ".join(names), did_you_mean(kind, names)
-        raise ConfigError(f"unknown {_words(base)} {kind!r}; known: {known}; or a dotted path `module:Name`{hint}")
+        raise ConfigError(
+            f"unknown {_words(base)} {kind!r}", fix=f"known: {known}; or a dotted path `module:Name`{hint}"
+        )
     found = list(concrete(f"{package}.{kind}", base))
     if len(found) != 1:
         raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
@@ -68,7 +70,7 @@ def named(path: str, refused: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{refused}: {error}; {INSTALL}") from error
+        raise ConfigError(f"{refused}: {error}", fix=INSTALL) from error
     except Exception as error:  # the user's module may raise anything
         raise ConfigError(f"{refused}: {described(error)}") from error
     if not hasattr(module, name):

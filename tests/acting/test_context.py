@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from tests.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.heads import check_schedule, make_head
 from zmqrl.acting.numpy_policy import make_policy
@@ -88,16 +89,34 @@ def test_a_ladder_of_epsilons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "options", "message"),
+    ("head", "options", "fault"),
     [
-        ("categorical", {"temperature": 2.0}, "'categorical'.*temperature"),
-        ("epsilon_greedy", {"ladder_base": 0.4}, "ladder_alpha"),
-        ("epsilon_greedy", {"ladder_base": 1.4, "ladder_alpha": 7.0}, "1.4"),
-        ("epsilon_greedy", {"ladder_base": 0.4, "ladder_alpha": -1.0}, "-1.0"),
+        (
+            "categorical",
+            {"temperature": 2.0},
+            fields(what="head 'categorical' has no options ['temperature'], only []"),
+        ),
+        (
+            "epsilon_greedy",
+            {"ladder_base": 0.4},
+            fields(what="head 'epsilon_greedy': options ladder_base and ladder_alpha need each other"),
+        ),
+        (
+            "epsilon_greedy",
+            {"ladder_base": 1.4, "ladder_alpha": 7.0},
+            fields(what="head 'epsilon_greedy': option ladder_base 1.4 must be in (0, 1], ladder_alpha 7.0 at least 0"),
+        ),
+        (
+            "epsilon_greedy",
+            {"ladder_base": 0.4, "ladder_alpha": -1.0},
+            fields(
+                what="head 'epsilon_greedy': option ladder_base 0.4 must be in (0, 1], ladder_alpha -1.0 at least 0"
+            ),
+        ),
     ],
 )
-def test_options_that_are_not_those_of_the_head(head: str, options: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_options_that_are_not_those_of_the_head(head: str, options: dict[str, float], fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         make_head(spec_of(head, options=options), N)
 
 
@@ -145,18 +164,44 @@ def test_a_head_reads_these_values_of_the_schedule(spec: ActingSpec, schedule: d
 
 
 @pytest.mark.parametrize(
-    ("spec", "schedule", "message"),
+    ("spec", "schedule", "fault"),
     [
-        (spec_of("epsilon_greedy"), {}, r"'epsilon_greedy' reads \['epsilon'\] of .*schedule\(\), and it gives none"),
-        (spec_of("epsilon_greedy"), {"epsilonn": 0.1}, r"reads \['epsilon'\] .* it gives \['epsilonn'\]"),
-        (spec_of("categorical"), {"epsilon": 0.1}, r"'categorical' does not read \['epsilon'\]"),
-        (spec_of("epsilon_greedy"), {"epsilon": 0.1, "noise": 0.1}, r"not read \['noise'\] .* only \['epsilon'\]"),
-        (WARM, {}, r"reads \['uniform'\]"),
-        (COLD, {"uniform": 1.0}, r"only if acting\(\) declares the noise NoiseSpec\('uniform', 3, 'uniform'\)"),
+        (
+            spec_of("epsilon_greedy"),
+            {},
+            fields(what="head 'epsilon_greedy' reads ['epsilon'] of the algorithm's schedule(), and it gives none"),
+        ),
+        (
+            spec_of("epsilon_greedy"),
+            {"epsilonn": 0.1},
+            fields(
+                what="head 'epsilon_greedy' reads ['epsilon'] of the algorithm's schedule(), and it gives ['epsilonn']"
+            ),
+        ),
+        (
+            spec_of("categorical"),
+            {"epsilon": 0.1},
+            fields(what="head 'categorical' does not read ['epsilon'] of the algorithm's schedule()"),
+        ),
+        (
+            spec_of("epsilon_greedy"),
+            {"epsilon": 0.1, "noise": 0.1},
+            fields(
+                what="head 'epsilon_greedy' does not read ['noise'] of the algorithm's schedule(), only ['epsilon']"
+            ),
+        ),
+        (
+            WARM,
+            {},
+            fields(what="head 'squashed_gaussian' reads ['uniform'] of the algorithm's schedule(), and it gives none"),
+        ),
+        (COLD, {"uniform": 1.0}, fields(fix="declare NoiseSpec('uniform', 3, 'uniform') in acting()")),
     ],
 )
-def test_a_schedule_that_does_not_fit_the_head(spec: ActingSpec, schedule: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_schedule_that_does_not_fit_the_head(
+    spec: ActingSpec, schedule: dict[str, float], fault: dict[str, Any]
+) -> None:
+    with raises(ConfigError, **fault):
         check_schedule(make_head(spec, N), schedule)
 
 
@@ -192,34 +237,79 @@ LOG_PROB = (ColumnSpec("log_prob", "float32", (T, N)),)
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "fault"),
     [
-        (spec_of("deterministic_noise", BOX, A, noise=(NoiseSpec("uniform", 2, "uniform"),)), "size=3"),
-        (spec_of("deterministic_noise", BOX, A, noise=(NoiseSpec("uniform", A),)), "distribution='uniform'"),
-        (spec_of("gaussian", UNBOUNDED, A, noise=(UNIFORM,)), "bounded"),
-        (spec_of("gaussian", BOX, A, noise=(UNIFORM,), extras=LOG_PROB), "log_prob"),
+        (
+            spec_of("deterministic_noise", BOX, A, noise=(NoiseSpec("uniform", 2, "uniform"),)),
+            fields(value="NoiseSpec(name='uniform', size=2, distribution='uniform')", fix=f"declare {UNIFORM}"),
+        ),
+        (
+            spec_of("deterministic_noise", BOX, A, noise=(NoiseSpec("uniform", A),)),
+            fields(value="NoiseSpec(name='uniform', size=3, distribution='normal')", fix=f"declare {UNIFORM}"),
+        ),
+        (
+            spec_of("gaussian", UNBOUNDED, A, noise=(UNIFORM,)),
+            fields(what="head 'gaussian': uniform actions need an action space that is bounded on every side"),
+        ),
+        (
+            spec_of("gaussian", BOX, A, noise=(UNIFORM,), extras=LOG_PROB),
+            fields(what="head 'gaussian': the extra 'log_prob' is not that of uniform actions; leave out one"),
+        ),
     ],
 )
-def test_a_warm_up_that_cannot_be(spec: ActingSpec, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_warm_up_that_cannot_be(spec: ActingSpec, fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         make_head(spec, N)
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "fault"),
     [
-        (spec_of("categorical", noise=(NoiseSpec("a", 1), NoiseSpec("a", 2))), "noise.*'a'"),
-        (spec_of("categorical", noise=(NoiseSpec("a", 0),)), "at least 1"),
-        (spec_of("categorical", state=(ActingState("a", 1), ActingState("a", 2))), "state.*'a'"),
-        (spec_of("categorical", state=(ActingState("a", 0),)), "at least 1"),
-        (spec_of("categorical", options={"x": float("nan")}), "'x'.*finite"),
-        (spec_of("categorical", state=(ActingState("a", 1),), state_every=5), "env.segment_steps: 12.*5"),
-        (spec_of("categorical", state_every=-1), "-1"),
-        (replace(NOISY, noise=()), "layer 'p' needs NoiseSpec.*size=7.* none is declared"),
-        (replace(NOISY, noise=(NoiseSpec("p", 3),)), "layer 'p' needs NoiseSpec.*size=7.* declared is .*size=3"),
-        (spec_of("categorical", extras=(ColumnSpec("state.a", "float32", (T, N)),)), "'state.a'"),
+        (
+            spec_of("categorical", noise=(NoiseSpec("a", 1), NoiseSpec("a", 2))),
+            fields("acting", what="noise ['a'] is declared more than once; each needs a name of its own"),
+        ),
+        (
+            spec_of("categorical", noise=(NoiseSpec("a", 0),)),
+            fields("acting", what="'a' has size 0: noise and state have a size of at least 1"),
+        ),
+        (
+            spec_of("categorical", state=(ActingState("a", 1), ActingState("a", 2))),
+            fields("acting", what="state ['a'] is declared more than once; each needs a name of its own"),
+        ),
+        (
+            spec_of("categorical", state=(ActingState("a", 0),)),
+            fields("acting", what="'a' has size 0: noise and state have a size of at least 1"),
+        ),
+        (
+            spec_of("categorical", options={"x": float("nan")}),
+            fields("acting", what="option 'x' of head 'categorical' is nan: must be a finite number"),
+        ),
+        (
+            spec_of("categorical", state=(ActingState("a", 1),), state_every=5),
+            fields("env.segment_steps", "12", fix="0 stores the first only"),
+        ),
+        (spec_of("categorical", state_every=-1), fields("env.segment_steps", "12", fix="0 stores the first only")),
+        (
+            replace(NOISY, noise=()),
+            fields(
+                "acting", value="no noise", what="layer 'p' needs NoiseSpec(name='p', size=7, distribution='normal')"
+            ),
+        ),
+        (
+            replace(NOISY, noise=(NoiseSpec("p", 3),)),
+            fields(
+                "acting",
+                value=str(NoiseSpec("p", 3)),
+                what="layer 'p' needs NoiseSpec(name='p', size=7, distribution='normal')",
+            ),
+        ),
+        (
+            spec_of("categorical", extras=(ColumnSpec("state.a", "float32", (T, N)),)),
+            fields("acting", what="extra 'state.a' has the name of a column of state; use another name"),
+        ),
     ],
 )
-def test_a_spec_that_cannot_be(spec: ActingSpec, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_spec_that_cannot_be(spec: ActingSpec, fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         check_acting(spec, 12)

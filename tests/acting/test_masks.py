@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from zmqrl.acting.base import ActingContext, ActingNoise, Place, noise_for
 from zmqrl.acting.heads import FORBIDDEN, Head, make_head
 from zmqrl.acting.numpy_policy import make_policy
@@ -178,7 +179,7 @@ def test_a_policy_hands_the_mask_of_its_observations_to_the_head(runtime: str) -
 
 def test_a_head_that_knows_no_masks_is_refused() -> None:
     box = SpaceSpec("box", (2,), "float32")
-    with pytest.raises(ConfigError, match="head 'gaussian' does not apply the action_mask"):
+    with raises(ConfigError, key=(), what="head 'gaussian' does not apply the action_mask of the observations"):
         make_head(ActingSpec((), "gaussian", box, masked(2)), 1)
 
 

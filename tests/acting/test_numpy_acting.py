@@ -140,7 +140,7 @@ def test_greedy_actions_are_clipped_on_the_sides_that_have_a_bound() -> None:
 @pytest.mark.parametrize("head", ["squashed_gaussian", "deterministic_noise"])
 @pytest.mark.parametrize("action", [HALF, OBS])
 def test_bounded_heads_need_a_bound_on_every_side(head: str, action: SpaceSpec) -> None:
-    with pytest.raises(ConfigError, match=f"head '{head}' needs an action space that is bounded on every side"):
+    with raises(ConfigError, what=f"head '{head}' needs an action space that is bounded on every side"):
         make_policy(ActingSpec(layers(2), head, action, OBS)).act_greedily(np.zeros((N, 3), np.float32))
 
 
@@ -199,11 +199,11 @@ def test_new_weights_and_another_batch_size() -> None:
 
 def test_an_unknown_head_or_extra_is_refused() -> None:
     obs = np.zeros((N, 3), np.float32)
-    with pytest.raises(ConfigError, match="softmix"):
+    with raises(ConfigError, key=(), what="head 'softmix' is unknown and cannot be loaded: No module named 'softmix'"):
         run(ActingSpec(layers(5), "softmix", DISCRETE, OBS), weights(5), obs)
-    with pytest.raises(ConfigError, match="log_prob"):
+    with raises(ConfigError, key=(), what="head 'epsilon_greedy' cannot fill extras ['log_prob'], only []"):
         run(ActingSpec(layers(5), "epsilon_greedy", DISCRETE, OBS, LOG_PROB), weights(5), obs, epsilon=0.0)
-    with pytest.raises(ConfigError, match="torch"):
+    with raises(ConfigError, key=(), what="layer 'c' of kind 'conv' needs runtime torch"):
         make_policy(ActingSpec((LayerSpec("conv", "c"),), "categorical", DISCRETE, OBS, runtime="numpy"))
 
 
@@ -216,14 +216,14 @@ def test_the_runtime_is_torch_only_if_a_layer_needs_it() -> None:
 @pytest.mark.parametrize("runtime", ["numpy", "torch"])
 def test_an_unknown_layer_kind_is_refused(runtime: Literal["numpy", "torch"]) -> None:
     spec = ActingSpec((*layers(5)[:2], LayerSpec("norm")), "categorical", DISCRETE, OBS, runtime=runtime)
-    with pytest.raises(ConfigError, match=r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh"):
+    with raises(ConfigError, key=(), what="layer kind 'norm' is unknown"):
         run(spec, weights(5), np.zeros((N, 3), np.float32))
 
 
 @pytest.mark.parametrize("runtime", ["numpy", "torch"])
 def test_an_unknown_option_is_refused(runtime: Literal["numpy", "torch"]) -> None:
     layer = LayerSpec("linear", "p.0", 3, 5, options=(("rank", 2.0),))
-    with pytest.raises(ConfigError, match=r"layer 'p\.0': kind 'linear' has no option 'rank' \(known: none\)"):
+    with raises(ConfigError, key=(), what="layer 'p.0': kind 'linear' has no option 'rank' (known: none)"):
         make_policy(ActingSpec((layer,), "categorical", DISCRETE, OBS, runtime=runtime))
 
 

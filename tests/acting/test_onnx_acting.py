@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.export.parity import perturbed
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
@@ -177,5 +178,5 @@ def test_a_worker_needs_neither_torch_nor_onnx_nor_the_module(tmp_path: Path) ->
 def test_without_onnxruntime_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = with_graph(case("tanh")[0])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r'onnxruntime is missing; run: pip install "zmqrl\[onnx\]"'):
+    with raises(ConfigError, key=("network", "runtime"), value="onnx", what="the package onnxruntime is missing"):
         make_policy(spec)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.raising import raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
@@ -104,9 +105,13 @@ def test_states_side_by_side() -> None:
 
 def test_a_core_and_its_state_have_one_size() -> None:
     check_acting(SPEC, T)
-    with pytest.raises(ConfigError, match=r"'core'.*7 numbers of state.*has size 3.*ActingState\('core', 7\)"):
+    with raises(
+        ConfigError, key=("acting",), what="layer 'core' of kind 'gru' has 7 numbers of state, and it has size 3"
+    ):
         check_acting(replace(SPEC, state=(ActingState("core", 3),)), T)
-    with pytest.raises(ConfigError, match="not declared"):
+    with raises(
+        ConfigError, key=("acting",), what="layer 'core' of kind 'gru' has 7 numbers of state, and it is not declared"
+    ):
         check_acting(replace(SPEC, state=()), T)
 
 

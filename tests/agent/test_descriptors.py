@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from tests.raising import raises
 from zmqrl.agent.process import check_descriptors
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
@@ -34,9 +35,9 @@ def test_a_hard_limit_that_is_too_low(
     limit_to(needed, monkeypatch)
     check_descriptors(boot)
     limit_to(1024, monkeypatch)
-    with pytest.raises(ConfigError) as raised:
+    what = f"{role}, needs {needed:,} file descriptors, and the limit is 1,024 (ulimit -Hn)"
+    with raises(ConfigError, value=host, what=what):
         check_descriptors(boot)
-    assert str(raised.value).startswith(f"{host}: {role}, needs {needed:,} file descriptors, and the limit is 1,024")
 
 
 def test_mode_single_has_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
+from tests.raising import raises
 from tests.waiting import WAIT_S, until
 from zmqrl.agent import process
 from zmqrl.agent.devices import Devices, FaultOf
@@ -209,7 +210,7 @@ def test_a_host_without_the_runtime_of_its_workers(monkeypatch: pytest.MonkeyPat
     boot = replace(boot, plan=replace(boot.plan, config=config))
     check_host(boot)
     monkeypatch.setattr("zmqrl.agent.process.versions", lambda: {"onnxruntime": None})
-    with pytest.raises(ConfigError, match=r'far: onnxruntime is missing.*run there: pip install "zmqrl\[onnx\]"'):
+    with raises(ConfigError, key=(), value="far", fix='run there: pip install "zmqrl[onnx]"'):
         check_host(boot)
     check_host(far_boot("runs/r/far"))
 

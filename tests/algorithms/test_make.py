@@ -111,7 +111,7 @@ def test_what_a_config_computes_from_its_fields_is_there() -> None:
     ids=str,
 )
 def test_other_data_is_a_config_error(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"algorithm: the fields of .* are not those of its Config"):
+    with raises(ConfigError, key=("algorithm",)):
         made(name, **options)
 
 

@@ -16,8 +16,8 @@ import pytest
 import zmqrl
 from tests.cli.commands import SLOW, Command
 from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
+from tests.raising import fields, raises
 from tests.running import RUN_S, environment
-from tests.system.refused_learners import FAULT
 from tests.waiting import until
 from zmqrl.launch.run_directory import read_info
 
@@ -67,7 +67,8 @@ def test_a_run_in_the_background_is_seen_and_stopped(
         run.wait(0.1)
     until(lambda: run.metrics and run.progress.env_steps, "metrics", RUN_S)
     assert run.is_running and run.summary is None and run.progress.phase == "running"
-    with pytest.raises(zmqrl.ConfigError, match="in use by run"):
+    fix = f"stop it: `zmqrl stop {tmp_path / 'run'}`"
+    with raises(zmqrl.ConfigError, value=f"run directory {tmp_path / 'run'}", fix=fix):
         zmqrl.start("cartpole-ppo", run_dir=tmp_path / "run", **ENDLESS)
     interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     interrupt.start()
@@ -87,7 +88,7 @@ def test_a_home_directory_is_one_place(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     zmqrl.train("cartpole-ppo", run_dir="~/a", **SMALL)
     assert (tmp_path / "a" / "summary.json").exists() and not Path("~").exists()
-    with pytest.raises(zmqrl.ConfigError, match="a exists and is not empty"):
+    with raises(zmqrl.ConfigError, value=f"run directory {tmp_path}/a", what="exists and is not empty"):
         zmqrl.train("cartpole-ppo", run_dir="~/a", **SMALL)
     assert zmqrl.resume("~/a", quiet=True).trained_env_steps == 0
     assert zmqrl.read_metrics("~/a", frame=False)
@@ -119,18 +120,19 @@ def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
     unchecked = zmqrl.train("cartpole-ppo", run_dir=tmp_path / "b", check=False, **fails)
     assert unchecked.status == "failed"
     fails["env__kwargs"]["works_in"] = 0
-    with pytest.raises(zmqrl.errors.ConfigError, match="step raised RuntimeError: the wheel came off"):
+    with raises(zmqrl.errors.ConfigError, key=("env", "id")) as refused:
         zmqrl.train("cartpole-ppo", run_dir=tmp_path / "c", **fails)
+    assert refused.value.what.splitlines()[0] == "step raised RuntimeError: the wheel came off"
     assert not (tmp_path / "c").exists()
 
 
 def test_nothing_is_left_of_a_run_that_its_learner_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     refused = {**SMALL, "algorithm": {"kind": "tests.system.refused_learners:Refused"}}
-    with pytest.raises(zmqrl.ConfigError, match=FAULT):
+    with raises(zmqrl.ConfigError, key=(), what="ConfigError: algorithm: no learner for this network"):
         zmqrl.train("cartpole-ppo", **refused)
     assert not os.listdir(tmp_path)
-    with pytest.raises(zmqrl.ConfigError, match=FAULT):
+    with raises(zmqrl.ConfigError, key=(), what="ConfigError: algorithm: no learner for this network"):
         zmqrl.start("cartpole-ppo", **refused).wait(RUN_S)
     assert not os.listdir(tmp_path)
 
@@ -148,20 +150,32 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "fault"),
     [
-        ({"for_env_steps": 9}, "for_env_steps continues a run"),
-        ({"resume": ".", "for_env_steps": 9, "run__total_env_steps": 99}, "9 sets run.total_env_steps"),
-        ({"resume": ".", "for_env_steps": 9, "run": {"total_env_steps": 99}}, "remove run__total_env_steps"),
-        ({"resume": "nowhere"}, "nowhere: run directory not found"),
-        ({"resume": "nowhere", "seed": 3}, "seed: a resumed run keeps its own"),
-        ({"store__kind": "memory", "on_checkpoint": print}, "store.kind"),
+        (
+            {"for_env_steps": 9},
+            fields(what="for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps"),
+        ),
+        (
+            {"resume": ".", "for_env_steps": 9, "run__total_env_steps": 99},
+            fields("for_env_steps", "9", what="sets run.total_env_steps"),
+        ),
+        (
+            {"resume": ".", "for_env_steps": 9, "run": {"total_env_steps": 99}},
+            fields("for_env_steps", "9", what="sets run.total_env_steps"),
+        ),
+        ({"resume": "nowhere"}, fields("resume", "nowhere", what="run directory not found")),
+        ({"resume": "nowhere", "seed": 3}, fields("seed", what="a resumed run keeps its own")),
+        (
+            {"store__kind": "memory", "on_checkpoint": print},
+            fields("store.kind", "'memory'", what="keeps checkpoints in one process"),
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], fault: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(zmqrl.ConfigError, match=message):
+    with raises(zmqrl.ConfigError, **fault):
         zmqrl.start("cartpole-ppo", **arguments)
     assert os.listdir(tmp_path) == []

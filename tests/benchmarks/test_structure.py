@@ -30,7 +30,7 @@ LARGE_CLASSES = {
     "zmqrl.shared_memory.arena.Arena",
 }
 """None of the launcher. The set only becomes smaller."""
-MOST_TEXT_COMPARISONS = 505
+MOST_TEXT_COMPARISONS = 193
 """`tests.raising` compares the fields of an error. The bound only falls."""
 
 

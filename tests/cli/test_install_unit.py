@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.raising import compare, fields
 from tests.running import environment
 from tests.waiting import WAIT_S
 
@@ -66,12 +66,16 @@ def test_a_fault_is_reported_before_a_unit_is_written(zmqrl: Command, hosts: Pat
         ended = zmqrl("install-unit", "hosts.yaml", *words)
         assert ended.code == 2
         compare(ended.error, key=key, value=value)
-    for words, message in (
-        (("--set", "run.sed=1"), "run.sed"),
-        (("--run-dir", "hosts.yaml"), "hosts.yaml is not a directory"),
-        (("--run-dir", "."), "it holds no run"),
+    for words, fault in (
+        (("--set", "run.sed=1"), fields("run.sed", what="unknown key (value 1)")),
+        (("--run-dir", "hosts.yaml"), fields(value=f"run directory {tmp_path}/hosts.yaml", what="is not a directory")),
+        (
+            ("--run-dir", "."),
+            fields(value=f"run directory {tmp_path}", fix="it holds no run; choose another directory"),
+        ),
     ):
         ended = zmqrl("install-unit", "hosts.yaml", *words)
-        assert ended.code == 2 and message in ended.err
+        assert ended.code == 2
+        compare(ended.error, **fault)
     assert not (tmp_path / "config").exists()
     assert "ExecStart=" in zmqrl("install-unit", "hosts.yaml", "--print").out and not (tmp_path / "config").exists()

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from tests.cli.commands import RUN, Command
+from tests.raising import compare
 from tests.running import environment
 from tests.system.refused_learners import FAULT
 from tests.waiting import WAIT_S
@@ -66,7 +67,8 @@ def test_what_a_module_of_the_user_prints_goes_to_stderr(
     (tmp_path / "loud.py").write_text("print('loaded')\nfrom zmqrl.bench.noop import NoUpdate as Loud\n")
     ended = zmqrl("train", "--env", "CartPole-v1", "--algo", "loud:Loud", "--json", *options, "--set", "run.sead=1")
     assert (ended.code, ended.out) == (2, "")
-    assert "loaded" in ended.err and "run.sead" in ended.err
+    compare(ended.error, key=("run", "sead"), source="--set")
+    assert "loaded" in ended.err.splitlines()
 
 
 def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
 def test_seeds_are_not_written_into_a_run(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("train", "cartpole-ppo", "--seeds", "2", "--run-dir", finished / "seed-1", "--dry-run")
     assert (ended.code, ended.out) == (2, "")
-    assert "seed-1 holds a run; choose another directory for the runs of the seeds" in ended.err
+    compare(ended.error, value=f"run directory {finished}/seed-1", what="holds a run")
 
 
 def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
@@ -57,7 +57,7 @@ def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_
     shutil.copy(finished / "seed-1" / "config.json", tmp_path)
     ended = zmqrl("eval", tmp_path)
     assert ended.code == 1
-    assert "no version" in ended.err
+    compare(ended.error, place=f"{tmp_path}/checkpoints", what="has no version of the policy")
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_a_video_that_cannot_be_made(
 def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -> None:
     ended = zmqrl("watch", stored)
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert f"zmqrl eval {stored} --video out.mp4" in ended.err
-    assert "nothere does not exist" in zmqrl("watch", "nothere").err
+    compare(ended.error, fix=f"write a video: zmqrl eval {stored} --video out.mp4")
+    compare(zmqrl("watch", "nothere").error, value="run directory nothere", what="does not exist")
 
 
 def test_watch_on_a_display_that_is_not_there_fails_with_one_line(stored: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from tests.cli.commands import Command
 from tests.envs.odd_envs import Counting
 from tests.envs.rude_envs import daemon, hang
+from tests.raising import compare
 from tests.running import environment
 from tests.stored_runs import store_run
 from tests.supervision.test_check_process import sleepers
 from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.launch.run_directory import stored_config
+from zmqrl.supervision.check_process import CheckEnded
 
 pytestmark = pytest.mark.usefixtures("check_processes")
 QUIET = "tests.envs.rude_envs:Rude"
@@ -78,7 +81,9 @@ def test_an_env_that_ends_its_process_is_no_success(
 def test_a_hang_is_refused_at_the_limit_with_its_place(zmqrl: Command, where: str) -> None:
     ended = zmqrl("eval", stored(QUIET, 3.0, how="hang", where=where), "--episodes", "2")
     assert (ended.code, ended.out) == (2, "")
-    assert "not finished within limits.start_s (3 s) (" in ended.err and "rude_envs.py" in ended.err
+    assert isinstance(ended.error, CheckEnded)
+    compare(ended.error, cause="not finished within limits.start_s (3 s)", is_late=True)
+    assert re.search(r"rude_envs\.py:\d+, in hang$", ended.error.place)
 
 
 def test_what_an_env_starts_ends_with_the_command(zmqrl: Command) -> None:

@@ -48,7 +48,8 @@ def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> No
     }
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     ended = zmqrl("plot", seeds, "--metric", "versoin")
-    assert ended.code == 2 and "did you mean 'version'?" in ended.err
+    assert ended.code == 2
+    compare(ended.error, fix="did you mean 'version'?")
 
 
 def test_plot_checks_all_its_files_before_it_writes_one(zmqrl: Command, seeds: Path) -> None:
@@ -60,8 +61,8 @@ def test_plot_checks_all_its_files_before_it_writes_one(zmqrl: Command, seeds: P
 
 
 def test_plot_names_the_part_of_its_argument_that_is_missing(zmqrl: Command, seeds: Path) -> None:
-    assert "=label: RUN is missing" in zmqrl("plot", "=label").err
-    assert "=: LABEL is missing" in zmqrl("plot", f"{seeds}=").err
+    compare(zmqrl("plot", "=label").error, source="=label", what="RUN is missing")
+    compare(zmqrl("plot", f"{seeds}=").error, source=f"{seeds}=", what="LABEL is missing")
 
 
 @pytest.mark.parametrize("python", ["/nope/python", "/etc/passwd", "without"])

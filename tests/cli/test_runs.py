@@ -20,12 +20,19 @@ from tests.cli.commands import ENDLESS, Command, live_run, with_constant
 from tests.raising import compare
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.find_run import agents
+from zmqrl.errors import ConfigError
 from zmqrl.launch.run_directory import RunInfo, read_info
 from zmqrl.supervision import run_owner
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, private_folder
 
 pytestmark = pytest.mark.whole
+
+
+NO_RUN_OR_LOG = (
+    "no run {!r}: it is not a run directory, and not the id of a run that is active or in runs/; "
+    "{} has no log with this name"
+)
 
 
 @pytest.fixture
@@ -46,14 +53,15 @@ def test_a_live_run_is_found_shown_and_stopped(
     run_dir, info = live
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    fix = f"give RUN: your active runs elsewhere are\n  {run_dir}"
     for command in ("status", "stop"):
         refused = zmqrl(command)
         assert refused.code == 2
-        assert refused.err.endswith(f"give RUN: your active runs elsewhere are\n  {run_dir}\n")
-    assert zmqrl("drain", "node01").err.endswith(f"\n  {run_dir}\n")
+        compare(refused.error, what=f"no active run below {Path.cwd()} and no run in runs/", fix=fix)
+    compare(zmqrl("drain", "node01").error, fix=fix)
     refused = zmqrl("logs", "learner")
-    assert refused.err.startswith("zmqrl: no run 'learner'; no active run below ")
-    assert refused.err.endswith(f"\n  {run_dir}\n")
+    what = f"no run 'learner'; no active run below {Path.cwd()} and no run in runs/; {fix}"
+    compare(refused.error, what=what)
     monkeypatch.chdir(tmp_path)
     for named in ([], [info.run_id], [run_dir]):
         shown = zmqrl("status", *named)
@@ -161,7 +169,7 @@ def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path) -> None:
     assert shown.out.splitlines() == ["local/learner-0: line 28", "local/learner-0: line 29"]
     missing = zmqrl("logs", finished / "seed-1", "worker-3")
     assert missing.code == 2
-    assert "local/learner-0" in missing.err
+    compare(missing.error, what=f"no log of 'worker-3' in {finished}/seed-1")
 
 
 @pytest.fixture
@@ -201,9 +209,8 @@ def test_one_word_that_is_no_run_is_who_of_the_newest(zmqrl: Command, logs: Path
 def test_one_word_that_is_neither_a_run_nor_a_log_names_the_logs(zmqrl: Command, logs: Path, name: str) -> None:
     ended = zmqrl("logs", name)
     assert ended.code == 2
-    assert f"no run {name!r}: it is not" in ended.err
-    assert f"{Path('runs') / logs.name} has no log with this name; known: " in ended.err
-    assert "node-1/worker-1" in ended.err
+    known = "known: launcher, local/learner-0, local/worker-10, node-1/worker-0, node-1/worker-1"
+    compare(ended.error, what=NO_RUN_OR_LOG.format(name, f"runs/{logs.name}"), fix=known)
 
 
 def test_lines_are_picked_by_a_pattern(zmqrl: Command, logs: Path) -> None:
@@ -228,10 +235,9 @@ def test_a_pattern_shows_every_line_that_matches(zmqrl: Command, logs: Path) -> 
 
 
 def test_a_word_that_is_neither_run_nor_who_is_refused(zmqrl: Command, logs: Path) -> None:
-    del logs
     missing = zmqrl("logs", "node-2/0")
     assert missing.code == 2
-    assert "'node-2/0'" in missing.err
+    compare(missing.error, what=NO_RUN_OR_LOG.format("node-2/0", f"runs/{logs.name}"))
 
 
 @contextmanager
@@ -349,12 +355,13 @@ def test_stop_means_the_whole_series(zmqrl: Command, tmp_path: Path, monkeypatch
 def test_a_run_that_ended_or_is_elsewhere_is_not_stopped(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     ended = zmqrl("stop", finished / "seed-1")
     assert ended.code == 2
-    assert "not running" in ended.err
+    compare(ended.error, what="is not running")
     data = json.loads((finished / "seed-1" / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))
     ended = zmqrl("stop", tmp_path)
     assert ended.code == 2
-    assert "far.away" in ended.err
+    compare(ended.error, fix=f"stop it there: zmqrl stop {tmp_path}")
+    assert isinstance(ended.error, ConfigError) and "far.away" in ended.error.what
 
 
 def test_the_status_of_a_run_on_another_machine_is_shown_while_it_renews_its_directory(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command, live_run
+from tests.raising import compare
 from tests.waiting import until
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.launch.run_directory import RunInfo, read_info
@@ -116,7 +117,7 @@ def test_a_run_that_is_over_is_not_waited_for(zmqrl: Command, finished: Path, ar
     assert info is not None
     refused = zmqrl(arguments[0], directory, arguments[1])
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err == f"zmqrl: run {info.run_id} in {directory} is not running\n"
+    compare(refused.error, value=f"run {info.run_id} in {directory}", what="is not running")
     assert not (directory / "requests").exists()
 
 

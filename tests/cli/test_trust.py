@@ -230,7 +230,8 @@ def test_trust_of_a_folder(zmqrl: Command, mark: Path, configuration: Path, tmp_
     assert zmqrl("trust", "--remove", tmp_path / "lab" / "runs").code == 0
     assert zmqrl("trust", "--list").out == "" and zmqrl("eval", run).code == 2
     refused = zmqrl("trust", "--remove", "lab")
-    assert refused.code == 2 and f"{tmp_path}/lab is not a prefix that is trusted" in refused.err
+    assert refused.code == 2
+    compare(refused.error, value=f"{tmp_path}/lab", what="is not a prefix that is trusted")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--list", "lab"), ("nowhere",), ("s3://",), ("s3://lab/../x",)])

@@ -18,6 +18,7 @@ import pytest
 from msgspec import structs
 
 from tests.marks import at_once
+from tests.raising import raises
 from tests.supervision.test_check_process import sleepers
 from tests.waiting import WAIT_S, until
 from zmqrl.agent.run_processes import agents
@@ -164,7 +165,7 @@ def test_an_error_while_hosts_are_reached_ends_the_command() -> None:
         yield
 
     examination = Examination({"local": HostRequests(ASKED, None, False)}, "local")
-    with pytest.raises(ConfigError, match="too small"):
+    with raises(ConfigError, key=(), what="the allocation is too small"):
         Runner(examination, print).run(opening())
 
 

@@ -71,7 +71,7 @@ def test_a_learner_that_dies_while_the_store_is_away_loses_nothing(
 
 def test_every_scenario_is_drilled_here() -> None:
     assert FAULTS.keys() == SCENARIOS.keys()
-    with pytest.raises(ConfigError, match="unknown --scenario 'ppo-snyc'; known: ppo-sync, dqn-sync"):
+    with raises(ConfigError, key=("--scenario",), value="'ppo-snyc'", what="unknown"):
         scenario_named("ppo-snyc")
 
 

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
+from tests.raising import raises
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import noise_of
@@ -120,7 +121,7 @@ def test_a_module_is_exported_to_onnx_alone(parts: bool, tmp_path: Path) -> None
     section = NetworkSection(kind=f"tests.export.modules:{'Several' if parts else 'Body'}", kwargs={"width": 6})
     layers = tower("p", section, observation, 5, output_gain=1.0)
     case = _acting(observation, action_spec("e", FIVE), layers, section, "categorical", NORMALISED)
-    with pytest.raises(ConfigError, match=r"network.kind 'tests.*use --to onnx"):
+    with raises(ConfigError, key=("--to",), value="numpy", fix="use --to onnx"):
         export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
     assert not (tmp_path / "numpy").exists()
     _check(tmp_path / "onnx", "onnx", *case)
@@ -131,7 +132,7 @@ def test_an_activation_of_the_users_is_exported_to_onnx_alone(tmp_path: Path) ->
     observation = observation_spec("e", FLAT)
     layers = tower("p", section, observation, 5, output_gain=1.0)
     case = _acting(observation, action_spec("e", FIVE), layers, section, "categorical", {})
-    with pytest.raises(ConfigError, match=r"layer kind 'tests.*use --to onnx"):
+    with raises(ConfigError, key=("--to",), value="numpy", fix="use --to onnx"):
         export(tmp_path / "numpy", "numpy", case[0], case[1], SOURCE)
     _check(tmp_path / "onnx", "onnx", *case)
 
@@ -148,13 +149,18 @@ def test_a_recurrent_layer_of_the_users_is_exported_to_onnx_alone(tmp_path: Path
 
 def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, weights, _ = _policy("bounded")
-    with pytest.raises(ConfigError, match=r"head 'my_lab:Head' cannot be exported"):
+    with raises(ConfigError, key=(), what="head 'my_lab:Head' cannot be exported"):
         export(tmp_path / "a", "numpy", replace(spec, head="my_lab:Head"), weights, SOURCE)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(ConfigError, match=r"full is not empty"):
+    with raises(ConfigError, value=str(tmp_path / "full"), what="is not empty"):
         export(tmp_path / "full", "numpy", spec, weights, SOURCE)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r'pip install "zmqrl\[onnx\]"'):
+    with raises(
+        ConfigError,
+        key=(),
+        what="--to onnx needs the package onnx, which is missing",
+        fix='run: pip install "zmqrl[onnx]"',
+    ):
         export(tmp_path / "a", "onnx", spec, weights, SOURCE)
     assert not (tmp_path / "a").exists()

@@ -7,9 +7,11 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.raising import fields, raises
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load as load_all
@@ -17,6 +19,8 @@ from zmqrl.launch.configure import load_config
 from zmqrl.launch.directory_checks import check_new_directory, check_not_live, check_resume
 from zmqrl.launch.run_directory import RunInfo, stored_config
 from zmqrl.supervision.process_table import identify
+
+KEPT = "the run in {} has {}, and a resumed run must keep it"
 
 
 @pytest.fixture
@@ -31,10 +35,11 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     check_new_directory(tmp_path)
     check_new_directory(tmp_path / "new")
     (tmp_path / "a").write_text("")
-    with pytest.raises(ConfigError, match="exists and is not empty; it holds no run; choose another directory"):
+    taken = {"value": f"run directory {tmp_path}", "what": "exists and is not empty"}
+    with raises(ConfigError, **taken, fix="it holds no run; choose another directory"):
         check_new_directory(tmp_path)
     (tmp_path / "run.json").write_text("")
-    with pytest.raises(ConfigError, match="exists and is not empty; to continue its run: --resume"):
+    with raises(ConfigError, **taken, fix=f"to continue its run: --resume {tmp_path}"):
         check_new_directory(tmp_path)
 
 
@@ -43,9 +48,10 @@ def test_a_live_run_keeps_its_directory(run_dir: Path) -> None:
     assert me is not None
     info = RunInfo("r-1", me.pid, me.start_time, socket.gethostname(), time.time(), None)
     (run_dir / "run.json").write_text(json.dumps(to_json(info)))
-    with pytest.raises(ConfigError, match=rf"in use by run r-1 \(pid {me.pid}\); stop it: `zmqrl stop"):
+    used = {"value": f"run directory {run_dir}", "what": f"is in use by run r-1 (pid {me.pid})"}
+    with raises(ConfigError, **used, fix=f"stop it: `zmqrl stop {run_dir}`"):
         check_not_live(run_dir)
-    with pytest.raises(ConfigError, match="in use"):
+    with raises(ConfigError, **used):
         check_resume(run_dir, load_config("cartpole-ppo"))
 
 
@@ -59,38 +65,40 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flag", "fault", "was"),
     [
-        ("run.seed=9", r"run.seed: 9: the run in .* has 1, and a resumed run must keep it"),
-        ("run.mode=single", "run.mode: 'single'"),
-        ("env.num_envs=4", "env.num_envs: 4"),
-        ("algorithm.gamma=0.9", "algorithm.gamma: 0.9"),
-        ("replay.capacity=9000", "replay.capacity: 9000: the run in .* has 50000"),
-        ("store.path=/elsewhere", "store.path: '/elsewhere'"),
-        ("learner.executor=eager", "learner.executor: 'eager': the run in .* has 'manual'"),
+        ("run.seed=9", fields("run.seed", "9"), "1"),
+        ("run.mode=single", fields("run.mode", "'single'"), "'sync'"),
+        ("env.num_envs=4", fields("env.num_envs", "4"), "2"),
+        ("algorithm.gamma=0.9", fields("algorithm.gamma", "0.9"), "0.98"),
+        ("replay.capacity=9000", fields("replay.capacity", "9000"), "50000"),
+        ("store.path=/elsewhere", fields("store.path", "'/elsewhere'"), "null"),
+        ("learner.executor=eager", fields("learner.executor", "'eager'"), "'manual'"),
     ],
 )
-def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, fault: dict[str, Any], was: str) -> None:
+    with raises(ConfigError, **fault, what=KEPT.format(run_dir, was)):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=[flag]))
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flag", "fault", "was"),
     [
-        ("algorithm.kind=dqn", r"^--set: algorithm.kind: 'dqn': the run in .* has 'ppo'"),
-        ("run.init_from=/x", r"^--set: run.init_from: '/x': the run in .* has null"),
+        ("algorithm.kind=dqn", fields("algorithm.kind", "'dqn'"), "'ppo'"),
+        ("run.init_from=/x", fields("run.init_from", "'/x'"), "null"),
     ],
 )
-def test_a_refused_resume_names_the_kind_first_and_the_place(run_dir: Path, flag: str, message: str) -> None:
+def test_a_refused_resume_names_the_kind_first_and_the_place(
+    run_dir: Path, flag: str, fault: dict[str, Any], was: str
+) -> None:
     loaded = load_all(overrides=[flag], stored=run_dir)
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, **fault, source="--set", what=KEPT.format(run_dir, was)):
         check_resume(run_dir, loaded.config, sources=loaded.sources)
 
 
 def test_workers_of_a_resumed_run_may_act_with_another_runtime(run_dir: Path) -> None:
     check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx"]))
-    with pytest.raises(ConfigError, match=r"network.hidden: "):
+    with raises(ConfigError, key=("network", "hidden"), value="[9]", what=KEPT.format(run_dir, "[64, 64]")):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=["network.runtime=onnx", "network.hidden=[9]"]))
 
 
@@ -103,12 +111,18 @@ def test_auto_is_the_executor_of_any_run(run_dir: Path) -> None:
 
 def test_another_preset_or_no_run_at_all(run_dir: Path) -> None:
     config = load_config("cartpole-ppo")
-    with pytest.raises(ConfigError, match=r"run.preset: 'acrobot-ppo': the run in .* was started with 'cartpole-ppo'"):
+    with raises(ConfigError, key=("run", "preset"), value="'acrobot-ppo'", fix="omit the preset") as caught:
         check_resume(run_dir, config, "acrobot-ppo")
-    with pytest.raises(ConfigError, match="run directory not found"):
+    assert caught.value.what == f"the run in {run_dir} was started with 'cartpole-ppo'"
+    with raises(
+        ConfigError,
+        key=("--resume",),
+        value=str(run_dir / "no"),
+        what="run directory not found, and not the id of a run that is active or in runs/",
+    ):
         check_resume(run_dir / "no", config)
     (run_dir / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with raises(ConfigError, value=str(run_dir / "config.json"), fix="restore the file from a copy of the run"):
         check_resume(run_dir, config)
 
 
@@ -119,9 +133,10 @@ def test_a_hosts_file_with_another_preset(run_dir: Path) -> None:
     file.write_text("run:\n  preset: cartpole-ppo")
     assert load_all(hosts_file=file, stored=run_dir).config.run.preset == "cartpole-ppo"
     file.write_text("run:\n  preset: acrobot-ppo")
-    with pytest.raises(ConfigError, match=r"hosts.yaml:2: run.preset: 'acrobot-ppo': .* started with 'cartpole-ppo'"):
+    started = {"key": ("run", "preset"), "what": "the run was started with 'cartpole-ppo'"}
+    with raises(ConfigError, **started, value="'acrobot-ppo'", source=f"{file}:2"):
         load_all(hosts_file=file, stored=run_dir)
-    with pytest.raises(ConfigError, match=r"--set: run.preset: 'pendulum-ppo'"):
+    with raises(ConfigError, **started, value="'pendulum-ppo'", source="--set"):
         load_all(stored=run_dir, overrides=["run.preset=pendulum-ppo"])
 
 
@@ -129,10 +144,10 @@ def test_exact_recovery_may_be_given_up_and_not_taken_up(run_dir: Path) -> None:
     config = load_config("cartpole-ppo", overrides=["env.recovery=restart_episode"], workers=2)
     check_resume(run_dir, config)
     (run_dir / "config.json").write_text(json.dumps(stored_config(config)))
-    with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'restart_episode'"):
+    with raises(ConfigError, key=("env", "recovery"), value="'exact'", what=KEPT.format(run_dir, "'restart_episode'")):
         check_resume(run_dir, load_config("cartpole-ppo", workers=2))
 
 
 def test_the_limit_of_steps_is_kept(run_dir: Path) -> None:
-    with pytest.raises(ConfigError, match=r"env.max_episode_steps: 9"):
+    with raises(ConfigError, key=("env", "max_episode_steps"), value="9", what=KEPT.format(run_dir, "null")):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=["env.max_episode_steps=9"], workers=2))

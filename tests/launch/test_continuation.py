@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.stored_runs import summary_data
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load, load_config
@@ -63,7 +64,9 @@ def test_the_horizon_of_the_schedules_grows_with_the_total(run_dir: Path) -> Non
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a run directory"):
+    with raises(
+        ConfigError, value=str(tmp_path), what=f"is not a run directory: {tmp_path}/config.json does not exist"
+    ):
         for_env_steps(tmp_path, 1)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.marks import long
 from tests.messages.samples import host_event
+from tests.raising import raises
 from tests.running import Run
 from tests.waiting import WAIT_S, until
 from tests.yardstick import within
@@ -455,7 +456,7 @@ def test_an_end_that_fails_is_summed_up_as_not_verified(run_dir: Path, capfd: py
 def test_a_deployment_that_is_refused_leaves_no_directory(run_dir: Path) -> None:
     orchestrator = create_autospec(Orchestrator, instance=True, job=None)
     orchestrator.deploy.side_effect = ConfigError("no such partition")
-    with pytest.raises(ConfigError, match="no such partition"):
+    with raises(ConfigError, key=(), what="no such partition"):
         launcher_of(stand_in_plan(run_dir), orchestrator).run()
     assert not run_dir.exists()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.load import Loaded
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import checked_plan
@@ -43,26 +45,30 @@ def test_the_properties_are_those_of_the_host(tmp_path: Path) -> None:
 
 
 def test_without_the_key_the_env_is_made_here(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="far_lab"):
+    with raises(ConfigError, key=("env", "id"), value="'far_lab:Far'", what="module 'far_lab' was not found"):
         planned(loaded(tmp_path, **{"env.check": True}), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
-    [("sys_exit", "on host b: construction: .*SystemExit"), ("hang", "on host b: construction: .*, in hang")],
+    ("how", "what"),
+    [
+        ("sys_exit", "construction: sys.exit was called: SystemExit: 0"),
+        ("hang", "construction: not finished within limits.start_s (3 s)"),
+    ],
 )
-def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, what: str) -> None:
+    with raises(ConfigError, key=("env", "id"), value="'far_lab:Far' on host b") as caught:
         planned(
             loaded(tmp_path, **{"env.kwargs": {"how": how}, "limits.start_s": 3.0, "limits.heartbeat_s": 0.1}), tmp_path
         )
+    assert re.fullmatch(rf"{re.escape(what)} \(\S*rude_envs\.py:\d+, in {how}\)", caught.value.what)
 
 
 def test_a_hang_there_is_named_before_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(check_process, "WAITING_S", 1.0)
-    with pytest.raises(ConfigError, match="not finished within"):
+    with raises(ConfigError, key=("env", "id"), value="'far_lab:Far' on host b"):
         planned(
             loaded(tmp_path, **{"env.kwargs": {"how": "hang"}, "limits.start_s": 3.0, "limits.heartbeat_s": 0.1}),
             tmp_path,
@@ -79,5 +85,5 @@ def test_modules_of_code_sync_are_sent(tmp_path: Path) -> None:
 
 
 def test_a_run_of_this_machine_alone_cannot_do_without(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no other host"):
+    with raises(ConfigError, key=("env", "check"), value="False", what="no other host with workers could make the env"):
         planned(loaded(tmp_path, hosts={"local": {"workers": 1}}), tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
@@ -20,6 +21,9 @@ from zmqrl.types import ModeName, SpaceSpec
 
 WALKER = "tests.envs.odd_envs:Walker"
 
+OF_SIZE = (("env", "max_episode_steps"), ("env", "vector_envs"), ("env", "num_envs"))
+"""Further keys of the error for records that are too large."""
+
 
 def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
     flags = [f"{key.replace('__', '.')}={value}" for key, value in values.items()]
@@ -29,10 +33,12 @@ def planned(tmp_path: Path, mode: ModeName = "sync", **values: Any) -> RunPlan:
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_an_env_without_a_limit_is_refused_with_three_ways_out(tmp_path: Path, mode: ModeName) -> None:
-    says = rf"--set: env.recovery: 'exact' needs a limit of steps per episode, and env.id '{WALKER}' has none"
-    with pytest.raises(ConfigError, match=says) as refused:
+    with raises(
+        ConfigError, key=("env", "recovery"), value="'exact'", source="--set", others=(("env", "id"),)
+    ) as refused:
         planned(tmp_path, mode, env__id=WALKER, env__recovery="exact")
     sentences = str(refused.value).split(". ")
+    assert sentences[0].endswith(f"needs a limit of steps per episode, and env.id '{WALKER}' has none")
     assert len(sentences) <= 4 and max(map(len, sentences)) <= 125
     for way in ("env.max_episode_steps: N", "env.recovery: state", "restart_episode"):
         assert way in sentences[2]
@@ -62,9 +68,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
     plan = planned(tmp_path, env__max_episode_steps=1000)
     monkeypatch.setattr(env_recovery, "available_bytes", lambda: env_recovery.KEEP_FREE + layout_bytes(plan) + 20_000)
     check_recovery(with_limit(plan, 400))
-    with pytest.raises(
-        ConfigError, match=r"episodes take up to .* MB \(env.max_episode_steps 500, env.vector"
-    ) as refused:
+    with raises(ConfigError, key=("env", "recovery"), others=OF_SIZE) as refused:
         check_recovery(plan)
     fits = int(re.findall(r"env.max_episode_steps: (\d+)", str(refused.value))[0])
     check_recovery(with_limit(plan, fits))
@@ -74,8 +78,9 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
 
 def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), env_recovery.MOST_RECORD_BYTES // 2 + 1)
-    with pytest.raises(ConfigError, match=r"env.num_envs: 1 would fit"):
+    with raises(ConfigError, key=("env", "recovery"), others=OF_SIZE) as refused:
         check_recovery(plan)
+    assert re.findall(r"env.num_envs: (\d+) would fit", refused.value.what) == ["1"]
 
 
 @pytest.mark.parametrize("limit", [None, env_recovery.MOST_RECORD_BYTES // 2 + 1])

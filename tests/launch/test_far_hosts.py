@@ -17,6 +17,7 @@ import yaml
 from tests.lab import Lab, lab_or_skip
 from tests.marks import long
 from tests.provision.setup_parts import ROOT, bundle
+from tests.raising import raises
 from tests.running import RUN_S
 from tests.waiting import WAIT_S, until
 from tests.yardstick import within
@@ -86,15 +87,19 @@ def test_code_is_sent_once_and_can_be_imported(lab: Lab, connection: Connection,
 
 def test_code_that_arrives_in_part_is_not_used(lab: Lab, connection: Connection, code: CodeArchive) -> None:
     workdir = f"{inner_tmp(lab, 1)}/cut"
-    with pytest.raises(
-        HostFailed, match=r"h1: the code of code\.sync could not be unpacked below .*/cut: .*incomplete"
-    ):
+    cause = f"the code of code.sync could not be unpacked below {workdir}: the archive arrived incomplete"
+    with raises(HostFailed, host="h1", cause=cause):
         deliver(connection, replace(code, content=code.content[:-512]), workdir)
     assert os.listdir(lab.hosts[1].tmp / "cut" / "code") == []
 
 
 def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: CodeArchive) -> None:
-    with pytest.raises(HostFailed, match=r"could not be unpacked below /proc/none: ") as failed:
+    with raises(
+        HostFailed,
+        host="h1",
+        cause="the code of code.sync could not be unpacked below /proc/none: mkdir: cannot create directory "
+        "'/proc/none': No such file or directory",
+    ) as failed:
         deliver(connection, code, "/proc/none")
     assert failed.value.fix.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.fix
 

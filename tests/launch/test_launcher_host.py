@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.on_host import on_host
 from zmqrl.config.sections import CodeSection, HostSection
@@ -83,7 +84,12 @@ def test_a_run_there_of_another_user_that_names_code_is_not_loaded_here(name: st
         there.check_own("run", stored)
         os.chown(tmp_path / name, 4711, 4711)
         if is_refused:
-            with pytest.raises(ConfigError, match="of another user, and names code: lab:Walk"):
+            with raises(
+                ConfigError,
+                key=("--on",),
+                value="gpu1",
+                what="run is of another user, and names code: lab:Walk\n   resume it on that host",
+            ):
                 there.check_own("run", stored)
         else:
             there.check_own("run", stored)

@@ -12,6 +12,7 @@ import gymnasium as gym
 import pytest
 
 from tests.envs.odd_envs import Counting
+from tests.raising import raises
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import ConfigError
 from zmqrl.launch.configure import load_config
@@ -140,5 +141,5 @@ def test_what_has_no_name_in_its_module_is_refused() -> None:
         pass
 
     for value in (Inner, lambda: None, types.SimpleNamespace().__class__.__call__):
-        with pytest.raises(ConfigError, match="to the top level of a module"):
+        with raises(ConfigError, fix="move it to the top level of a module"):
             path_of(value)

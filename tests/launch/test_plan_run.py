@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.extras import missing_extra
+from tests.raising import fields, raises
 from zmqrl.acting.spec import ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN
@@ -19,7 +20,7 @@ from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.launch import checks
 from zmqrl.launch.checked import checked_plan
 from zmqrl.launch.configure import load
@@ -76,8 +77,12 @@ class ReplayBatch(DQN):
 def test_a_first_compilation_without_a_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZMQRL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    message = r"learner.executor: 'compiled' needs a C\+\+ compiler, and 'no-such-compiler' is missing; install g\+\+"
-    with pytest.raises(ConfigError, match=message):
+    with raises(
+        ConfigError,
+        key=("learner", "executor"),
+        value="'compiled'",
+        what="needs a C++ compiler, and 'no-such-compiler' is missing",
+    ):
         planned(tmp_path, "cartpole-ppo", "sync", learner__executor="compiled")
     planned(tmp_path, "cartpole-ppo", "sync")
     elsewhere = {"hosts__far__ssh": "10.0.0.7", "hosts__far__workers": 1, "learner__host": "far"}
@@ -93,14 +98,18 @@ def test_without_batch_segments_a_batch_in_async_is_that_of_sync(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "preset", "message"),
+    ("kind", "preset", "fault"),
     [
-        (NoBatch, "cartpole-ppo", "NoBatch.batch_segments: 0: must be at least 1, or None"),
-        (ReplayBatch, "cartpole-dqn", "ReplayBatch.batch_segments: 4: must be None, since on_policy is False"),
+        (NoBatch, "cartpole-ppo", fields("NoBatch.batch_segments", "0", what="must be at least 1, or None")),
+        (
+            ReplayBatch,
+            "cartpole-dqn",
+            fields("ReplayBatch.batch_segments", "4", what="must be None, since on_policy is False"),
+        ),
     ],
 )
-def test_a_batch_that_is_refused(tmp_path: Path, kind: type[Algorithm], preset: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_batch_that_is_refused(tmp_path: Path, kind: type[Algorithm], preset: str, fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         planned(tmp_path, preset, "async", algorithm__kind=f"{__name__}:{kind.__name__}")
 
 
@@ -135,7 +144,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"network__activation": "linear"}, "network.activation: layer kind 'linear' is not an activation; known: gelu, "),
         ("cartpole-ppo", "sync", {"network__kind": "tests.networks.nets:Backbone"}, "--set: network.kind: 'tests.networks.nets:Backbone': these parameters have no gradient: classifier.weight, classifier.bias; every parameter is trained"),
         ("cartpole-dqn", "sync", {"network__kind": "tests.networks.nets:Backbone"}, "--set: network.kind: 'tests.networks.nets:Backbone': these parameters have no gradient"),
-        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown (known: concat, conv, "),
+        ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:UnknownLayer"}, "layer kind 'norm' is unknown; known: concat, conv, "),
         ("cartpole-ppo", "sync", {"algorithm__kind": "tests.launch.odd_networks:TorchOnly"}, "layer 'actor.0' of kind 'conv' needs runtime torch"),
         ("cartpole-ppo", "sync", {"workers": 5}, "--workers: hosts.local.workers: the 5 workers of all hosts exceed env.vector_envs 4"),
         ("cartpole-ppo", "sync", {"workers": 0}, "--workers: hosts.local.workers: 0: mode sync needs at least 1 worker"),
@@ -192,7 +201,7 @@ def test_faults(
 
 
 def test_an_arena_that_does_not_fit_says_need_and_setting(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"replay\.capacity"):
+    with raises(ArenaTooLarge, fix="lower replay.capacity, env.num_envs or env.segment_steps"):
         planned(tmp_path, "cartpole-dqn", "async", replay__capacity=10**12)
 
 
@@ -205,7 +214,9 @@ def test_numbers_beyond_64_bits_do_not_wrap(tmp_path: Path, steps: int) -> None:
 
 def test_an_algorithm_in_a_mode_that_it_does_not_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PPO, "modes", frozenset({"single", "sync"}))
-    with pytest.raises(ConfigError, match=r"--mode: run.mode: 'async': algorithm.kind ppo supports only single, sync"):
+    with raises(
+        ConfigError, key=("run", "mode"), value="'async'", what="algorithm.kind ppo supports only single, sync"
+    ):
         planned(tmp_path, "cartpole-ppo", "async")
 
 
@@ -214,25 +225,31 @@ def test_a_head_that_does_not_apply_masks_is_refused(tmp_path: Path, monkeypatch
 
     assert planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
     monkeypatch.setattr(Categorical, "masks", False)
-    with pytest.raises(ConfigError, match="head 'categorical' does not apply the action_mask"):
+    with raises(ConfigError, key=(), what="head 'categorical' does not apply the action_mask of the observations"):
         planned(tmp_path, "cartpole-ppo", env__id="tests.envs.space_envs:Mixed", env__max_episode_steps=30)
 
 
 @pytest.mark.parametrize(
-    ("acting", "message"),
+    ("acting", "fault"),
     [
-        ({"state": (ActingState("core", 8),), "state_every": 5}, r"env\.segment_steps: \d+ is not a multiple of 5"),
-        ({"options": {"temperature": 2.0}}, r"head 'categorical' has no options \['temperature'\]"),
-        ({"head": "no_such:Head"}, r"head 'no_such:Head' is unknown"),
-        ({"layers": (LayerSpec("gru", "core", 4, 8),)}, r"declare ActingState\('core', 8\)"),
+        (
+            {"state": (ActingState("core", 8),), "state_every": 5},
+            fields("env.segment_steps", "32", fix="0 stores the first only"),
+        ),
+        ({"options": {"temperature": 2.0}}, fields(what="head 'categorical' has no options ['temperature'], only []")),
+        (
+            {"head": "no_such:Head"},
+            fields(what="head 'no_such:Head' is unknown and cannot be loaded: No module named 'no_such'"),
+        ),
+        ({"layers": (LayerSpec("gru", "core", 4, 8),)}, fields("acting", fix="declare ActingState('core', 8)")),
     ],
 )
 def test_acting_that_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acting: dict[str, Any], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acting: dict[str, Any], fault: dict[str, Any]
 ) -> None:
     spec = PPO.acting
     monkeypatch.setattr(PPO, "acting", lambda self: replace(spec(self), **acting))
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, **fault):
         planned(tmp_path, "cartpole-ppo")
 
 
@@ -249,7 +266,7 @@ def test_hosts_whose_cores_are_not_known_yet_count_as_one_worker(tmp_path: Path)
     plan = planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=1, min_workers=9, **values)
     assert dict(plan.workers) == {"local": 1, "a": 1, "b": 3}
     assert plan.slots == 6 + 5 * 2
-    with pytest.raises(ConfigError, match=r"the 5 workers of all hosts exceed env\.vector_envs 4"):
+    with raises(ConfigError, key=("hosts", "local", "workers"), fix="raise env.vector_envs or set fewer workers"):
         planned(tmp_path, "cartpole-ppo", workers=None, hosts__local__workers=2, **values | {"env__vector_envs": 4})
 
 
@@ -262,9 +279,9 @@ def test_a_learner_elsewhere_is_not_checked_on_this_machine(tmp_path: Path, monk
     assert dict(plan.workers) == {"local": 0, "gpu": 2}
     single = planned(tmp_path, "cartpole-ppo", "single", None, learner__host="gpu", **values)
     assert dict(single.workers) == {"gpu": 0}
-    with pytest.raises(ConfigError, match="no NVIDIA device"):
+    with raises(ConfigError, key=("learner", "device"), value="'cuda'", what="this machine has no NVIDIA device"):
         planned(tmp_path, "cartpole-ppo", workers=None, **values)
-    with pytest.raises(ConfigError, match="write auto, cpu, cuda"):
+    with raises(ConfigError, key=("learner", "device"), value="'tpu'", what="write auto, cpu, cuda or cuda:0"):
         planned(tmp_path, "cartpole-ppo", workers=None, learner__host="gpu", **values | {"learner__device": "tpu"})
 
 
@@ -272,7 +289,8 @@ def test_torch_has_the_time_of_the_start_to_find_a_gpu(tmp_path: Path, monkeypat
     """A cold import of it may take half a minute."""
     monkeypatch.setattr(checks, "NVIDIA", tmp_path)
     values: dict[str, Any] = {"learner__device": "cuda:0", "limits__start_s": 0.01}
-    with pytest.raises(ConfigError, match=r"torch did not respond within limits\.start_s \(0\.01 s\)"):
+    what = "torch cannot use this device: torch did not respond within limits.start_s (0.01 s); check the GPU with nvidia-smi"
+    with raises(ConfigError, key=("learner", "device"), value="'cuda:0'", what=what):
         planned(tmp_path, "cartpole-ppo", **values)
 
 
@@ -281,7 +299,7 @@ def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ModeName
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    with pytest.raises(ConfigError, match=rf"run.mode: '{mode}': on this machine the processor is aarch64.* single"):
+    with raises(ConfigError, key=("run", "mode"), value=repr(mode), fix="write single"):
         planned(tmp_path, "cartpole-ppo", mode)
     planned(tmp_path, "cartpole-ppo", "single")
     far = {"hosts": "{local: {workers: 0}, far: {workers: 2}}", "learner__host": "far"}
@@ -292,8 +310,9 @@ def test_an_env_is_stepped_where_workers_of_this_machine_step_it(tmp_path: Path)
     faulty: dict[str, Any] = {"env__id": "tests.system.faulty_envs:Faulty", "env__max_episode_steps": 25}
     faulty["env__kwargs"] = "{fault: raise, after: 40}"
     for mode in ("single", "async"):
-        with pytest.raises(ConfigError, match=r"--set: env.id: env .*step raised RuntimeError: the wheel came off\n"):
+        with raises(ConfigError, key=("env", "id"), source="--set") as caught:
             planned(tmp_path, "cartpole-ppo", mode, **faulty)
+        assert caught.value.what.splitlines()[0] == "step raised RuntimeError: the wheel came off"
     far = {"hosts": "{local: {workers: 0}, far: {workers: 2}}"}
     assert planned(tmp_path, "cartpole-ppo", "async", None, **far, **faulty).workers["far"] == 2
 
@@ -306,13 +325,18 @@ def test_a_column_above_the_frame_limit_is_refused_where_another_host_would_send
         return checked_plan(loaded.config, tmp_path / "run", time.time(), sources=loaded.sources)
 
     with_hosts(100_000, 64, "local")
-    with pytest.raises(ConfigError, match=r"env.segment_steps: 100000: column 'obs' of a segment has 77 MB") as refused:
+    with raises(ConfigError, key=("env", "segment_steps"), value="100000") as refused:
         with_hosts(100_000, 64, "local", "far")
     steps = int(re.findall(r"env.segment_steps: (\d+) or", str(refused.value))[0])
     envs = int(re.findall(r"or env.num_envs: (\d+) would fit", str(refused.value))[0])
     with_hosts(steps, 64, "local", "far")
     with_hosts(100_000, envs, "local", "far")
-    with pytest.raises(ConfigError, match="in one frame"):
+    with raises(
+        ConfigError,
+        key=("env", "segment_steps"),
+        value="87381",
+        fix="env.segment_steps: 87380 or env.num_envs: 63 would fit",
+    ):
         with_hosts(steps + 1, 64, "local", "far")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.checked import checked_plan
@@ -51,14 +52,15 @@ def test_an_env_without_a_limit_starts_new_episodes_and_names_the_key(tmp_path: 
     limit, pair = plan.warnings
     assert "set env.max_episode_steps to get the same weights after a restart" in limit
     assert "episodes end after a restart" in pair and "env.recovery: state" in pair
-    with pytest.raises(ConfigError, match=r"--set: env.recovery: 'exact' needs a limit of steps per episode"):
+    with raises(ConfigError, key=("env", "recovery"), value="'exact'", source="--set", others=(("env", "id"),)):
         planned(tmp_path, env__id=FOREIGN, env__recovery="exact")
 
 
 def test_the_key_asks_for_the_pair(tmp_path: Path) -> None:
     plan = planned(tmp_path, env__id=SAVED, env__recovery="state")
     assert plan.env.state is not None and plan.warnings == ()
-    with pytest.raises(ConfigError, match=r"set_state restores only a part of the env"):
+    what = f"env.id '{SAVED}': set_state restores only a part of the env: a new env in the state of step 1 has other "
+    with raises(ConfigError, key=("env", "recovery"), what=f"{what}observations and rewards in the next steps"):
         planned(tmp_path, env__id=SAVED, env__recovery="state", env__kwargs="{without: generator}")
 
 
@@ -72,11 +74,12 @@ def test_a_run_from_before_the_key_keeps_its_states(tmp_path: Path) -> None:
 
 def test_a_resume_may_give_up_states_and_not_repeat_actions(tmp_path: Path) -> None:
     stored(tmp_path, planned(tmp_path, env__id=SAVED, env__recovery="state", env__max_episode_steps=50))
-    with pytest.raises(ConfigError, match=r"env.recovery: 'exact': the run in .* has 'state'"):
+    kept = f"the run in {tmp_path} has {{}}, and a resumed run must keep it"
+    with raises(ConfigError, key=("env", "recovery"), value="'exact'", what=kept.format("'state'")):
         planned(tmp_path, resume=True, env__recovery="exact")
     assert planned(tmp_path, resume=True, env__recovery="restart_episode").env.state is None
     stored(tmp_path, planned(tmp_path, env__id=SAVED, env__max_episode_steps=50))
-    with pytest.raises(ConfigError, match=r"env.recovery: 'state': the run in .* has 'exact'"):
+    with raises(ConfigError, key=("env", "recovery"), value="'state'", what=kept.format("'exact'")):
         planned(tmp_path, resume=True, env__recovery="state")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, send_request
@@ -47,7 +48,7 @@ def test_a_refusal_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
             requests.answer(path, RequestAnswer(refused="no such host"))
 
     monkeypatch.setattr("zmqrl.launch.requests.time.sleep", look)
-    with pytest.raises(ConfigError, match="no such host"):
+    with raises(ConfigError, key=(), what="no such host"):
         send_request(tmp_path, ScaleRequest({}), WAIT_S)
 
 

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
+from tests.raising import raises
 from tests.stored_runs import begun
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
@@ -344,12 +345,13 @@ def test_run_directory_reads_back_what_it_wrote(state: RunState, tmp_path: Path)
     assert to_json(read_config(directory.path)) == to_json(state.plan.config)
     info = read_info(directory.path)
     assert info is not None and is_live(directory.path, info)
-    with pytest.raises(ConfigError, match="is in use by run"):
+    used = {"value": f"run directory {directory.path}", "fix": f"stop it: `zmqrl stop {directory.path}`"}
+    with raises(ConfigError, **used):
         begun(state.plan)
     directory.discard()
     assert not directory.path.exists()
     assert read_info(directory.path) is None
-    with pytest.raises(ConfigError, match="does not exist"):
+    with raises(ConfigError, value=f"run directory {directory.path}", what="does not exist"):
         read_config(directory.path)
 
 

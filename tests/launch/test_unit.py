@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
@@ -53,7 +54,7 @@ def test_a_unit_of_another_is_not_replaced(tmp_path: Path) -> None:
     path = UNIT.install(tmp_path)
     assert UNIT.install(tmp_path) == path and os.listdir(tmp_path) == [path.name]
     path.write_text("[Unit]\n")
-    with pytest.raises(ConfigError, match="did not write it"):
+    with raises(ConfigError, value=str(path), what="exists, and zmqrl did not write it"):
         UNIT.install(tmp_path)
 
 
@@ -67,7 +68,7 @@ def test_a_stop_has_time_for_the_checkpoint_the_copy_and_both_notices() -> None:
 
 
 def test_names_and_modules() -> None:
-    with pytest.raises(ConfigError, match="--name 'a/b'"):
+    with raises(ConfigError, key=("--name",), value="'a/b'", what="may contain only letters, digits, '.', '_' and '-'"):
         check_name("a/b")
     config = Config(code=CodeSection(sync=("/srv/code/abc/my_envs", "/srv/code/abc/tools.py")))
     assert module_path(config) == "/srv/code/abc"

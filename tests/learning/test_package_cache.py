@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.learning.reports import Reports
+from tests.raising import raises
 from tests.running import environment
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
@@ -229,7 +230,14 @@ def test_libraries_use_the_folder_of_the_compilation(tmp_path: Path, monkeypatch
 def test_a_nearly_full_disk_is_the_cause_of_any_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUNTIME_VARIABLE, str(tmp_path / "root"))
     monkeypatch.setattr(package_cache, "LEAST_BYTES", 1 << 60)
-    with pytest.raises(ConfigError, match="the disk is full"), compilation_folder():
+    with (
+        raises(
+            ConfigError,
+            key=("learner", "executor"),
+            fix="set $ZMQRL_RUNTIME_DIR to a folder on another disk, or start a new run with learner.executor: eager",
+        ),
+        compilation_folder(),
+    ):
         raise RuntimeError("unexpected pos 171008 vs 170787")
 
 

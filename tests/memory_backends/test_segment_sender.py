@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.memory_backends.event_pipe import EventPipe
+from tests.raising import raises
 from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
@@ -74,5 +75,5 @@ def test_another_error_ends_the_worker(events: EventPipe) -> None:
     hand = Hand()
     hand.error = ConfigError("wrong password")
     sender = SealedSender(Boot("worker", 0, 0, "far", hand.plan, fds={"events": events.write_fd}), hand)
-    with pytest.raises(ConfigError, match="wrong password"):
+    with raises(ConfigError, key=(), what="wrong password"):
         sender.send([b"one"])

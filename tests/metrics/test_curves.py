@@ -123,10 +123,15 @@ def test_a_plot_has_the_evaluated_return_and_the_env(tmp_path: Path) -> None:
     assert [(line.metric, line.axis) for line in plot.lines] == [
         (name, axis) for name in (RETURN, EVALUATED) for axis in ("env_steps", "wall_s")
     ]
-    with pytest.raises(ConfigError, match=f"'eval_return_men'.* did you mean '{EVALUATED}'"):
+    with raises(
+        ConfigError,
+        key=(),
+        what="metric 'eval_return_men' is not in metrics.jsonl of the given runs",
+        fix=f"did you mean '{EVALUATED}'?",
+    ):
         make_plot([group_of(str(run))], "eval_return_men")
     empty = _run(tmp_path / "empty")
-    with pytest.raises(ConfigError, match="is empty"):
+    with raises(ConfigError, key=(), what="metrics.jsonl of the given runs is empty"):
         make_plot([group_of(str(empty))])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tests.contracts.suites import name_of
-from tests.raising import raises
+from tests.raising import fields, raises
 from tests.waiting import WAIT_S
 from zmqrl.acting.layers import make_layers
 from zmqrl.config.sections import NetworkSection
@@ -139,20 +140,34 @@ def test_the_first_values_of_a_noisy_layer_are_those_of_the_paper() -> None:
     ],
 )
 def test_an_unknown_kind_is_one_message_everywhere(use: Callable[[], object]) -> None:
-    with pytest.raises(ConfigError, match=UNKNOWN):
+    with raises(ConfigError, key=(), what="layer kind 'norm' is unknown"):
         use()
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "fault"),
     [
-        ("no_such_module:Kind", "'no_such_module:Kind' cannot be loaded as a LayerKind"),
-        ("zmqrl.networks.kinds.relu:Nothing", "cannot be loaded as a LayerKind"),
-        ("zmqrl.networks.spec:LayerSpec", "is not a subclass of LayerKind: found class LayerSpec$"),
+        (
+            "no_such_module:Kind",
+            fields(what="'no_such_module:Kind' cannot be loaded as a LayerKind: No module named 'no_such_module'"),
+        ),
+        (
+            "zmqrl.networks.kinds.relu:Nothing",
+            fields(
+                what="'zmqrl.networks.kinds.relu:Nothing' cannot be loaded as a LayerKind: "
+                "module 'zmqrl.networks.kinds.relu' has no 'Nothing'"
+            ),
+        ),
+        (
+            "zmqrl.networks.spec:LayerSpec",
+            fields(
+                value="'zmqrl.networks.spec:LayerSpec'", what="is not a subclass of LayerKind: found class LayerSpec"
+            ),
+        ),
     ],
 )
-def test_a_wrong_path_is_a_config_error(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_wrong_path_is_a_config_error(name: str, fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         layer_kind(name)
 
 
@@ -165,9 +180,7 @@ def test_a_kind_by_its_path() -> None:
     [("linear", ""), ("norm", ""), ("leaky_relu", ""), ("relux", "relu"), ("ReLU", "relu"), ("torch.nn:ReLU6", "")],
 )
 def test_an_activation_is_elementwise(name: str, meant: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^network\.activation: .*; known: gelu, relu, silu, tanh; or .*extending\.md"
-    ) as found:
+    with raises(ConfigError, key=("network", "activation")) as found:
         tower("q", NetworkSection(activation=name), VECTOR, 2, output_gain=1.0)
     assert name in str(found.value)
     assert str(found.value).endswith(f"did you mean {meant!r}?") == bool(meant)
@@ -182,9 +195,9 @@ def test_layers_that_do_not_fit_into_memory_name_their_key() -> None:
 def test_options_are_sorted_and_known() -> None:
     one = LayerSpec("layernorm", "a", 3, 3, options=(("z", 1.0), ("epsilon", 0.1)))
     assert one.options == (("epsilon", 0.1), ("z", 1.0))
-    with pytest.raises(ConfigError, match=r"layer 'a': kind 'layernorm' has no option 'z' \(known: epsilon\)"):
+    with raises(ConfigError, key=(), what="layer 'a': kind 'layernorm' has no option 'z' (known: epsilon)"):
         check_layer(one)
-    with pytest.raises(ConfigError, match="needs a name"):
+    with raises(ConfigError, key=(), what="a layer of kind 'layernorm' has arrays and needs a name"):
         check_layer(LayerSpec("layernorm", inputs=3, outputs=3))
 
 
@@ -228,7 +241,11 @@ class Wrong(LayerKind):
 
 def test_a_kind_without_a_backward_pass_is_named_by_the_tower() -> None:
     layers = (LayerSpec("linear", "a.0", 5, 4), LayerSpec("gelu"), LayerSpec(f"{__name__}:{Wrong.__name__}"))
-    with pytest.raises(ConfigError, match=r"layers of kind gelu, .*:Wrong have no hand-written backward pass"):
+    with raises(
+        ConfigError,
+        key=(),
+        what="layers of kind gelu, tests.networks.test_layer_kinds:Wrong have no hand-written backward pass",
+    ):
         Tower(layers, FlatParameters(parameter_shapes(NetworkSpec((("a", layers),)))))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.raising import fields, raises
 from tests.replay.reference import DECAY, Acted, check_transitions
 from zmqrl.errors import ConfigError
 from zmqrl.replay.columns import check_columns
@@ -120,23 +121,67 @@ STATE = {"reward": (12, 2), "state.core": (3, 2, 8), "td": (12, 2), "features": 
 
 
 @pytest.mark.parametrize(
-    ("fields", "shapes", "message"),
+    ("fields", "shapes", "fault"),
     [
-        ({"length": 10, "burn_in": 4}, STATE, "env.segment_steps: 12 is too short for sequences of 14 rows"),
-        ({"n_step": 13}, STATE, "env.segment_steps: 12 is too short for n_step 13 in async: .* at least 13$"),
-        ({"length": 5}, {"reward": (12, 2)}, "env.segment_steps: 12: the last 2 rows .* write 10 or 15"),
-        ({"length": 6}, STATE, "ReplaySpec.stride: 6: .* multiple of 4, .* state.core; .* to a divisor of 6$"),
-        ({"length": 4}, STATE | {"state.core": (5, 2, 8)}, r"column state.core: \(5, 2, 8\): must be"),
-        ({"length": 4}, STATE | {"state.core": (0, 2, 8)}, r"column state.core: \(0, 2, 8\): must be"),
-        ({"length": 4}, STATE | {"state.core": (3, 1, 8)}, r"column state.core: \(3, 1, 8\): must be"),
-        ({"first_priority": "tp"}, STATE, r"ReplaySpec.first_priority: 'tp': .* acting\(\): td$"),
-        ({"first_priority": "features"}, STATE, "ReplaySpec.first_priority: 'features'"),
-        ({}, STATE | {"weight": (12, 2)}, "acting: extra 'weight' has the name of a field"),
-        ({"length": 4}, STATE | {"mask": (12, 2)}, "acting: extra 'mask' has the name of a field"),
-        ({"first_priority": "reward"}, {"reward": (12, 2)}, r"ReplaySpec.first_priority: 'reward': .*: none$"),
+        (
+            {"length": 10, "burn_in": 4},
+            STATE,
+            fields("env.segment_steps", "12", what="is too short for sequences of 14 rows (burn_in 4 + length 10)"),
+        ),
+        ({"n_step": 13}, STATE, fields("env.segment_steps", "12", fix="it must be at least 13")),
+        ({"length": 5}, {"reward": (12, 2)}, fields("env.segment_steps", "12", fix="write 10 or 15")),
+        (
+            {"length": 6},
+            STATE,
+            fields(
+                "ReplaySpec.stride",
+                "6",
+                what="must be a multiple of 4, the rows between two states of column state.core",
+            ),
+        ),
+        (
+            {"length": 4},
+            STATE | {"state.core": (5, 2, 8)},
+            fields(what="column state.core: (5, 2, 8): must be (T / k, N, size) with T 12 and N 2"),
+        ),
+        (
+            {"length": 4},
+            STATE | {"state.core": (0, 2, 8)},
+            fields(what="column state.core: (0, 2, 8): must be (T / k, N, size) with T 12 and N 2"),
+        ),
+        (
+            {"length": 4},
+            STATE | {"state.core": (3, 1, 8)},
+            fields(what="column state.core: (3, 1, 8): must be (T / k, N, size) with T 12 and N 2"),
+        ),
+        (
+            {"first_priority": "tp"},
+            STATE,
+            fields("ReplaySpec.first_priority", "'tp'", what="must be an extra column [T, N] of acting(): td"),
+        ),
+        (
+            {"first_priority": "features"},
+            STATE,
+            fields("ReplaySpec.first_priority", "'features'", what="must be an extra column [T, N] of acting(): td"),
+        ),
+        (
+            {},
+            STATE | {"weight": (12, 2)},
+            fields("acting", what="extra 'weight' has the name of a field of replay's samples; use another name"),
+        ),
+        (
+            {"length": 4},
+            STATE | {"mask": (12, 2)},
+            fields("acting", what="extra 'mask' has the name of a field of replay's samples; use another name"),
+        ),
+        (
+            {"first_priority": "reward"},
+            {"reward": (12, 2)},
+            fields("ReplaySpec.first_priority", "'reward'", what="must be an extra column [T, N] of acting(): none"),
+        ),
     ],
 )
-def test_what_does_not_fit_a_segment_is_refused(fields: Any, shapes: Any, message: str) -> None:
+def test_what_does_not_fit_a_segment_is_refused(fields: Any, shapes: Any, fault: dict[str, Any]) -> None:
     settings = Prioritised() if "first_priority" in fields else None
-    with pytest.raises(ConfigError, match=message):
+    with raises(ConfigError, **fault):
         check_columns(ReplaySpec(prioritised=settings, **fields), shapes)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.raising import fields, raises
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.replay.spec import Prioritised, ReplaySpec
@@ -13,27 +13,59 @@ SETTINGS = Prioritised()
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "fault"),
     [
-        ({"n_step": 0}, "ReplaySpec.n_step: 0: must be a whole number of at least 1"),
-        ({"n_step": True}, "ReplaySpec.n_step: True: must be a whole number"),
-        ({"length": -1}, "ReplaySpec.length: -1: "),
-        ({"length": 2.5}, "ReplaySpec.length: 2.5: must be a whole number"),
-        ({"burn_in": 3}, "ReplaySpec.burn_in: 3: needs sequences: set `length`"),
-        ({"stride": 3}, "ReplaySpec.stride: 3: needs sequences"),
-        ({"length": 4, "stride": 5}, "ReplaySpec.stride: 5: leaves rows out: the most is length 4"),
-        ({"length": 4, "n_step": 5}, "ReplaySpec.n_step: 5: the most is length 4"),
-        ({"sampler": "priority"}, "ReplaySpec.sampler: 'priority': must be auto, uniform, prioritised or"),
-        ({"sampler": "prioritised"}, "ReplaySpec.prioritised: None: sampler 'prioritised' needs its settings"),
-        ({"sampler": "uniform", "prioritised": SETTINGS}, "ReplaySpec.prioritised: .*: sampler 'uniform' has no"),
-        ({"first_priority": "td"}, "ReplaySpec.first_priority: 'td': needs `prioritised`"),
-        ({"sampler": "zmqrl.no:X"}, "'zmqrl.no:X' cannot be loaded as a Sampler"),
-        ({"sampler": "zmqrl.replay.spec:ReplaySpec"}, "is not a subclass of Sampler"),
-        ({"sampler": "zmqrl.replay.samplers.base:Sampler"}, "not a complete Sampler: .*: draw"),
+        ({"n_step": 0}, fields("ReplaySpec.n_step", "0", what="must be a whole number of at least 1")),
+        ({"n_step": True}, fields("ReplaySpec.n_step", "True", what="must be a whole number of at least 1")),
+        ({"length": -1}, fields("ReplaySpec.length", "-1", what="must be a whole number of at least 0")),
+        ({"length": 2.5}, fields("ReplaySpec.length", "2.5", what="must be a whole number of at least 0")),
+        ({"burn_in": 3}, fields("ReplaySpec.burn_in", "3", what="needs sequences: set `length`")),
+        ({"stride": 3}, fields("ReplaySpec.stride", "3", what="needs sequences: set `length`")),
+        ({"length": 4, "stride": 5}, fields("ReplaySpec.stride", "5", what="leaves rows out: the most is length 4")),
+        ({"length": 4, "n_step": 5}, fields("ReplaySpec.n_step", "5", what="the most is length 4")),
+        (
+            {"sampler": "priority"},
+            fields(
+                "ReplaySpec.sampler",
+                "'priority'",
+                what="must be auto, uniform, prioritised or a dotted path `module:Name`",
+            ),
+        ),
+        (
+            {"sampler": "prioritised"},
+            fields("ReplaySpec.prioritised", "None", what="sampler 'prioritised' needs its settings"),
+        ),
+        (
+            {"sampler": "uniform", "prioritised": SETTINGS},
+            fields(
+                "ReplaySpec.prioritised",
+                "Prioritised(alpha=0.6, beta=0.4, epsilon=0.0001, uniform_mix=0.0, max_share=0.9)",
+                what="sampler 'uniform' has no priorities",
+            ),
+        ),
+        (
+            {"first_priority": "td"},
+            fields("ReplaySpec.first_priority", "'td'", what="needs `prioritised`, or your own sampler"),
+        ),
+        (
+            {"sampler": "zmqrl.no:X"},
+            fields(what="'zmqrl.no:X' cannot be loaded as a Sampler: No module named 'zmqrl.no'"),
+        ),
+        (
+            {"sampler": "zmqrl.replay.spec:ReplaySpec"},
+            fields(value="'zmqrl.replay.spec:ReplaySpec'", what="is not a subclass of Sampler: found class ReplaySpec"),
+        ),
+        (
+            {"sampler": "zmqrl.replay.samplers.base:Sampler"},
+            fields(
+                value="'zmqrl.replay.samplers.base:Sampler'",
+                what="is not a complete Sampler: these methods are not defined: draw",
+            ),
+        ),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_is_wrong_is_named(fields: dict[str, Any], fault: dict[str, Any]) -> None:
+    with raises(ConfigError, **fault):
         check_spec(ReplaySpec(**fields), {"reward": (20, 1)})
 
 

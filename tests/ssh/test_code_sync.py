@@ -75,8 +75,11 @@ def test_links_are_followed_but_not_in_circles_and_pipes_are_passed_by(folder: P
 def test_too_much_is_refused_with_the_largest_file(folder: Path) -> None:
     (folder / "my_envs" / "video.mp4").write_bytes(bytes(1_500_000))
     assert packed(folder / "my_envs", max_mb=1.6)
-    with pytest.raises(
-        ConfigError, match=r"limit of 1\.2 MB \(code\.max_mb\).*Largest file: my_envs/video\.mp4, 1\.5 MB"
+    with raises(
+        ConfigError,
+        key=("code", "sync"),
+        value="3 files with 1.5 MB, and more",
+        what="more than 1.2 MB (code.max_mb) or 20000 files; largest file: my_envs/video.mp4, 1.5 MB",
     ):
         packed(folder / "my_envs", max_mb=1.2)
 

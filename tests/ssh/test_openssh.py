@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.raising import raises
 from tests.ssh.ssh_lab import connected, sessions
 from tests.waiting import WAIT_S, until
 from tests.yardstick import within
@@ -214,13 +215,21 @@ def test_what_sshd_may_refuse_later(own_lab: Lab, tmp_path: Path) -> None:
     host.kill_sshd()
     host.start_sshd({"AllowTcpForwarding": "no", "MaxSessions": "1", "Subsystem": "none /bin/false"})
     with connected(logins.to(), SSH) as connection:
-        with pytest.raises(HostFailed, match=r"(?s)h1: .*reverse tunnel.*AllowTcpForwarding yes"):
+        with raises(
+            HostFailed,
+            host="h1",
+            cause="the host's sshd refused a reverse tunnel (remote port forwarding failed for listen port 0)",
+        ):
             connection.forward_back([("127.0.0.1", 1)])
         channel = connection.start("cat", Path("/dev/null"))
-        with pytest.raises(HostFailed, match=r"(?s)h1: .*further session.*MaxSessions"):
+        with raises(
+            HostFailed,
+            host="h1",
+            cause="the host's sshd refused a further session (Session open refused by peer; MaxSessions)",
+        ):
             connection.run("true", WAIT_S)
         channel.close()
-        with pytest.raises(HostFailed, match="sftp"):
+        with raises(HostFailed, host="h1", cause="sftp: [Errno 32] Broken pipe"):
             connection.put(b"x", "file")
         for number in range(10):  # sshd frees a session a moment after its end
             assert connection.run(f"echo {number}", WAIT_S).stdout == f"{number}\n".encode()
@@ -320,22 +329,20 @@ def test_a_master_that_does_not_end_is_killed(lab: Lab, logins: Logins) -> None:
 
 def test_what_makes_the_client_impossible_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "ssh"
-    for text, expected in (
-        ("OpenSSH_7.4p1, OpenSSL", "OpenSSH 7.6 or newer is required"),
-        ("Dropbear v2022", "Dropbear"),
-    ):
+    for text in ("OpenSSH_7.4p1, OpenSSL", "Dropbear v2022"):
         openssh_client.require_openssh.cache_clear()
         old.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
         old.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-        with pytest.raises(ConfigError, match=expected):
+        fix = "OpenSSH 7.6 or newer is required; or set ssh.client: paramiko"
+        with raises(ConfigError, key=("ssh", "client"), what=f"{old} is {text}", fix=fix):
             make_client(SSH)
     openssh_client.require_openssh.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="no `ssh` on the PATH"):
+    with raises(ConfigError, key=("ssh", "client"), value="openssh", what="found no `ssh` on the PATH"):
         make_client(SSH)
     monkeypatch.undo()
     openssh_client.require_openssh.cache_clear()
     monkeypatch.setenv(RUNTIME_VARIABLE, str(tmp_path / ("r" * 60)))
-    with pytest.raises(ConfigError, match="too long for a socket path"):
+    with raises(ConfigError, key=(), what="is too long for a socket path: set ZMQRL_RUNTIME_DIR to a shorter path"):
         make_client(SSH)

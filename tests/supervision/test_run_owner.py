@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 
 from tests.clock import Clock
+from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import run_owner
 from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, OwnerCheck, OwnerState, RunOwner, owner_state
+
+HERE = socket.gethostname()
+BY_B = f"was taken over by run b (pid {os.getpid()} on {HERE})"
 
 SCRIPT = """
 import sys, time
@@ -161,7 +165,7 @@ def test_one_machine_decides_at_once(tmp_path: Path, contend: Contend) -> None:
     assert f"in use by run a (pid {first.process.pid} on " in second.ask()
     first.end()
     assert third.ask() == "owner"
-    with pytest.raises(ConfigError, match="was taken over by run c"):
+    with raises(ConfigError, value=str(tmp_path), what=f"was taken over by run c (pid {third.process.pid} on {HERE})"):
         OwnerCheck(tmp_path, "a").check()
     OwnerCheck(tmp_path, "c").check()
     OwnerCheck(tmp_path / "elsewhere", "a").check()
@@ -178,7 +182,7 @@ def test_a_successor_is_found_by_the_next_check(tmp_path: Path, monkeypatch: pyt
     owner.check()
     _taken_over_by(tmp_path, "b")
     for _ in range(2):
-        with pytest.raises(ConfigError, match="was taken over by run b"):
+        with raises(ConfigError, value=str(tmp_path), what=BY_B):
             owner.check()
 
 
@@ -193,7 +197,7 @@ def test_a_successor_within_one_tick_of_the_file_system_is_found_later(
     owner.check()
     now = time.monotonic()
     monkeypatch.setattr(run_owner.time, "monotonic", lambda: now + 2 * RENEW_S)
-    with pytest.raises(ConfigError, match="was taken over by run b"):
+    with raises(ConfigError, value=str(tmp_path), what=BY_B):
         owner.check()
 
 
@@ -203,14 +207,15 @@ def test_a_successor_whose_record_is_not_written_yet_is_found_when_it_is(tmp_pat
     (tmp_path / FOLDER / "2").touch()
     owner.check()
     (tmp_path / FOLDER / "2").write_bytes((tmp_path / FOLDER / "1").read_bytes().replace(b'"a"', b'"b"'))
-    with pytest.raises(ConfigError, match="was taken over by run b"):
+    with raises(ConfigError, value=str(tmp_path), what=BY_B):
         owner.check()
 
 
 def test_what_was_released_is_free(tmp_path: Path) -> None:
     for name in ("a", "b"):
         owner = RunOwner.acquire(tmp_path, name)
-        with pytest.raises(ConfigError, match=f"in use by run {name}"):
+        who = f"is in use by run {name} (pid {os.getpid()} on {HERE})"
+        with raises(ConfigError, value=f"run directory {tmp_path}", what=who):
             RunOwner.acquire(tmp_path, "other")
         owner.release()
         owner.release()
@@ -258,7 +263,8 @@ def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: C
     assert second.ask() == "owner"
     first.send(signal.SIGCONT)
     assert first.ask("successor?").startswith("run b (pid")
-    with pytest.raises(ConfigError, match="a sent no heartbeat; this run ends without a further checkpoint"):
+    fix = "the launcher of run a sent no heartbeat; this run ends without a further checkpoint"
+    with raises(ConfigError, value=str(tmp_path), fix=fix):
         OwnerCheck(tmp_path, "a").check()
     time.sleep(2 * RENEW_S)  # it counts its own record up again, and disturbs nobody
     assert second.ask("successor?") == "None"
@@ -282,7 +288,8 @@ def test_a_contender_that_comes_second_names_the_winner(tmp_path: Path, monkeypa
             (tmp_path / FOLDER / "2").write_bytes(content.replace(b'"renewals": 0', b'"renewals": 1'))
 
     monkeypatch.setattr(run_owner.time, "sleep", wins)
-    with pytest.raises(ConfigError, match="is in use by run wins"):
+    who = f"is in use by run wins (pid {os.getpid()} on {HERE})"
+    with raises(ConfigError, value=f"run directory {tmp_path}", what=who):
         RunOwner.acquire(tmp_path, "late")
 
 

@@ -243,7 +243,8 @@ class _Continuous(Head):
         declared = [noise for noise in spec.noise if noise.name == UNIFORM]
         self._warms_up = bool(declared)
         if declared and declared[0] != (expected := NoiseSpec(UNIFORM, self._size, "uniform")):
-            raise ConfigError(f"head {spec.head!r}: uniform actions need {expected}, declared is {declared[0]}")
+            what = f"uniform actions of head {spec.head!r} need another noise"
+            raise ConfigError(what, value=str(declared[0]), fix=f"declare {expected}")
         if declared and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
         if declared and (fault := spec.action.unscalable) is not None:
@@ -380,7 +381,7 @@ def make_head(spec: ActingSpec, rows: int) -> Head:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"head {spec.head!r} is unknown (known: {sorted(HEADS)}) and cannot be loaded: {error}"
+            f"head {spec.head!r} is unknown and cannot be loaded: {error}", fix=f"known: {', '.join(sorted(HEADS))}"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Head)):
         raise ConfigError(f"head {spec.head!r} is not a zmqrl.acting.heads.Head: {found!r}")
@@ -399,7 +400,7 @@ def check_schedule(head: Head, schedule: Collection[str]) -> None:
     unread = sorted(set(schedule) - head.reads) if type(head) in HEADS.values() else []
     if unread == [UNIFORM] and isinstance(head, _Continuous):
         needed = f"NoiseSpec({UNIFORM!r}, {math.prod(head.spec.action.shape)}, {UNIFORM!r})"
-        raise ConfigError(f"head {name!r} warms up with uniform actions only if acting() declares the noise {needed}")
+        raise ConfigError(f"head {name!r} does not warm up with uniform actions", fix=f"declare {needed} in acting()")
     if unread:
         read = f", only {sorted(head.reads)}" if head.reads else ""
         raise ConfigError(f"head {name!r} does not read {unread} of the algorithm's schedule(){read}")

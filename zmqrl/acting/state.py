@@ -79,8 +79,8 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
     declared = {noise.name: noise for noise in spec.noise}
     for needed in noise_of(spec.layers):
         if declared.get(needed.name) != needed:
-            found = f"declared is {declared[needed.name]}" if needed.name in declared else "none is declared"
-            raise ConfigError(f"acting: layer {needed.name!r} needs {needed}, and {found}; use noise=noise_of(layers)")
+            what, found = f"layer {needed.name!r} needs {needed}", str(declared.get(needed.name, "no noise"))
+            raise ConfigError(what, key=("acting",), value=found, fix="use noise=noise_of(layers)")
 
 
 def _check_cores(spec: ActingSpec) -> None:
@@ -90,6 +90,7 @@ def _check_cores(spec: ActingSpec) -> None:
         if size and sizes.get(layer.name) != size:
             found = f"has size {sizes[layer.name]}" if layer.name in sizes else "is not declared"
             raise ConfigError(
-                f"acting: layer {layer.name!r} of kind {layer.kind!r} has {size} numbers of state, and it "
-                f"{found}; declare ActingState({layer.name!r}, {size})"
+                f"layer {layer.name!r} of kind {layer.kind!r} has {size} numbers of state, and it {found}",
+                key=("acting",),
+                fix=f"declare ActingState({layer.name!r}, {size})",
             )

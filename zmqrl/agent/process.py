@@ -69,8 +69,10 @@ def check_descriptors(boot: Boot) -> None:
     role, most = max(needed.items(), key=lambda item: item[1])
     if limit != resource.RLIM_INFINITY and most > limit:
         raise ConfigError(
-            f"{boot.host}: {role}, needs {most:,} file descriptors, and the limit is {limit:,} (ulimit -Hn); "
-            "raise it (nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit), or set fewer workers"
+            f"{role}, needs {most:,} file descriptors, and the limit is {limit:,} (ulimit -Hn)",
+            key=(),
+            value=boot.host,
+            fix="raise it (nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit), or set fewer workers",
         )
 
 
@@ -78,10 +80,10 @@ def check_host(boot: Boot) -> None:
     """Raise `ConfigError` when this host cannot participate: one that joined by a file has made no handshake."""
     processor = processor_refusal(os.uname().machine, boot.plan.config.run.mode)
     if processor is not None:
-        raise ConfigError(f"{boot.host}: {processor}")
+        raise ConfigError(processor, key=(), value=boot.host)
     missing = missing_runtime(boot.plan.config, versions())
     if missing is not None:
-        raise ConfigError(f'{boot.host}: {missing}; run there: pip install "zmqrl[onnx]"')
+        raise ConfigError(missing, key=(), value=boot.host, fix='run there: pip install "zmqrl[onnx]"')
     check_descriptors(boot)
 
 

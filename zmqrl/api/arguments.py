@@ -20,9 +20,10 @@ from zmqrl.launch.start_request import StartRequest
 from zmqrl.launch.without_preset import WithoutPreset
 from zmqrl.types import ModeName
 
-REQUIRED = (
-    'a preset (`zmqrl presets` lists them) or env="ID" is required; to continue a run: zmqrl.resume(RUN_DIR). For '
-    'example zmqrl.train("cartpole-ppo") or zmqrl.train(env="CartPole-v1", algo="ppo")'
+REQUIRED = 'a preset (`zmqrl presets` lists them) or env="ID" is required'
+FORMS = (
+    "to continue a run: zmqrl.resume(RUN_DIR). For example "
+    'zmqrl.train("cartpole-ppo") or zmqrl.train(env="CartPole-v1", algo="ppo")'
 )
 OF_THE_CALL = ("override", "env", "--mode", "--workers", "--seed", "--init-from")
 """Sources of what arguments have set."""
@@ -96,7 +97,7 @@ def without_preset(preset: str | None, algo: str | None, env: Any, given: Mappin
     env_id = _value(given, "env", "id")
     if env_id is None:
         other = "" if algo is None else f"algo={algo!r} requires an env: "
-        raise ConfigError(f"{other}{REQUIRED}")
+        raise ConfigError(f"{other}{REQUIRED}", fix=FORMS)
     kind = algo or _value(given, "algorithm", "kind")
     return WithoutPreset.of(env_id, kind, "algo" if algo else "algorithm.kind", "env")
 

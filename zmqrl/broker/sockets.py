@@ -69,9 +69,11 @@ class BrokerSockets:
         try:
             return self._gate.open_tcp(socket, listen, port, enrolment)
         except zmq.ZMQError as error:
-            where = f"port {port} of {listen.address}"
-            what = f"cannot bind learner.port, {where}: {error}{port_holder(port)}"
-            raise ConfigError(f"{what}; set another port, or auto") from error
+            what, fix = (
+                f"cannot bind this port of {listen.address}: {error}{port_holder(port)}",
+                "set another port, or auto",
+            )
+            raise ConfigError(what, key=("learner", "port"), value=str(port), fix=fix) from error
 
     def bind_again(self) -> bool:
         """Bind the sockets whose files were removed, as at a logout; returns whether there were any.

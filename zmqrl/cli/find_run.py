@@ -55,7 +55,7 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
             raise ConfigError(f"no active run and no run in {RUNS}/; give a run directory")
         elsewhere = "".join(f"\n  {directory}" for directory, _ in active)
         here = f"no active run below {Path.cwd()} and no run in {RUNS}/"
-        raise ConfigError(f"{here}; give RUN: your active runs elsewhere are{elsewhere}")
+        raise ConfigError(here, fix=f"give RUN: your active runs elsewhere are{elsewhere}")
     return max(found, key=lambda pair: (has_launcher_here(*pair), pair[1].started_at))
 
 

@@ -49,7 +49,9 @@ def logs_command(
     logs = _logs(directory, who)
     if not logs:
         known = _names(directory)
-        raise ConfigError(f"no log of {who!r} in {directory}; known: {known}" if known else f"{directory} has no logs")
+        if not known:
+            raise ConfigError("has no logs", key=(), value=str(directory), is_subject=True)
+        raise ConfigError(f"no log of {who!r} in {directory}", fix=f"known: {known}")
     from zmqrl.launch.run_directory import is_live
 
     first = -lines if lines else (0 if grep else -LINES)
@@ -164,7 +166,7 @@ def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]
             raise ConfigError(f"no run {run!r}; {no_run}") from None
         if not _logs(directory, run):
             raise ConfigError(
-                f"{error}; {directory} has no log with this name; known: {_names(directory) or 'none'}"
+                f"{error}; {directory} has no log with this name", fix=f"known: {_names(directory) or 'none'}"
             ) from error
         return directory, info, run
 

@@ -112,7 +112,8 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
         config = _opened(run_dir, "watch", most_steps)
         if not any(os.environ.get(name) for name in DISPLAYS):
             video = f"zmqrl eval {shlex.quote(run)} --video out.mp4"
-            raise ConfigError(f"no display (DISPLAY and WAYLAND_DISPLAY are not set); write a video: {video}")
+            what = "no display (DISPLAY and WAYLAND_DISPLAY are not set)"
+            raise ConfigError(what, fix=f"write a video: {video}")
         if not os.environ.get("WAYLAND_DISPLAY"):  # else SDL tries Wayland first, prints an error, may show nothing
             os.environ.setdefault("SDL_VIDEODRIVER", "x11")
         seed = config.run.seed if seed is None else seed

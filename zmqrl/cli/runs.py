@@ -68,10 +68,11 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     directory, info = find_run(run)
     state = launcher_state(directory, info)
     if state is OwnerState.ENDED:
-        raise ConfigError(f"run {info.run_id} in {directory} is not running")
+        raise _not_running(directory, info)
     if state is not OwnerState.HERE:
         known = "is running" if state is OwnerState.ELSEWHERE else "may be running"
-        raise ConfigError(f"run {info.run_id} {known} {info.place}; stop it there: zmqrl stop {directory}")
+        what, fix = f"run {info.run_id} {known} {info.place}", f"stop it there: zmqrl stop {directory}"
+        raise ConfigError(what, key=(), fix=fix)
     if info.in_thread:
         StopFile(directory).request()
     else:
@@ -237,7 +238,11 @@ def check_running(directory: Path, info: RunInfo) -> None:
     from zmqrl.supervision.run_owner import OwnerState
 
     if launcher_state(directory, info, watch=False) is OwnerState.ENDED:
-        raise ConfigError(f"run {info.run_id} in {directory} is not running")
+        raise _not_running(directory, info)
+
+
+def _not_running(directory: Path, info: RunInfo) -> ConfigError:
+    return ConfigError("is not running", key=(), value=f"run {info.run_id} in {directory}", is_subject=True)
 
 
 def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]:

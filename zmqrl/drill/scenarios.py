@@ -77,7 +77,7 @@ SCENARIOS: Mapping[str, Scenario] = {name: replace(scenario, name=name) for name
 def scenario_named(name: str) -> Scenario:
     """ConfigError names those that there are."""
     if name not in SCENARIOS:
-        raise ConfigError(f"unknown --scenario {name!r}; known: {', '.join(SCENARIOS)}")
+        raise ConfigError("unknown", key=("--scenario",), value=repr(name), fix=f"known: {', '.join(SCENARIOS)}")
     return SCENARIOS[name]
 
 

@@ -49,8 +49,8 @@ def with_graph(spec: ActingSpec) -> ActingSpec:
     if len(content) > MOST_BYTES:
         raise ConfigError(
             f"the graph of the network has {len(content) / 1e6:.1f} MB without its weights; the limit is "
-            f"{MOST_BYTES / 1e6:g} MB, because every process receives it. Register large constant tensors with "
-            "register_buffer(..., persistent=True)"
+            f"{MOST_BYTES / 1e6:g} MB, because every process receives it",
+            fix="register large constant tensors with register_buffer(..., persistent=True)",
         )
     return replace(spec, runtime="onnx", graph=ActingGraph(base64.b64encode(content).decode(), constants))
 

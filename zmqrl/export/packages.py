@@ -22,4 +22,4 @@ def check_packages(layers: Iterable[LayerSpec], what: str, *further: str) -> Non
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise ConfigError(f"{what} needs the package {package}, which is missing; {INSTALL}") from error
+            raise ConfigError(f"{what} needs the package {package}, which is missing", fix=INSTALL) from error

@@ -166,7 +166,7 @@ def layer_of(spec: LayerSpec) -> Layer:
 
 def _action(spec: ActingSpec) -> Action:
     if spec.head not in HEADS:
-        raise ConfigError(f"head {spec.head!r} cannot be exported; those of zmqrl can: {', '.join(HEADS)}")
+        raise ConfigError(f"head {spec.head!r} cannot be exported", fix=f"those of zmqrl can: {', '.join(HEADS)}")
     space, is_discrete = spec.action, bool(spec.action.choices)
     return Action(
         HEADS[spec.head],

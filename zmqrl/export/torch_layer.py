@@ -80,7 +80,9 @@ def traced(spec: LayerSpec, arrays: Weights, prefix: str, noise: int = 0) -> onn
             cause = cause.__cause__
         line = (str(cause).strip().splitlines() or [""])[0]
         raise ConfigError(
-            f"{what}: torch.onnx.export does not export it: {type(cause).__name__}: {line:.300}"
+            f"{what}: torch.onnx.export does not export it: {type(cause).__name__}: {line:.300}",
+            key=(),
+            others=(("network", "kind"),),
         ) from error
     assert program is not None, "dynamo=True returns a program"
     model = onnx.inliner.inline_local_functions(program.model_proto)

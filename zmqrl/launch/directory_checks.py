@@ -13,7 +13,7 @@ from zmqrl.errors import ConfigError, key_of
 from zmqrl.launch.checked import call
 from zmqrl.launch.run_directory import RESERVED, has_launcher_here, read_config, read_info
 from zmqrl.supervision.check_process import Subject
-from zmqrl.supervision.run_owner import FOLDER
+from zmqrl.supervision.run_owner import FOLDER, in_use
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Sources
@@ -27,13 +27,14 @@ def check_new_directory(run_dir: Path) -> None:
     """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
     check_not_live(run_dir)
     if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError(f"run directory {run_dir} is not a directory")
+        raise ConfigError("is not a directory", key=(), value=f"run directory {run_dir}", is_subject=True)
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
         fix, python_fix = "it holds no run; choose another directory", ""
         if holds_run(run_dir):
             ways = f"--resume {run_dir}", f"zmqrl.resume({str(run_dir)!r})"
             fix, python_fix = (f"to continue its run: {way}" for way in ways)
-        raise ConfigError(f"run directory {run_dir} exists and is not empty", fix=fix, python_fix=python_fix)
+        what, value = "exists and is not empty", f"run directory {run_dir}"
+        raise ConfigError(what, key=(), value=value, is_subject=True, fix=fix, python_fix=python_fix)
 
 
 def holds_run(run_dir: Path) -> bool:
@@ -53,9 +54,7 @@ def check_not_live(run_dir: Path) -> None:
     """Raise `ConfigError` when a live run uses `run_dir`."""
     info = read_info(run_dir)
     if info is not None and has_launcher_here(run_dir, info):
-        raise ConfigError(
-            f"run directory {run_dir} is in use by run {info.run_id} (pid {info.pid}); stop it: `zmqrl stop {run_dir}`"
-        )
+        raise in_use(run_dir, f"run {info.run_id} (pid {info.pid})")
 
 
 def check_run_directory(run_dir: Path) -> None:

@@ -110,8 +110,8 @@ def _refuse_others(wanted: Config, running: Config) -> None:
 
 
 def _refusal(key: str, value: object, before: object, fix: str) -> ConfigError:
-    what = f"the live run has {shown(before)}, and cannot change it: {fix}"
-    return ConfigError(what, key=key_of(key), value=shown(value))
+    what = f"the live run has {shown(before)}, and cannot change it"
+    return ConfigError(what, key=key_of(key), value=shown(value), fix=fix)
 
 
 def _leaves(config: Config) -> Iterator[tuple[str, object]]:
@@ -167,5 +167,5 @@ def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
         else:
             found[host] = answer
     if failed:
-        raise ConfigError("\n".join(sorted(failed)))
+        raise ConfigError("\n".join(sorted(failed)), key=())
     return found

@@ -43,7 +43,8 @@ def check_logins(config: Config, hosts: Sequence[str]) -> None:
         for place in places:
             other = known.setdefault(place, host)
             if other != host and host in hosts and target is not None:
-                raise ConfigError(f"{host} and {other} are the same host ({target.user}@{target.address}); use {other}")
+                what = f"{host} and {other} are the same host ({target.user}@{target.address})"
+                raise ConfigError(what, key=(), fix=f"use {other}")
 
 
 def _target(config: Config, host: str) -> Target | None:

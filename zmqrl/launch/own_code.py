@@ -57,7 +57,7 @@ def path_of(value: Any) -> str:
     name = getattr(value, "__qualname__", type(value).__name__)
     if not name.isidentifier():
         raise ConfigError(
-            f"{name} cannot be imported by the processes of the run: move it to the top level of a module"
+            f"{name} cannot be imported by the processes of the run", fix="move it to the top level of a module"
         )
     return f"{value.__module__}:{name}"
 

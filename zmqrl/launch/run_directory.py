@@ -367,10 +367,11 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
     """
     path = run_dir / "config.json"
     if not run_dir.exists():
-        raise ConfigError(f"run directory {run_dir} does not exist")
+        raise ConfigError("does not exist", key=(), value=f"run directory {run_dir}", is_subject=True)
     if not path.exists():
         refuse_folder_of_runs(run_dir, example)
-        raise ConfigError(f"{run_dir} is not a run directory: {path} does not exist")
+        what = f"is not a run directory: {path} does not exist"
+        raise ConfigError(what, key=(), value=str(run_dir), is_subject=True)
     try:
         return parse_config(path.read_bytes(), str(path))
     except OSError as error:
@@ -399,12 +400,12 @@ def parse_config(content: bytes, where: str) -> Config:
         stored = msgspec.convert(object_of(content), _StoredConfig)
         if stored.format_version not in (IMPLICIT_STATE, FORMAT_VERSION):
             known = f"{IMPLICIT_STATE} and {FORMAT_VERSION}"
-            raise ConfigError(f"{where} has format version {stored.format_version}, this zmqrl reads {known}")
+            what = f"has format version {stored.format_version}, this zmqrl reads {known}"
+            raise ConfigError(what, key=(), value=where, is_subject=True)
         return from_json(Config, nested(stored.config))
     except (ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"{where} is not the configuration of a run: {error}; restore the file from a copy of the run"
-        ) from error
+        what, fix = f"is not the configuration of a run: {error}", "restore the file from a copy of the run"
+        raise ConfigError(what, key=(), value=where, is_subject=True, fix=fix) from error
 
 
 def refuse_folder_of_runs(folder: Path, example: Callable[[str], str] = shlex.quote) -> None:

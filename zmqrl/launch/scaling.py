@@ -66,9 +66,8 @@ class Scaling:
             counts[host] = wanted[host]
         total = sum(counts.values())
         if total < min(1, least):
-            raise ConfigError(
-                f"{', '.join(wanted)}: no other host has workers, and a run needs one; to end the run: zmqrl stop"
-            )
+            what = "no other host has workers, and a run needs one"
+            raise ConfigError(what, key=(), value=", ".join(wanted), fix="to end the run: zmqrl stop")
         if total < min(least, before):
             changes = " ".join(f"{host}={workers}" for host, workers in wanted.items())
             raise ConfigError(
@@ -85,21 +84,26 @@ class Scaling:
         total = sum(counts.values()) - before + workers
         if host not in counts and (workers or host not in config.hosts):
             known = ", ".join({**config.hosts, **counts})
-            raise ConfigError(f"unknown host {host!r}; hosts of this run: {known}")
+            raise ConfigError(f"unknown host {host!r}", fix=f"hosts of this run: {known}")
         if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
         if config.mode.deterministic and total > config.env.vector_envs:
             raise ConfigError(
-                f"{host}={workers} gives {total} workers for {config.env.vector_envs} vector "
-                "envs: in sync each worker needs at least one; set fewer workers"
+                f"gives {total} workers for {config.env.vector_envs} vector envs: in sync each worker needs one",
+                value=f"{host}={workers}",
+                is_subject=True,
+                fix="set fewer workers",
             )
         if not config.mode.deterministic and total > self._plan.streams:
             raise ConfigError(
-                f"{host}={workers} gives {total} workers, and this run supports at most "
-                f"{self._plan.streams}: stop it with `zmqrl stop`, and resume it with more workers"
+                f"gives {total} workers, and this run supports at most {self._plan.streams}",
+                value=f"{host}={workers}",
+                is_subject=True,
+                fix="stop it with `zmqrl stop`, and resume it with more workers",
             )
         if next_index + workers - before > MOST_WORKERS:
             raise ConfigError(
-                f"{host}={workers}: the run has already started {next_index} workers, and the limit is "
-                f"{MOST_WORKERS}: stop it with `zmqrl stop`, and resume it"
+                f"the run has already started {next_index} workers, and the limit is {MOST_WORKERS}",
+                value=f"{host}={workers}",
+                fix="stop it with `zmqrl stop`, and resume it",
             )

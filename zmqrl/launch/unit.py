@@ -76,9 +76,8 @@ class RunUnit:
         part = path.with_name(f".{path.name}.part")
         try:
             if path.exists() and not path.read_text(encoding="utf-8").startswith(WRITTEN_BY):
-                raise ConfigError(
-                    f"{path} exists, and zmqrl did not write it; choose another --name, or remove the file"
-                )
+                what, fix = "exists, and zmqrl did not write it", "choose another --name, or remove the file"
+                raise ConfigError(what, key=(), value=str(path), is_subject=True, fix=fix)
             folder.mkdir(parents=True, exist_ok=True)
             part.touch(0o600)
             part.write_text(self.text(), encoding="utf-8")

@@ -120,7 +120,8 @@ class Net:
         if group not in self._groups:
             caller = sys._getframe(1)
             place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-            raise ConfigError(f"net.step: no group {group!r}; groups: {', '.join(self._groups)} ({place})")
+            fix = f"groups: {', '.join(self._groups)} ({place})"
+            raise ConfigError("no such group", key=("net", "step"), value=repr(group), fix=fix)
         layout, settings = self._layouts[group], self._groups[group]
         leaves = [self._now.parameters[name] for name in layout.shapes]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)

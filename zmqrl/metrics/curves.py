@@ -138,7 +138,7 @@ def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
         return ConfigError(f"{METRICS} of the given runs {'has no valid row' if lines else 'is empty'}")
     near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
     what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names))}"
-    return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs; {what}")
+    return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs", fix=what)
 
 
 def _at(grid: Array, x: Array, values: Array) -> Array:

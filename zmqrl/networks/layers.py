@@ -118,7 +118,7 @@ def bind(layers: tuple[LayerSpec, ...], tensors: Tensors, grads: Tensors) -> lis
         layer_kind(layer.kind)  # an unknown one has its own message
     if missing := without_backward(layers):
         raise ConfigError(
-            f"layers of kind {', '.join(missing)} have no hand-written backward pass: "
-            "train them with autograd over zmqrl.networks.forward.forward"
+            f"layers of kind {', '.join(missing)} have no hand-written backward pass",
+            fix="train them with autograd over zmqrl.networks.forward.forward",
         )
     return [BACKWARD[layer.kind](layer, tensors, grads) for layer in layers]

@@ -72,10 +72,8 @@ def _built(package: Path) -> tuple[str, bytes]:
         )
         if done.returncode != 0:
             tail = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            raise ConfigError(
-                f"no wheel could be built from {package.parent}: {tail}; "
-                f"try: {sys.executable} -m pip install 'setuptools>=77.0.3'"
-            )
+            fix = f"try: {sys.executable} -m pip install 'setuptools>=77.0.3'"
+            raise ConfigError(f"no wheel could be built from {package.parent}: {tail}", fix=fix)
         wheel = next(source.glob("*.whl"))
         return wheel.name, wheel.read_bytes()
 
@@ -100,9 +98,9 @@ def _distribution(package: Path) -> Distribution:
     try:
         dist = distribution("zmqrl")
     except PackageNotFoundError as error:
-        raise ConfigError(_no_wheel(package)) from error
+        raise _no_wheel(package) from error
     if not any(str(path) == "zmqrl/__init__.py" for path in dist.files or ()) or not _is_root(dist, package.parent):
-        raise ConfigError(_no_wheel(package))
+        raise _no_wheel(package)
     return dist
 
 
@@ -110,11 +108,10 @@ def _is_root(dist: Distribution, root: Path) -> bool:
     return Path(str(dist.locate_file("."))).resolve() == root.resolve()
 
 
-def _no_wheel(package: Path) -> str:
-    return (
-        f"no wheel can be built from zmqrl in {package}: not installed by pip and not a checkout "
-        f"({', '.join(CHECKOUT_FILES)} alongside); start zmqrl from one of these"
-    )
+def _no_wheel(package: Path) -> ConfigError:
+    why = f"not installed by pip and not a checkout ({', '.join(CHECKOUT_FILES)} alongside)"
+    what = f"no wheel can be built from zmqrl in {package}: {why}"
+    return ConfigError(what, fix="start zmqrl from one of these")
 
 
 def _belongs(name: str) -> bool:

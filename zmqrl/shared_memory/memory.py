@@ -21,8 +21,8 @@ def check_fits(need: int, setting: str, copy: int = 0) -> None:
     if need + copy > there:
         of_replay = f" and a copy of replay for full checkpoints {copy / 1e6:.0f} MB" if copy else ""
         raise ArenaTooLarge(
-            f"the arena needs {need / 1e6:.0f} MB of memory{of_replay}, and {max(0, there) / 1e6:.0f} MB are "
-            f"available: lower {setting}"
+            f"the arena needs {need / 1e6:.0f} MB of memory{of_replay}, and {max(0, there) / 1e6:.0f} MB are available",
+            fix=f"lower {setting}",
         )
 
 

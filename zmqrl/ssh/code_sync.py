@@ -87,9 +87,12 @@ def _collected(code: CodeSection) -> dict[str, Path]:
             largest = max(largest, (name, nbytes), key=lambda file: file[1])
             if total > code.max_mb * MB or len(files) > MOST_FILES:
                 raise ConfigError(
-                    f"code.sync exceeds the limit of {code.max_mb:g} MB (code.max_mb) or {MOST_FILES} files: counting "
-                    f"stopped at {len(files)} files with {total / MB:.1f} MB. Largest file: {largest[0]}, "
-                    f"{largest[1] / MB:.1f} MB. Exclude files with code.exclude, or raise code.max_mb"
+                    f"more than {code.max_mb:g} MB (code.max_mb) or {MOST_FILES} files; largest file: {largest[0]}, "
+                    f"{largest[1] / MB:.1f} MB",
+                    key=("code", "sync"),
+                    value=f"{len(files)} files with {total / MB:.1f} MB, and more",
+                    fix="exclude files with code.exclude, or raise code.max_mb",
+                    others=(("code", "max_mb"),),
                 )
     return files
 

@@ -122,7 +122,7 @@ class HostLock:
                 break
             self.release(entry)
             if time.monotonic() >= until or all(time.time() - other.since > REGISTER_S for other in others):
-                raise ConfigError(_busy(entry, others))
+                raise _busy(entry, others)
             time.sleep(random.uniform(*PAUSE_S))  # both came at once and saw each other: one comes back first
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
         if neighbours == "ignored":
@@ -232,11 +232,9 @@ def _entries(folder: int, owner: int) -> dict[str, Entry]:
     return {name: entry for name, entry in shown.items() if entry is not None}
 
 
-def _busy(entry: Entry, others: list[Entry]) -> str:
-    return (
-        f"{entry.host}: busy: {'; '.join(map(str, others[:3]))}\n"
-        f"   contact {others[0].user}, or exclude the host (--limit); zmqrl does not stop it"
-    )
+def _busy(entry: Entry, others: list[Entry]) -> ConfigError:
+    what, fix = f"busy: {'; '.join(map(str, others[:3]))}", f"contact {others[0].user}, or exclude the host (--limit)"
+    return ConfigError(what, key=(), value=entry.host, fix=f"{fix}; zmqrl does not stop it")
 
 
 def _shared(others: list[Entry]) -> str:

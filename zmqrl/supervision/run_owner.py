@@ -111,7 +111,7 @@ class RunOwner:
         number = last + 1
         if _newest(folder) > number:  # others have come and gone while this process was frozen
             (folder / str(number)).unlink()
-            raise ConfigError(_in_use(run_dir, _read(folder, _newest(folder))))
+            raise _in_use(run_dir, _read(folder, _newest(folder)))
         for old in [n for n in _numbers(folder) if n < number]:
             with contextlib.suppress(FileNotFoundError):
                 (folder / str(old)).unlink()
@@ -203,8 +203,11 @@ class OwnerCheck:
             return
         if record.run_id != self._run_id:
             raise ConfigError(
-                f"{self._run_dir} was taken over by {record}: the launcher of run {self._run_id} sent no heartbeat; "
-                "this run ends without a further checkpoint"
+                f"was taken over by {record}",
+                key=(),
+                value=str(self._run_dir),
+                is_subject=True,
+                fix=f"the launcher of run {self._run_id} sent no heartbeat; this run ends without a further checkpoint",
             )
         self._changed_at_ns, self._read_at_s = changed_at_ns, now
 
@@ -221,19 +224,25 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
             return
         if record is not None and record.is_here:
             if record.is_alive:
-                raise ConfigError(_in_use(run_dir, record))
+                raise _in_use(run_dir, record)
             return
         if content != first and _decoded(first) is not None:
-            raise ConfigError(_in_use(run_dir, record))
+            raise _in_use(run_dir, record)
         if content != first:  # it was just being created
             first, since = content, time.monotonic()
         time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
 
 
-def _in_use(run_dir: Path, record: Record | None) -> str:
-    who = "another run" if record is None else str(record)
-    where = "" if record is None or record.is_here else f" on {record.host}"
-    return f"run directory {run_dir} is in use by {who}; stop it: `zmqrl stop {run_dir}`{where}"
+def in_use(run_dir: Path, who: str, where: str = "") -> ConfigError:
+    """The error of a run directory that a live run uses."""
+    fix = f"stop it: `zmqrl stop {run_dir}`{where}"
+    return ConfigError(f"is in use by {who}", key=(), value=f"run directory {run_dir}", is_subject=True, fix=fix)
+
+
+def _in_use(run_dir: Path, record: Record | None) -> ConfigError:
+    if record is None:
+        return in_use(run_dir, "another run")
+    return in_use(run_dir, str(record), "" if record.is_here else f" on {record.host}")
 
 
 def _create(path: Path, record: Record) -> bool:

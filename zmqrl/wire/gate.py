@@ -77,8 +77,9 @@ class Gate:
             socket.zap_domain = ENROLMENT if enrolment else DOMAIN
         elif listen.address != LOOPBACK:
             raise ConfigError(
-                f"cannot listen on tcp://{listen.address}:{port or '*'}: no keys: any peer could connect; "
-                f"start the run with zmqrl launch, whose host agents have keys, or listen on {LOOPBACK} only"
+                "without keys any peer could connect",
+                value=f"tcp://{listen.address}:{port or '*'}",
+                fix=f"start the run with zmqrl launch, whose host agents have keys, or listen on {LOOPBACK} only",
             )
         return bind_tcp(socket, listen.address, port, self._keys)
 

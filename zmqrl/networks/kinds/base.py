@@ -145,7 +145,7 @@ def layer_kind(name: str) -> LayerKind:
     """The kind of a name or a dotted path; ConfigError for one that is unknown."""
     if ":" not in name and name not in known_kinds():
         raise ConfigError(
-            f"layer kind {name!r} is unknown (known: {', '.join(known_kinds())}; or a dotted path `module:Name`)"
+            f"layer kind {name!r} is unknown", fix=f"known: {', '.join(known_kinds())}; or a dotted path `module:Name`"
         )
     kind: LayerKind = load(name, __package__, LayerKind)()
     return kind
