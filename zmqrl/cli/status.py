@@ -14,7 +14,7 @@ import click
 
 from zmqrl.cli.on import RUN_HELP, OnCommand, run_on
 from zmqrl.logs.printable import printable_data
-from zmqrl.views.base import bottleneck_of
+from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells
 
 if TYPE_CHECKING:
     from zmqrl.launch.run_directory import RunInfo
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 FOLLOW_S = 1.0
 SILENT_S = 5.0
 """status.json is written every second; a stopped or swapping launcher does not write it."""
-HOST_COLUMNS = (
-    ("HOST", "host", ""),
-    ("STATE", "state", ""),
-    ("STEPS/s", "env_steps_per_s", ",.0f"),
-    ("LAG", "lag", ".1f"),
-    ("CPU", "cpu", ".1f"),
-    ("MB", "pss_mb", ",.0f"),
-    ("MS", "ms", ".1f"),
-    ("LAST", "last_s", ".0f"),
-    ("RESTARTS", "restarts", ""),
-)
-"""Head, key in status.json, format; the workers of a host have their own column."""
 
 
 class _StatusCommand(OnCommand):
@@ -235,26 +223,17 @@ def _silence(silent_s: float) -> list[str]:
     return [f"no status from the launcher for {silent_s:.0f} s"] if silent_s > SILENT_S else []
 
 
-def _hosts(hosts: list[Mapping[str, Any]]) -> list[str]:
+def _hosts(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A table as wide as it has to be; columns that no host has anything in are left out."""
     if not hosts:
         return []
-    columns = [
-        [head, *(_cell(host.get(key), form) for host in hosts)]
-        for head, key, form in HOST_COLUMNS
-        if any(host.get(key) is not None for host in hosts)
-    ]
-    columns.insert(2, ["WORKERS", *(f"{host['ready']}/{host['workers']}" for host in hosts)])
+    rows = [[*HOST_COLUMNS, ""], *map(host_cells, hosts)]
+    *columns, causes = [column for column in zip(*rows, strict=True) if {*column[1:]} != {UNKNOWN}]
     widths = [max(map(len, column)) for column in columns]
-    causes = ["", *((host.get("cause") or "").partition("\n")[0] for host in hosts)]
     return [
         "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), cause]).rstrip()
         for *row, cause in zip(*columns, causes, strict=True)
     ]
-
-
-def _cell(value: object, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:

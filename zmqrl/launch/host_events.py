@@ -13,7 +13,6 @@ from zmqrl.launch.host_records import HostRecord, HostState
 from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.supervision.process_table import cause_of
 from zmqrl.supervision.restarts import ProcessSlot
 
 Handler: TypeAlias = Callable[..., Sequence[Action] | None]
@@ -96,9 +95,9 @@ def _on_host_unusable(message: agent.HostUnusable, event: HostEvent, state: RunS
 
 
 def _on_lease_lost(message: agent.LeaseLost, event: HostEvent, state: RunState) -> None:
-    record, limit = state.hosts[event.host], reports.lease_limit(state.plan)
+    record = state.hosts[event.host]
     if record.state != "connecting":  # else of its former agent
-        lose(state, record, "lost", f"no {message.source} heartbeat for {limit}: the host agent ended")
+        lose(state, record, "lost", reports.lease_lost(message, state.plan))
     if record is state.hosts.learner and not state.hosts.ending:  # in good order, but not at the end of the run
         state.fail(f"{record.host}: {record.cause}")
 
@@ -107,8 +106,7 @@ def _on_host_lost(message: agent.HostLost, event: HostEvent, state: RunState) ->
     record = state.hosts.get(message.host)
     if record is None or not state.is_of_learners_host(event):
         return
-    cause = f"the broker received no message from it for {reports.lease_limit(state.plan)}"
-    lose(state, record, "lost", cause)
+    lose(state, record, "lost", reports.silent_host(state.plan))
     if record.section.manual and record.is_gone:
         record.is_revoked = True  # without encryption it has no key that could leave the allow-list
 
@@ -127,8 +125,7 @@ def _on_agent_exited(message: agent.AgentExited, event: HostEvent, state: RunSta
     elif code == 0 and record.state == "ready":
         record.state = "leaving"
     else:
-        how = "exit unknown" if code is None or code == -1 else cause_of(code)  # SSH has -1 for every signal
-        lose(state, record, "lost", record.fault or f"the host agent exited ({how})")
+        lose(state, record, "lost", record.fault or reports.agent_exited(code))
 
 
 def _on_acting_digest(message: agent.ActingDigest, event: HostEvent, state: RunState) -> None:

@@ -123,11 +123,7 @@ class Hosts:
     def admit(self, boot: Boot) -> HostRecord:
         """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
         before = self._records.get(boot.host)
-        record = self._records[boot.host] = HostRecord(boot, state="drained")
-        if before is not None:
-            before.remove(before.processes.values())
-            record.incarnation, record.former_restarts = before.incarnation, before.former_restarts
-            record.used_invitations = before.used_invitations
+        record = self._records[boot.host] = HostRecord(boot, state="drained") if before is None else before.anew(boot)
         return record
 
     def expect(self, host: str, workers: Sequence[int]) -> HostRecord:

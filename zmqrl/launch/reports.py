@@ -15,6 +15,7 @@ from zmqrl.launch.run_state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import other_bits
+from zmqrl.supervision.process_table import cause_of
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
 from zmqrl.views.problem import Problem, counted
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
@@ -112,8 +113,27 @@ def slow_worker(late: Slowest, state: RunState) -> Problem:
 # hosts
 
 
-def lease_limit(plan: RunPlan) -> str:
-    """The key and its value."""
+def lease_lost(lost: agent.LeaseLost, plan: RunPlan) -> str:
+    """Why an agent ended in order."""
+    return f"no {lost.source} heartbeat for {_lease_limit(plan)}: the host agent ended"
+
+
+def silent_host(plan: RunPlan) -> str:
+    """Why the broker gave a host up."""
+    return f"the broker received no message from it for {_lease_limit(plan)}"
+
+
+def agent_exited(code: int | None) -> str:
+    """How the agent of a host ended. `code`: None and -1, which SSH has for every signal, are not known."""
+    return f"the host agent exited ({'exit unknown' if code is None or code == -1 else cause_of(code)})"
+
+
+def address_changed(change: str) -> Problem:
+    """The launcher's machine has another address."""
+    return Problem("launcher", change, "hosts that are silent since are connected to again")
+
+
+def _lease_limit(plan: RunPlan) -> str:
     return f"limits.host_lease_s ({plan.config.limits.host_lease_s:g} s)"
 
 

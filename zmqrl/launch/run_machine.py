@@ -136,7 +136,7 @@ class RunMachine:
         """What is looked at once a second."""
         hosts = self.state.hosts
         for record in hosts.stayed_away(now):
-            lose(self.state, record, "lost", "the host agent exited (exit code 0)")
+            lose(self.state, record, "lost", reports.agent_exited(0))
         actions = [] if hosts.ending else [*self._staff(wall, now), *self._rejoin(now)]
         for record in hosts:
             record.remove_left()
@@ -151,7 +151,7 @@ class RunMachine:
         since, cause = self._moved
         silent = [row for row in self.state.hosts if (row.received_at or at) < min(since, at - SILENT_AFTER_CHANGE_S)]
         if silent and at - since < self._plan.config.limits.host_lease_s:
-            self.state.note_once(Problem("launcher", cause, "hosts that are silent since are connected to again"))
+            self.state.note_once(reports.address_changed(cause))
             reconnect(self.state, cause, silent)
 
     def _staff(self, wall: datetime, now: float) -> list[act.Action]:

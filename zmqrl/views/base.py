@@ -10,6 +10,33 @@ from typing import Any, TypeAlias
 
 Status: TypeAlias = Callable[[], Mapping[str, Any]]
 """The current content of `status.json`."""
+HOST_COLUMNS = {
+    "HOST": "{host}",
+    "STATE": "{state}",
+    "WORKERS": "{ready}/{workers}",
+    "STEPS/s": "{env_steps_per_s:,.0f}",
+    "CPU": "{cpu:.1f}",
+    "MB": "{pss_mb:,.0f}",
+    "MS": "{ms:.1f}",
+    "LAST": "{last_s:.0f}",
+    "RESTARTS": "{restarts}",
+}
+"""Head of each column to the format of its cells, by the keys that a host has in `status.json`."""
+UNKNOWN = "-"
+
+
+def host_cells(host: Mapping[str, Any]) -> list[str]:
+    """A host's row of the table of hosts, and the first line of why it is not part of the run."""
+    known = {key: value for key, value in host.items() if value is not None}
+    cells = [_cell(form, known) for form in HOST_COLUMNS.values()]
+    return [*cells, (host.get("cause") or "").partition("\n")[0]]
+
+
+def _cell(form: str, known: Mapping[str, Any]) -> str:
+    try:
+        return form.format_map(known)
+    except KeyError:
+        return UNKNOWN
 
 
 def bottleneck_of(status: Mapping[str, Any]) -> str:

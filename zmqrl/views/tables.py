@@ -17,7 +17,7 @@ from rich.text import Text
 from zmqrl.logs.printable import printable_data
 from zmqrl.supervision.gpus import brief
 from zmqrl.types import Gpu
-from zmqrl.views.base import bottleneck_of
+from zmqrl.views.base import HOST_COLUMNS, bottleneck_of, host_cells
 from zmqrl.views.header import header, wrapped
 from zmqrl.views.problem import short
 
@@ -34,7 +34,6 @@ STYLES = {"ready": "", **dict.fromkeys(("starting", "connecting", "joining", "dr
 """Of a row by its state; others are red."""
 LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "q_mean", "learning_rate")
 """Begin of the names of metrics that show how learning goes."""
-HOST_COLUMNS = ("HOST", "STATE", "WORKERS", "STEPS/s", "CPU", "MB", "MS", "LAST", "RESTARTS", "")
 WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
 
 
@@ -138,14 +137,14 @@ def _is_by_host(status: Mapping[str, Any]) -> bool:
 def _rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The state is the second of each; the first is the name."""
     if _is_by_host(status):
-        return [_host_row(host) for host in status["hosts"]]
+        return [tuple(host_cells(host)) for host in status["hosts"]]
     return [_worker_row(row) for row in status["workers"]]
 
 
 def _table(rows: Sequence[tuple[str, ...]], shown: int, width: int, by_host: bool) -> Table:
     gap = 2 if width >= WIDE else 1
     table = Table(box=None, padding=(0, gap), pad_edge=False, collapse_padding=True, header_style="dim")
-    names = HOST_COLUMNS if by_host else WORKER_COLUMNS
+    names = (*HOST_COLUMNS, "") if by_host else WORKER_COLUMNS
     sizes = [max(map(len, column)) for column in zip(names, *rows[:shown], strict=True)]
     cause = width - sum(sizes[:-1]) - gap * (len(sizes) - 1)
     for name, size in zip(names, sizes, strict=True):
@@ -159,24 +158,6 @@ def _table(rows: Sequence[tuple[str, ...]], shown: int, width: int, by_host: boo
     if len(rows) > shown:
         table.add_row(f"and {len(rows) - shown} more", style="dim")
     return table
-
-
-def _host_row(host: Mapping[str, Any]) -> tuple[str, ...]:
-    numbers = [_or_dash(host[name], form) for name, form in (("cpu", ".1f"), ("pss_mb", ",.0f"), ("ms", ".1f"))]
-    return (
-        host["host"],
-        host["state"],
-        f"{host['ready']}/{host['workers']}",
-        f"{host['env_steps_per_s']:,.0f}",
-        *numbers,
-        _or_dash(host["last_s"], ".0f"),
-        str(host["restarts"]),
-        host["cause"].splitlines()[0] if host["cause"] else "",
-    )
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _worker_row(row: Mapping[str, Any]) -> tuple[str, ...]:
