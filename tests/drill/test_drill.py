@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import IDLE, SLOW
+from tests.marks import long
 from tests.running import RUN_S
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.main import main
@@ -24,11 +27,15 @@ KINDS = (
     *(f"{role}:kill" for role in ("worker", "broker", "learner", "evaluator", "agent", "launcher")),
     *("worker:pause", "worker:hang", "worker:stall", "learner:damage", "learner:no-space"),
 )
+QUIET = (*IDLE, *(word for key, value in SLOW.items() for word in ("--set", f"{key}={value}")))
+"""Without a threshold, for which CartPole is trained 90,000 env steps; test_session.py has how it is awaited."""
 
 
-def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("changes", "lasts"), [(QUIET, "12s"), long((), "20s")], ids=["quiet", "learning"])
+def test_nothing_is_lost_in_a_drill_of_every_role(tmp_path: Path, changes: Sequence[str], lasts: str) -> None:
     wanted = [part for kind in KINDS for part in ("--at-least", f"{kind}=1")]
-    arguments = ["--for", "12s", "--faults", str(len(KINDS)), "--seed", "37", "--run-dir", str(tmp_path / "d"), *wanted]
+    more = ["--seed", "37", "--run-dir", str(tmp_path / "d"), *changes, *wanted]
+    arguments = ["--for", lasts, "--faults", str(len(KINDS)), *more]
     done = subprocess.run(
         [*DRILL, "cartpole-ppo", *arguments], capture_output=True, text=True, timeout=2 * RUN_S, check=False
     )
