@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.clock import Clock
+from tests.marks import long
 from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
@@ -295,7 +296,7 @@ def test_a_contender_that_comes_second_names_the_winner(tmp_path: Path, monkeypa
 
 @pytest.mark.whole
 @needs_hosts
-@pytest.mark.parametrize("end", ["released", "killed", "new"])
+@pytest.mark.parametrize("end", [long("released"), "killed", "new"])
 def test_of_twenty_that_come_at_once_from_two_hosts_one_wins(contend: Contend, end: str) -> None:
     if end != "new":
         before = contend("before", "h1")

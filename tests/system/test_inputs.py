@@ -151,7 +151,6 @@ VALUES = [
         of_env("seconds", "spaces_env:Bounds", f"env.kwargs.how={how}", algo="sac", **WRONG)
         for how in ("wide", "equal")
     ),
-    of_env("odd-spaces", "odd:Odd", "env.kwargs.act=asym", prints=["RescaleAction"]),
     of_env("parallel-agents", "agents:Mortal", "env.kwargs.how=noreward", "env.num_envs=6", prints=["'a1'"], **WRONG),
     of_env(
         "parallel-agents", "agents:Mortal", "env.kwargs.how=reborn", "env.num_envs=6", prints=["came back"], **WRONG
@@ -192,12 +191,12 @@ PROCESS = [
     ),
     of_file("envstate", "base.yaml", "env.kwargs.what=daemon", "env.kwargs.at=40"),
     *(
-        mark(
+        long(
             of_file(
                 "envstate", "base.yaml", f"env.kwargs.what={what}", "env.kwargs.at=40", mode=SINGLE, prints=["torch"]
             )
         )
-        for mark, what in ((long, "dtype"), (pytest.param, "nograd"))
+        for what in ("dtype", "nograd")
     ),
     *(
         of_file("envstate", "base.yaml", f"env.kwargs.what={what}", mode=SINGLE, code=REFUSED, prints=[words])
@@ -208,10 +207,13 @@ PROCESS = [
 ]
 """What an env does to its process comes in one run; `make test-long` has each alone."""
 KEYS = [
-    of_preset(
-        "stateful-wrappers",
-        "env.wrappers=[gymnasium.wrappers:NormalizeObservation]",
-        prints=["keeps state from episode to episode", "algorithm.normalise_obs"],
+    long(of_env("odd-spaces", "odd:Odd", "env.kwargs.act=asym", prints=["RescaleAction"])),
+    long(
+        of_preset(
+            "stateful-wrappers",
+            "env.wrappers=[gymnasium.wrappers:NormalizeObservation]",
+            prints=["keeps state from episode to episode", "algorithm.normalise_obs"],
+        )
     ),
     long(of_preset("seconds", "env.wrappers=[statistics_env:Scaled]", prints=["keeps state from episode to episode"])),
     long(of_env("state-methods", "named:Named")),
@@ -219,7 +221,11 @@ KEYS = [
     of_file("wrapper-order", "limits.yaml"),
     of_file("wrapper-order", "order.yaml", prints=["RescaleAction", "unbounded"], **WRONG),
     of_file("wrapper-order", "video.yaml", prints=["moviepy"], **WRONG),
-    of_preset("seconds", 'env.wrappers=[{"gymnasium.wrappers:TransformReward": {func: {python: "keys_env:scaled"}}}]'),
+    long(
+        of_preset(
+            "seconds", 'env.wrappers=[{"gymnasium.wrappers:TransformReward": {func: {python: "keys_env:scaled"}}}]'
+        )
+    ),
     of_preset("seconds", "env.wrappers=[keys_env:needs_package]", prints=["pip install simpy"], **WRONG),
     long(
         of_env(
@@ -230,12 +236,21 @@ KEYS = [
             prints=["evaluated 20"],
         )
     ),
-    of_env(
-        "needs-index", "port_env:Port", 'env.kwargs={base_port: 25100, worker_id: "{index}"}', "hosts.local.workers=2"
+    long(
+        of_env(
+            "needs-index",
+            "port_env:Port",
+            'env.kwargs={base_port: 25100, worker_id: "{index}"}',
+            "hosts.local.workers=2",
+        )
     ),
     long(of_env("seconds", "keys_env:Locked", "hosts.local.workers=2", prints=["action_mask", "FromInfo"])),
     long(of_env("masks-elsewhere", "masks:Masked", prints=["zmqrl.envs.masks:FromMethod"])),
-    of_env("masks-elsewhere", "masks:Masked", "env.kwargs.strict=true", "env.wrappers=[zmqrl.envs.masks:FromMethod]"),
+    long(
+        of_env(
+            "masks-elsewhere", "masks:Masked", "env.kwargs.strict=true", "env.wrappers=[zmqrl.envs.masks:FromMethod]"
+        )
+    ),
     of_env("custom-vector", "vec:Vec", prints=["run.mode: async"], **WRONG),
     long(of_env("custom-vector", "vec:Vec", "run.total_env_steps=2000", mode=ASYNC)),
     of_env("custom-vector", "vec:Vec", "env.kwargs.mode=same", mode=ASYNC, prints=["NEXT_STEP"], **WRONG),

@@ -102,6 +102,7 @@ def test_a_disk_that_is_full_for_a_while(
     assert_same(summary, undisturbed)
 
 
+@pytest.mark.long
 def test_a_store_that_is_read_only_for_a_while(
     tmp_path: Path, disk: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_store_that_is_read_only_for_a_while(
     assert_same(summary, undisturbed)
 
 
+@pytest.mark.long
 def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.marks import long
 from tests.running import environment
 from tests.waiting import WAIT_S
 
@@ -109,7 +110,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "python"])
+@pytest.mark.parametrize("name", [*(long(name) if name == "init-from" else name for name in COMMANDS), "python"])
 def test_no_module_of_the_user_is_imported_by_a_command(lab: Path, name: str) -> None:
     arguments = ["-c", PYTHON] if name == "python" else ["-m", "zmqrl", *COMMANDS[name]]
     command, imports = noted(lab, *arguments)
@@ -120,11 +121,12 @@ def test_no_module_of_the_user_is_imported_by_a_command(lab: Path, name: str) ->
 
 @pytest.mark.parametrize(
     ("mode", "env"),
-    [("sync", {"id": f"{RUDE}:Simulator"}), ("single", {"id": f"{RUDE}:Rude", "kwargs": {"how": "chdir"}})],
+    [long("sync", {"id": f"{RUDE}:Simulator"}), long("single", {"id": f"{RUDE}:Rude", "kwargs": {"how": "chdir"}})],
 )
 def test_an_env_that_owns_a_process_or_changes_its_directory_is_trained(
     tmp_path: Path, mode: str, env: dict[str, Any]
 ) -> None:
+    """As in test_inputs.py, from a file of the user's."""
     content = {**FILE, "algorithm": {"kind": "ppo", "epochs": 1, "minibatch_size": 32}, "network": {}}
     content["run"] = {"mode": mode, "total_env_steps": 200}
     content["env"] = {**env, "max_episode_steps": 50, "num_envs": 2, "vector_envs": 1, "segment_steps": 16}
