@@ -22,7 +22,7 @@ FURTHER = {"own-network"}
 """tests/system/test_module_network.py trains a module too."""
 FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
-SHORT = ("--set", "run.total_env_steps=6000")
+SHORT = ("--set", "run.total_env_steps=3000")
 PROGRAMS = {"zmqrl": [sys.executable, "-m", "zmqrl"], "python": [sys.executable]}
 
 

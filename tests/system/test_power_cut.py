@@ -11,7 +11,7 @@ from tests.marks import long
 from tests.running import ROOT
 
 CHANGES: Mapping[str, tuple[int, Sequence[str]]] = {
-    "sync-ppo": (36_000, ("algorithm.kind=tests.system.tally:Tally", "algorithm.round_s=0.05")),
+    "sync-ppo": (20_000, ("algorithm.kind=tests.system.tally:Tally", "algorithm.round_s=0.1")),
     "async-dqn": (20_000, ()),
 }
 """Env steps, so that the latest moment comes before the end, and settings."""

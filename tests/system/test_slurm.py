@@ -245,12 +245,12 @@ def test_an_allocation_that_is_too_small_is_refused(begin: Begin) -> None:
 
 def test_a_job_that_stays_pending_ends_the_run_with_the_reason(begin: Begin, cluster: Slurm) -> None:
     with cluster.occupied("n1"):
-        sections = {"hosts": {"n1": {"workers": 1}}, "min_workers": 1, "limits": {"start_s": 8.0, "grace_s": 5.0}}
+        sections = {"hosts": {"n1": {"workers": 1}}, "min_workers": 1, "limits": {"start_s": 6.0, "grace_s": 3.0}}
         run = begin("pending", sections=sections)
         code, _, err = run.end()
         left = cluster.run("squeue", "-h", "-o", "%j").split()
     assert (code, left) == (4, ["sleep"]), err
-    assert "is pending (Resources)" in err and "raise limits.start_s (8 s)" in err and "--submit" in err, err
+    assert "is pending (Resources)" in err and "raise limits.start_s (6 s)" in err and "--submit" in err, err
 
 
 @pytest.mark.parametrize(("number", "start_s", "code"), [(signal.SIGTERM, 120.0, 130), long(None, 4.0, 4)])
