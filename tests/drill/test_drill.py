@@ -108,7 +108,7 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--only", "run:disk-full"], "disk-full requires --small-disk"),
         (["--at-least", "run:disk-full=1"], "disk-full requires --small-disk"),
         (["--long", "--faults", "24"], "--long needs at least 168 faults: 24 (--at-least) in each of 7 scenarios"),
-        (["--scenario", "dqn-snyc"], "unknown --scenario 'dqn-snyc'; known: ppo-sync, dqn-sync"),
+        (["--scenario", "dqn-snyc"], "--scenario 'dqn-snyc': unknown; known: ppo-sync, dqn-sync"),
         (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
         (["--at-least", "worker:kill=13"], "13 faults in all, and the drill has 12; set --faults 13"),

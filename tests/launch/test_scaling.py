@@ -17,6 +17,8 @@ from zmqrl.launch.hosts import Hosts
 from zmqrl.launch.scaling import Scaling
 from zmqrl.types import ModeName
 
+TOO_MANY = "gives 5 workers for 4 vector envs: in sync each worker needs at least one"
+
 
 def plan_of(mode: ModeName = "sync", vector_envs: int = 4) -> RunPlan:
     plan = bus_plan(mode, vector_envs=vector_envs)
@@ -63,7 +65,7 @@ def test_workers_that_are_not_restarted_leave_first() -> None:
     ("sync", "x", 1, fields(what="unknown host 'x'")),
     ("sync", "c", 1, fields(what="unknown host 'c'")),
     ("single", "b", 1, fields(what="mode single has no workers to scale")),
-    ("sync", "b", 3, fields(value="b=3", what="gives 5 workers for 4 vector envs: in sync each worker needs one")),
+    ("sync", "b", 3, fields(value="b=3", what=TOO_MANY)),
     ("async", "b", 3, fields(value="b=3", what="gives 5 workers, and this run supports at most 4")),
 ])  # fmt: skip
 def test_refusals(mode: ModeName, host: str, workers: int, fault: dict[str, Any]) -> None:
@@ -124,7 +126,10 @@ def test_of_several_changes_all_are_tried_before_any_is_made() -> None:
     run = Run(plan_of())
     run.try_all({"local": 1, "b": 3})
     with raises(
-        ConfigError, key=(), value="b=3", what="gives 5 workers for 4 vector envs: in sync each worker needs one"
+        ConfigError,
+        key=(),
+        value="b=3",
+        what=TOO_MANY,
     ):
         run.try_all({"local": 2, "b": 3})
     assert (run.held("local"), run.held("b")) == ((0, 1), (2,)), "nothing was changed"

@@ -88,8 +88,9 @@ class Scaling:
         if config.mode.in_process:
             raise ConfigError("mode single has no workers to scale")
         if config.mode.deterministic and total > config.env.vector_envs:
+            envs = config.env.vector_envs
             raise ConfigError(
-                f"gives {total} workers for {config.env.vector_envs} vector envs: in sync each worker needs one",
+                f"gives {total} workers for {envs} vector envs: in sync each worker needs at least one",
                 value=f"{host}={workers}",
                 is_subject=True,
                 fix="set fewer workers",
