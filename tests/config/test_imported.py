@@ -192,6 +192,34 @@ def test_env_and_algorithm_of_the_command_line() -> None:
     assert found["replay.capacity"] == 12_000  # not that of the memory of the network
 
 
+RLLIB = """
+a:
+  env: CartPole-v1
+  run: PPO
+  config:
+    num_workers: 2
+    num_envs_per_worker: 4
+    train_batch_size: 4000
+    vf_clip_param: 10.0
+    lr_schedule: [[0, 0.001], [50000, 0.0001]]
+    model: {use_lstm: true}
+    observation_filter: MeanStdFilter
+    num_steps_sampled_before_learning_starts: 10
+  stop: {timesteps_total: 100000}
+"""
+
+
+def test_settings_with_another_meaning_in_rllib() -> None:
+    text = preset(read(RLLIB, "a.yaml"), config_of)
+    found = keys(text)
+    assert (found["env.vector_envs"], found["env.num_envs"], found["env.segment_steps"]) == (4, 2, 500)
+    assert found["algorithm.learning_rate"] == {"start": 0.001, "end": 0.0001, "fraction": 0.5}
+    assert found["algorithm.normalise_obs"] is True
+    assert not {"algorithm.value_clip", "replay.learning_starts"} & found.keys()
+    for name in ("config.vf_clip_param", "config.num_steps_sampled_before_learning_starts", "config.model.use_lstm"):
+        assert f"# - {name}: " in text
+
+
 def test_merge_keys_and_ids_of_old_atari_envs() -> None:
     found = keys(imported("own/dqn.yml", "PongNoFrameskip-v4"))
     assert (found["env.id"], found["run.total_env_steps"]) == ("ALE/Pong-v5", 2_000_000)

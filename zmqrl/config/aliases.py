@@ -27,6 +27,7 @@ algorithm.exploration_noise: action_noise
 algorithm.gamma: discount discount_factor
 algorithm.gae_lambda or algorithm.q_lambda: _lambda lambd lambda lambda_ lam gae use_gae
 algorithm.kind: algo algorithm_class
+algorithm.learning_rate: actor_learning_rate critic_learning_rate
 algorithm.learning_rate: lr_decay anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
 algorithm.max_grad_norm: clip_grad_norm clip_gradients grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
@@ -82,6 +83,7 @@ NOTES: Mapping[str, str] = {
         "PPO trains on env.segment_steps x env.num_envs x env.vector_envs rows at a time"
     ),
     "algorithm.minibatch_size": "rows of a minibatch, not their number",
+    "env.wrappers": "paths such as gymnasium.wrappers:ClipReward",
     "env.num_envs": "the run has env.num_envs x env.vector_envs envs",
     "evaluator.episodes": "the evaluator plays so many with one published version after another",
     "learner.device": "cuda, or cpu",

@@ -56,6 +56,7 @@ RENAMED = {
     (ML_AGENTS, "epsilon"): "clip_range",
     (ML_AGENTS, "init_entcoef"): "ent_coef",
     (ML_AGENTS, "normalize"): "norm_obs",
+    (RLLIB, "vf_clip_param"): "",  # a bound of the loss
 }
 RENAMED_ON_POLICY = {(ML_AGENTS, "buffer_size"): "train_batch_size", (JORLDY, "n_step"): "n_steps"}
 LINEAR = re.compile(r"lin_([\d.e-]+)")
@@ -64,12 +65,18 @@ PER_ENV = ("n_steps", "num_steps", "num_consecutive_playing_steps", "rollout_fra
 
 Conversion: TypeAlias = Callable[["Values", Any], Keys]
 CONVERSIONS: dict[str, Conversion] = {
-    "gradient_steps": lambda values, _: {"replay.ratio": values.ratio},
-    "noise_std": lambda _, value: {"algorithm.exploration_noise": value},
-    "prioritized_replay": lambda _, value: {"algorithm.prioritised": {}} if value else {},
-    "steps_per_update": lambda _, value: {"replay.ratio": 1 / value},
-    "train_freq": lambda values, _: {"replay.ratio": values.ratio},
-    "train_frequency": lambda values, _: {"replay.ratio": values.ratio},
+    "clip_vloss": lambda v, x: {"algorithm.value_clip": float(v.get("clip_coef", default=0.2))} if x else {},
+    "gradient_steps": lambda v, _: {"replay.ratio": v.ratio},
+    "noise_std": lambda _, x: {"algorithm.exploration_noise": x},
+    "normalize": lambda _, x: {"algorithm.normalise_obs": True, "algorithm.normalise_reward": True} if x else {},
+    "num_minibatches": lambda v, x: {"algorithm.minibatch_size": v.envs * int(v.get(*PER_ENV, default=128)) // int(x)},
+    "observation_filter": lambda _, x: {"algorithm.normalise_obs": True} if x == "MeanStdFilter" else {},
+    "prioritized_replay": lambda _, x: {"algorithm.prioritised": {}} if x else {},
+    "steps_per_update": lambda _, x: {"replay.ratio": 1 / x},
+    "tau": lambda v, x: {} if x == 1 and v.has("target_update_every") else {"algorithm.target_tau": x},
+    "train_freq": lambda v, _: {"replay.ratio": v.ratio},
+    "train_frequency": lambda v, _: {"replay.ratio": v.ratio},
+    "vf_coef": lambda v, x: {"algorithm.vf_coef": x / 2 if v.library == CLEANRL else x},  # of half the squared error
     **dict.fromkeys(("anneal_lr", "learning_rate_schedule", "lr_decay", "noise_type", "num_layers"), lambda *_: {}),
 }
 """From a setting whose value has another meaning in zmqrl to keys."""
@@ -130,8 +137,8 @@ class Values:
         key = next((key for key in candidates if key in self.known.keys), None) or self._only_key(name)
         if key is None or note or name in NO_KEYS:
             raise LeftOut(self.known.of_another_library(name) or "zmqrl has no such key")
-        if key == "env.segment_steps" and self.kind not in ON_POLICY:
-            raise LeftOut("replay needs no long segments")
+        if (key == "env.segment_steps") != (self.kind in ON_POLICY) and key.startswith(("env.segment", "replay.")):
+            raise LeftOut(f"of no use to algorithm {self.kind}")
         return {key: value}
 
     def _only_key(self, name: str) -> str | None:
@@ -147,7 +154,7 @@ def _of(names: str) -> Callable[[Conversion], Conversion]:
     return registered
 
 
-@_of("learning_rate lr policy_lr")
+@_of("learning_rate lr policy_lr actor_learning_rate")
 def _rate(values: Values, value: Any) -> Keys:
     match = LINEAR.fullmatch(str(value))
     if match or values.get("anneal_lr", "lr_decay", "learning_rate_schedule") in (True, "linear"):
@@ -170,16 +177,6 @@ def _clip(values: Values, value: Any) -> Keys:
     return {"algorithm.clip": float(value)}
 
 
-@_of("clip_vloss")
-def _value_clip(values: Values, value: Any) -> Keys:
-    return {"algorithm.value_clip": float(values.get("clip_coef", default=0.2))} if value else {}
-
-
-@_of("vf_coef vf_loss_coeff")
-def _value_weight(values: Values, value: Any) -> Keys:
-    return {"algorithm.vf_coef": float(value) / 2 if values.library == CLEANRL else float(value)}  # of half the error
-
-
 @_of("n_envs num_envs num_envs_per_worker num_envs_per_env_runner")
 def envs(values: Values, _: Any) -> Keys:
     """As many envs in the form that up to four workers can share."""
@@ -192,11 +189,6 @@ def _train_batch(values: Values, value: Any) -> Keys:
     if values.kind not in ON_POLICY:
         return {"algorithm.batch_size": value}
     return {"env.segment_steps": max(1, round(value / values.envs)), **envs(values, value)}
-
-
-@_of("num_minibatches n_minibatches")
-def _minibatches(values: Values, value: Any) -> Keys:
-    return {"algorithm.minibatch_size": max(1, values.envs * int(values.get(*PER_ENV, default=128)) // int(value))}
 
 
 @_of("policy")
@@ -226,29 +218,12 @@ def _activation(values: Values, value: Any) -> Keys:
     return {"network.activation": name}
 
 
-@_of("env_wrapper wrapper_class")
-def _wrapper(values: Values, value: Any) -> Keys:
-    raise LeftOut("in zmqrl it is env.wrappers: paths such as gymnasium.wrappers:ClipReward")
-
-
-@_of("normalize")
-def _normalise(values: Values, value: Any) -> Keys:
-    if value and not values.has("normalise_reward"):
-        raise LeftOut(f"algorithm {values.kind} does not normalise")
-    return {"algorithm.normalise_obs": True, "algorithm.normalise_reward": True} if value else {}
-
-
 @_of("target_update_interval target_network_frequency target_network_update_freq target_update_period")
 @_of("num_steps_between_copying_online_weights_to_target")
 def _target(values: Values, value: Any) -> Keys:
     if not values.has("target_update_every"):
-        raise LeftOut(f"algorithm {values.kind} moves its targets in each update")
+        raise LeftOut(f"algorithm {values.kind} has no algorithm.target_update_every")
     return {"algorithm.target_update_every": max(1, round(value * values.ratio))}  # env steps to updates
-
-
-@_of("tau")
-def _tau(values: Values, value: Any) -> Keys:
-    return {} if value == 1 and values.has("target_update_every") else {"algorithm.target_tau": value}
 
 
 @_of("ent_coef entropy_coeff entropy_coef beta_entropy")
@@ -275,8 +250,6 @@ def name_of(library: str, dotted: str, kind: str) -> str:
     """The name that the tables have for a setting; empty: it has another meaning there."""
     *groups, last = dotted.split(".")
     renamed = {**RENAMED, **(RENAMED_ON_POLICY if kind in ON_POLICY else {})}
-    return (
-        ""
-        if OTHER_GROUPS.get(library, set()) & set(groups)
-        else renamed.get((library, last), alias(last.rpartition("/")[2]))
-    )
+    if OTHER_GROUPS.get(library, set()) & set(groups):
+        return ""
+    return renamed.get((library, last), alias(last.rpartition("/")[2]))
