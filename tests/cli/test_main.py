@@ -129,6 +129,10 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["doctor", "--hosts", "h.yaml"], "unknown option --hosts; write zmqrl doctor HOSTS"),
         (["train", "cartpole-ppo", "--host", "a"], "zmqrl launch hosts.yaml"),
         (["train", "cartpole-ppo", "--out", "a"], "--run-dir DIR"),
+        (
+            ["import", "python", "cleanrl/ppo.py", "--env-id", "A-v0"],
+            "unknown option --env-id; write the command line of",
+        ),
         (["train", "--num-envs", "4", "--set", "a=1", "--", "--x"], "--set env.num_envs=VALUE"),
         (["train", "cartpole-ppo", "--seed", "-3", "--lr=-1"], "unknown option --lr; in zmqrl it is --set algorithm.l"),
         (["eval", "--on", "a", "RUN"], "zmqrl: unknown option --on; see zmqrl eval --help\n"),

@@ -87,6 +87,8 @@ def unknown_option(option: str, context: click.Context) -> str:
     """The message for an option that does not exist, with the option or key that was meant."""
     command, name = context.command, alias(option)
     meant = next((_as_argument(command, p) for p in command.params if _is_argument(p) and p.name == name), None)
+    if command.name == "import":
+        meant = "write the command line of CleanRL in quotes"
     if meant is None and command.name in OF_A_RUN:
         meant = _meant(option)
     return f"unknown option {option}; {meant or _near(option, context)}"
