@@ -88,6 +88,12 @@ def test_a_threshold_that_could_not_be_reached_fails_nothing(threshold: Threshol
     assert replace(GOOD, threshold=threshold).exit_code == 0
 
 
+def test_a_run_without_a_summary_is_described() -> None:
+    report = replace(GOOD, runs=(replace(RUN, exit_code=None, env_steps=None, restarts=None, ledger=None),))
+    assert "learning: sync, 1 attempt, the last one without a summary" in str(report).splitlines()
+    assert report.exit_code == 1
+
+
 def test_the_table_has_each_kind_and_each_role() -> None:
     lines = {(line.role, line.kind): line for line in GOOD.lines()}
     assert set(lines) == {("agent", "kill"), ("agent", None), ("broker", "kill"), ("broker", None)}

@@ -230,11 +230,7 @@ class Report:
             rows.append(f"{line.role:21} {line.kind or 'all':11} {' '.join(f'{cell:>9}' for cell in cells)}")
         rows += ["", f"{counted(len(self.outcomes), 'fault')} in {self.faults_s:.0f} s{self._at_once()}"]
         rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
-        for run in self.runs:
-            rows.append(
-                f"{run.name}: {run.mode}, {run.env_steps:,} env steps in {counted(run.attempts, 'attempt')}; "
-                f"in the last one: {counted(run.restarts, 'restart')}, ledger {_ledger(run.ledger)}"
-            )
+        rows += map(_of_run, self.runs)
         if (outside := self.outside) is not None:
             rows.append(
                 f"outside check: {outside.rows} rows of {outside.streams} env slots, {outside.lost} lost, "
@@ -312,6 +308,16 @@ def _seconds(seconds: float | None) -> str:
 
 def _named(fault: Fault) -> str:
     return f"{fault.kind}{f' of {fault.slots[0]}' if len(fault.slots) == 1 else ''}"
+
+
+def _of_run(run: RunReport) -> str:
+    attempts = counted(run.attempts, "attempt")
+    if run.env_steps is None or run.restarts is None:
+        return f"{run.name}: {run.mode}, {attempts}, the last one without a summary"
+    return (
+        f"{run.name}: {run.mode}, {run.env_steps:,} env steps in {attempts}; "
+        f"in the last one: {counted(run.restarts, 'restart')}, ledger {_ledger(run.ledger)}"
+    )
 
 
 def _ledger(ledger: dict[str, Any] | None) -> str:
