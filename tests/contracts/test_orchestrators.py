@@ -27,8 +27,11 @@ HELD_BY_RUNS = (
     orchestrator.a_stop_command_ends_the_run,
     orchestrator.nothing_outlives_a_killed_launcher,
     orchestrator.the_bits_are_those_of_one_machine,
+    orchestrator.a_lost_host_is_deployed_again,
+    orchestrator.doctor_examines_every_host,
+    orchestrator.down_ends_a_run_and_reports_it,
 )
-"""Over SSH also by tests/system/test_ssh_runs.py and test_host_environment.py."""
+"""Over SSH also by tests/system/test_ssh_runs.py, test_host_environment.py, test_rejoin.py, and of doctor and down."""
 HELD_BY_SLURM_RUNS = (
     *HELD_BY_RUNS,
     orchestrator.undeploy_ends_a_running_run,
@@ -39,6 +42,12 @@ HELD_BY_SLURM_RUNS = (
 """On Slurm also by tests/system/test_slurm.py."""
 CONNECTS_TO_NOTHING = (orchestrator.config_is_a_frozen_dataclass, orchestrator.construction_starts_nothing)
 """They need no process that has the network of a lab."""
+OF_OTHERS = (
+    orchestrator.a_lost_host_is_deployed_again,
+    orchestrator.cores_answer_for_every_host,
+    orchestrator.down_ends_a_run_and_reports_it,
+)
+"""The kind local has another host in tests alone."""
 Check: TypeAlias = Callable[[HostsMaker], None]
 RunCheck: TypeAlias = Callable[[Check], None]
 
@@ -51,7 +60,8 @@ def without(held: Collection[Check]) -> list[Any]:
 @pytest.fixture
 def local_hosts(tmp_path: Path) -> RunCheck:
     hosts = Hosts(tmp_path, {"orchestrator": {"kind": "local"}, "hosts": {"local": {"workers": 2}}})
-    return lambda check: check(lambda: hosts)
+    several = Hosts(tmp_path, {**hosts.settings, "hosts": {"local": {"workers": 1}, "node1": {"workers": 1}}})
+    return lambda check: check(lambda: several if check in OF_OTHERS else hosts)
 
 
 @pytest.fixture(scope="module")

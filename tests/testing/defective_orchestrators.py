@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.messages.agent import Command, Exited, Stop
+from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import Command, Exited, Reaped, Stop
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.base import HostEvent, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -117,6 +119,44 @@ class LeavesOne(LocalOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         super().deploy(boots)
         left(next(iter(boots.values())).plan.run_id)
+
+
+class DeploysOnce(LocalOrchestrator):
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        super().deploy({host: boot for host, boot in boots.items() if host not in self.agents})
+
+
+class Wordless(LocalOrchestrator):
+    def refusal(self, host: str, section: HostSection) -> str | None:
+        return ""
+
+
+class Uncounted(LocalOrchestrator):
+    @classmethod
+    def cores(cls, config: Any, run: Config, hosts: Sequence[str]) -> Mapping[str, int]:
+        return {}
+
+
+class Closed(LocalOrchestrator):
+    @classmethod
+    def shells(cls, config: Any, run: Config, hosts: Sequence[str]) -> Iterator[Any]:
+        return ((host, HostFailed(host, "no shell", "none")) for host in hosts)
+
+
+class FindsNothing(LocalOrchestrator):
+    @classmethod
+    def reap(
+        cls, config: Any, run: Config, hosts: Sequence[str], run_id: str, grace_s: float
+    ) -> Iterator[tuple[str, Reaped]]:
+        return ((host, Reaped()) for host in hosts)
+
+
+class FindsAndReportsNothing(LocalOrchestrator):
+    @classmethod
+    def reap(
+        cls, config: Any, run: Config, hosts: Sequence[str], run_id: str, grace_s: float
+    ) -> Iterator[tuple[str, Any]]:
+        return ((host, Reaped()) for host, _ in super().reap(config, run, hosts, run_id, grace_s))
 
 
 class OtherSeed(LocalOrchestrator):

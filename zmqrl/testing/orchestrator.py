@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.sections import HostSection
 from zmqrl.launch.action_runner import ActionRunner
 from zmqrl.launch.boots import boots
+from zmqrl.launch.host_events import lose
 from zmqrl.launch.lease_renewal import LeaseRenewal
 from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.run_machine import RunMachine
@@ -25,7 +28,7 @@ from zmqrl.launch.start import Prepared, prepare
 from zmqrl.launch.start_request import StartRequest
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.orchestrators.make import kind_of, make_orchestrator
 from zmqrl.testing import fakes
 from zmqrl.testing.expect import assert_within, is_frozen_config, until
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
@@ -39,6 +42,7 @@ GONE_S = 5.0
 """Within this no process is left, on an idle machine."""
 EARLY_GRACE_S = 20.0
 """Of an `undeploy` that needs none."""
+REAP_GRACE_S = 1.0
 RUN_S = 300.0
 ENDLESS = 1_000_000_000
 SETTINGS: Mapping[str, Any] = {
@@ -113,6 +117,8 @@ class Deployed:
         self.events: list[HostEvent] = []
         self.hosts = tuple(boots(self.plan))
         """Those that participate, the learner's first."""
+        self.others = tuple(host for host in self.hosts if host != LOCAL)
+        """Those that only the kind reaches."""
         self._state, self.machines = RunState(self.plan), hosts.machines
         machine = RunMachine(self.plan, self._state, self.orchestrator.refusal, time.monotonic())
         files = AdvisoryWrites(self._directory.path, self._state.note)
@@ -137,6 +143,40 @@ class Deployed:
             self._actions.take(event, time.monotonic())
         self._leases.confirm(time.monotonic())
         self._actions.tick(time.monotonic())
+
+    def without_run(self) -> tuple[type[Orchestrator], Any]:
+        """The class of the kind and its configuration, as commands have them that know no run."""
+        return kind_of(self.plan.config, self.hosts)
+
+    def reap(self) -> dict[str, Any]:
+        """As `zmqrl down` does it with the other hosts; the launcher is here, lives and sends nothing more."""
+        self._leases.end()
+        cls, config = self.without_run()
+        found = dict(cls.reap(config, self.plan.config, self.others, self.plan.run_id, REAP_GRACE_S))
+        ended: set[str] = set()
+
+        def all_have_ended() -> bool:
+            self.events += (new := self.orchestrator.monitor(0.1))
+            ended.update(event.host for event in new if isinstance(event.event, agent.AgentExited))
+            return ended >= set(self.others)
+
+        until(all_have_ended, f"the agents of {self.others} to end", START_S)
+        return found
+
+    def end_host(self, host: str) -> None:
+        """End the agent of a host, which the launcher then takes for lost."""
+        self.orchestrator.command(host, agent.Kill())
+        self.until_of(host, agent.AgentExited)
+        lose(self._state, self._state.hosts[host], "lost", "ended by the check")
+
+    def until_of(self, host: str, kind: type[E], count: int = 1) -> None:
+        """Wait for events of a type of one host."""
+
+        def are_there() -> bool:
+            self.take()
+            return sum(event.host == host and isinstance(event.event, kind) for event in self.events) >= count
+
+        until(are_there, f"{count} {kind.__name__} of {host}", START_S)
 
     def of(self, kind: type[E]) -> list[E]:
         """The events of a type, so far."""
@@ -325,6 +365,68 @@ def a_killed_worker_is_started_again(make: HostsMaker) -> None:
         run.await_gone()
 
 
+def a_lost_host_is_deployed_again(make: HostsMaker) -> None:
+    """`deploy` with the boot of one host starts another agent there while the run continues, and its workers step."""
+    with deployed(make, step_s=0.005) as run:
+        run.deploy()
+        run.until(agent.FirstStep, run.plan.total_workers)
+        for host in run.others:
+            if host == run.plan.config.learner.host:
+                continue  # the run ends with it
+            run.end_host(host)
+            run.until_of(host, agent.Handshake, 2)
+            run.until_of(host, agent.FirstStep, 2 * run.plan.workers[host])
+        assert run.undeploy().left == ()
+        run.await_gone()
+
+
+def a_refusal_is_a_sentence(make: HostsMaker) -> None:
+    """`refusal` of a host that the plan does not have is None, or states why; it starts nothing."""
+    with deployed(make) as run:
+        begun = time.monotonic()
+        why = run.orchestrator.refusal("a-new-host", HostSection(workers=1))
+        assert_within(time.monotonic() - begun, COMMAND_S, "refusal")
+        assert why is None or (isinstance(why, str) and why.strip()), repr(why)
+        run.await_gone()
+
+
+def cores_answer_for_every_host(make: HostsMaker) -> None:
+    """`cores` knows every host without a run (`workers: auto`), and leaves nothing there."""
+    with deployed(make) as run:
+        cls, config = run.without_run()
+        found = cls.cores(config, run.plan.config, run.others)
+        assert found.keys() == set(run.others), f"cores of {sorted(found)}, not of {sorted(run.others)}"
+        assert all(type(count) is int and count >= 1 for count in found.values()), found
+        run.await_gone()
+
+
+def doctor_examines_every_host(make: HostsMaker) -> None:
+    """`shells` leads to every host: an examiner starts there and answers."""
+    hosts = make()
+    file = hosts.folder / f"doctor-{secrets.token_hex(4)}.yaml"
+    file.write_text(json.dumps(_nested(_settings(hosts, ENDLESS))), encoding="utf-8")
+    command = [sys.executable, "-m", "zmqrl", "doctor", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.stdout, done.stderr
+    for host, found in json.loads(done.stdout)["hosts"].items():
+        assert found["failure"] is None and found["machine"] is not None, f"{host}: {found['failure']}"
+
+
+def down_ends_a_run_and_reports_it(make: HostsMaker) -> None:
+    """`reap` without the launcher ends every process of a run on each host, also one of an env, and names them."""
+    with deployed(make, fault="orphan", step_s=0.005) as run:
+        run.deploy()
+        run.until(agent.FirstStep, run.plan.total_workers)
+        run.await_child_processes()
+        found = run.reap()
+        assert found.keys() == set(run.others), f"{sorted(found)}, not {sorted(run.others)}"
+        for host, reaped in found.items():
+            assert isinstance(reaped, agent.Reaped) and not reaped.left, f"{host}: {reaped}"
+            assert reaped.ended or reaped.killed, f"{host}: no process of a running run was found: {reaped}"
+        assert run.undeploy(REAP_GRACE_S).left == ()
+        run.await_gone()
+
+
 def the_bits_are_those_of_one_machine(make: HostsMaker) -> None:
     """`zmqrl launch` over the hosts gives the sha256 of mode single, with exit code 0 and a balanced ledger."""
     hosts = make()
@@ -433,6 +535,11 @@ ORCHESTRATOR = (
     undeploy_names_what_it_had_to_kill,
     undeploy_verifies_after_an_agent_was_killed,
     a_killed_worker_is_started_again,
+    a_lost_host_is_deployed_again,
+    a_refusal_is_a_sentence,
+    cores_answer_for_every_host,
+    doctor_examines_every_host,
+    down_ends_a_run_and_reports_it,
     the_bits_are_those_of_one_machine,
     nothing_outlives_a_killed_launcher,
 )
