@@ -50,6 +50,9 @@ class Shell:
     accepted: tuple[str, ...] = ()
     jump_accepted: tuple[str, ...] = ()
 
+    def check_answer(self) -> None:
+        """It answers."""
+
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Done:
         env = {"HOME": str(self.home), "PATH": self.path, "PIP_CONFIG_FILE": os.devnull}
         done = subprocess.run(
