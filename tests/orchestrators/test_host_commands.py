@@ -161,7 +161,7 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
 
 def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: Path) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=3.0)))
+    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=1.5)))
     section = replace(section, prologue="echo waits for a licence; sleep 300")
     log = tmp_path / "log"
     log.write_text("zmqrl: prologue begins\nof an earlier agent\n")
@@ -171,7 +171,7 @@ def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: 
     finally:
         ended = agent.end()
     assert failure.cause == (
-        "no handshake of the host agent within limits.start_s (3 s); hosts.h0.prologue has not ended: "
+        "no handshake of the host agent within limits.start_s (1.5 s); hosts.h0.prologue has not ended: "
         "`echo waits for a licence; sleep 300`; it printed: waits for a licence"
     )
     assert ended == Ended()

@@ -60,9 +60,10 @@ class Agents:
 
 
 @pytest.fixture
-def agents() -> Iterator[list[Agents]]:
+def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Agents]]:
     made: list[Agents] = []
     yield made
+    monkeypatch.setattr("zmqrl.orchestrators.agent_pool.KILL_WAIT_S", 0.1)  # `sleep` carries out no command
     for one in made:
         one.close()
 
