@@ -28,6 +28,7 @@ WITHOUT = {
     "completion": "prints a script",
     "export": "writes files",
     "fetch": "copies files",
+    "import": "prints a preset",
     "install-unit": "writes a file",
     "trust": "prints a prefix per line",
     "watch": "opens a window",

@@ -55,6 +55,7 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
     "trust": [],
     "bench": [["e2e", "--sb3-python", READ]],
     "drill": [[READ], ["cartpole-ppo", "--run-dir", WRITTEN], ["cartpole-ppo", "--json", WRITTEN]],
+    "import": [[READ], ["python ppo.py --env-id CartPole-v1", "--output", WRITTEN]],
     "version": [],
     "config": [],
     "completion": [],

@@ -840,7 +840,21 @@ def test_the_paths_of_every_command_are_tried() -> None:
     values = (
         *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "extras"),
         *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metric", "smooth"),
-        *("form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit", "named"),
+        *(
+            "entry",
+            "form",
+            "repeats",
+            "scenario",
+            "for_s",
+            "faults",
+            "only",
+            "at_least",
+            "plant",
+            "shell",
+            "env_limit",
+            "named",
+        ),
+        "entry",
         "directory",  # of fetch, which needs another machine
     )
     for name in (*main.COMMANDS, *main.INTERNAL):
