@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 
 from tests.raising import compare, raises
-from zmqrl.errors import DEFAULT, ArenaTooLarge, ConfigError, FolderOfRuns, HostUnreachable, UntrustedRun
+from zmqrl.errors import (
+    DEFAULT,
+    ArenaTooLarge,
+    ConfigError,
+    DamagedCheckpoints,
+    EnvFault,
+    FolderOfRuns,
+    HostUnreachable,
+    StoreError,
+    StoreRefused,
+    UntrustedRun,
+    WireError,
+    ZmqrlError,
+)
 from zmqrl.supervision.check_process import CheckEnded, Subject
 
 HOST = ("hosts", "n1.lab", "ssh")
@@ -36,6 +49,25 @@ TWICE = {"key": HOST, "value": "'a'"}
 )  # fmt: skip
 def test_a_sentence_is_rendered_from_the_fields(what: str, fields: dict[str, Any], sentence: str) -> None:
     assert str(ConfigError(what, **fields)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (StoreError("v0-7 was not found"), "v0-7 was not found"),
+        (StoreError("cannot be written", name="v0-7", place="/a"), "v0-7 cannot be written in /a"),
+        (StoreError("cannot be read", place="/a", cause="EIO", fix="see b"), "/a cannot be read: EIO; see b"),
+        (StoreRefused("cannot be read", name="b", fix="set it"), "b cannot be read; set it"),
+        (DamagedCheckpoints("has 1 checkpoint", ("b",), place="/a", cause="b: empty"), "/a has 1 checkpoint: b: empty"),
+        (EnvFault("step returned NaN"), "step returned NaN"),
+        (EnvFault("reset raised KeyError: 1", subject="A", place="a.py:3"), "A: reset raised KeyError: 1 (a.py:3)"),
+        (CheckEnded("not finished", Subject("'a'", ("env", "id")), "start", True, "a.py:3, in f", "\n   b"),
+         "env.id: 'a': start: not finished (a.py:3, in f)\n   b"),
+        (WireError("host", "far sends for local"), "host: far sends for local"),
+    ],
+)  # fmt: skip
+def test_a_sentence_of_another_error_is_rendered_from_its_fields(error: ZmqrlError, sentence: str) -> None:
+    assert str(error) == sentence
 
 
 def test_the_sources_of_other_keys_are_at_the_end() -> None:
@@ -76,7 +108,7 @@ def test_an_error_with_one_other_field_keeps_its_class_and_the_others(error: Con
     other = error.replaced(source="b.yaml:1")
     assert type(other) is type(error) and other is not error
     assert vars(other) == {**vars(error), "source": "b.yaml:1"}
-    assert str(other.replaced(source=error.source)) == str(error)
+    assert vars(other.replaced(source=error.source)) == vars(error)
 
 
 def placed() -> None:
