@@ -124,6 +124,7 @@ def test_memory_passes_the_checks_with_other_sequences(
     assert any(name.startswith("Identity, discrete actions: learned") for name in report.passed)
 
 
+@pytest.mark.long
 def test_the_on_policy_algorithm_runs_in_async(folder: Path) -> None:
     words = ("--env", "CartPole-v1", "--algo", "my_a2c:A2C", "--mode", "async", "--workers", "1")
     assert int(str(train(folder, *words, "--run-dir", "run-a2c", env_steps=2000)["updates"])) > 0

@@ -23,10 +23,14 @@ from zmqrl.testing import orchestrator
 from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, HostsMaker
 
 pytestmark = pytest.mark.whole
-HELD_BY_RUNS = (
+HELD_BY_LOCAL_RUNS = (
     orchestrator.a_stop_command_ends_the_run,
     orchestrator.nothing_outlives_a_killed_launcher,
     orchestrator.the_bits_are_those_of_one_machine,
+)
+"""Here also by tests/cli/test_runs.py, tests/system/test_run_ends.py and test_determinism.py."""
+HELD_BY_RUNS = (
+    *HELD_BY_LOCAL_RUNS,
     orchestrator.a_lost_host_is_deployed_again,
     orchestrator.doctor_examines_every_host,
     orchestrator.down_ends_a_run_and_reports_it,
@@ -113,7 +117,7 @@ def slurm_hosts(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cluster.await_idle()
 
 
-@pytest.mark.parametrize("check", ORCHESTRATOR, ids=name_of)
+@pytest.mark.parametrize("check", without(HELD_BY_LOCAL_RUNS), ids=name_of)
 def test_local(check: Check, local_hosts: RunCheck) -> None:
     local_hosts(check)
 

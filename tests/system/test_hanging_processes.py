@@ -1,4 +1,7 @@
-"""A worker or a learner that hangs is found, killed and replaced, and the run ends with the same bits."""
+"""A worker or a learner that hangs is found, killed and replaced, and the run ends with the same bits.
+
+In `bin/test` the worker that hangs is that of test_hanging_far_workers.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import long
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun
@@ -20,7 +24,7 @@ LIMITS = LimitsSection(heartbeat_s=0.2, grace_s=5.0, lost_after_s=2.0, stalled_a
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), [("worker-1", "limits.lost_after_s (2 s)"), ("learner-0", "limits.stalled_after_s (4 s)")]
+    ("name", "limit"), [long("worker-1", "limits.lost_after_s (2 s)"), ("learner-0", "limits.stalled_after_s (4 s)")]
 )
 def test_a_process_that_is_stopped_for_ever(
     tmp_path: Path, begin: Callable[[RunPlan], PlanRun], reference: References, name: str, limit: str

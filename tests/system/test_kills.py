@@ -95,12 +95,12 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
 
 
 FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
-    "ppo": (PPO, CARTPOLE),
     "dqn": (DQN, CARTPOLE),
     "sac": (SAC, PENDULUM),
 }
-"""Of each the run with a death in sync has the bits of the undisturbed one in single."""
+"""Of each the run with a death in sync has the bits of the undisturbed one in single. On policy: Tally above."""
 FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+    "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),
     "ppo-gru": (PPO_GRU, CARTPOLE),
     "pqn": (PQN, CARTPOLE),

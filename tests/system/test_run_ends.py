@@ -43,7 +43,7 @@ def _endless(run_dir: Path, mode: ModeName = "sync") -> RunPlan:
     ("sync", signal.SIGINT, "interrupted", 130),
     long("async", signal.SIGINT, "interrupted", 130),
     long("sync", signal.SIGTERM, "interrupted", 130),
-    ("sync", signal.SIGUSR1, "stopped", 0),
+    long("sync", signal.SIGUSR1, "stopped", 0),
 ])  # fmt: skip
 def test_one_signal_stops_cleanly(
     tmp_path: Path, begin: Begin, mode: ModeName, number: signal.Signals, status: str, code: int

@@ -117,7 +117,7 @@ def test_a_clock_that_steps_years_ahead_ends_no_run(tmp_path: Path, begin: Begin
     assert run.end()[0] == 130
 
 
-@pytest.mark.parametrize("kind", [long(kind) if kind.endswith("off-policy") else kind for kind in KINDS])
+@pytest.mark.parametrize("kind", [kind if kind in ("single-on-policy", "sync") else long(kind) for kind in KINDS])
 def test_a_segment_that_takes_longer_than_the_limit(tmp_path: Path, begin: Begin, kind: str) -> None:
     """Of 13 s; the learner waits for it, or collects it itself."""
     begun = tmp_path / "begun"

@@ -14,7 +14,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.types import ModeName
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", long("async")])
+@pytest.mark.parametrize("mode", [long("single"), "sync", long("async")])
 def test_only_an_algorithm_that_needs_torch_brings_it(
     tmp_path: Path, begin: Callable[[RunPlan], PlanRun], mode: ModeName
 ) -> None:
