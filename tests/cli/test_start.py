@@ -41,5 +41,6 @@ def _of_python(preset: str) -> ConfigError:
 
 def test_a_machine_under_two_names_is_refused(refusal: Callable[[str], ConfigError]) -> None:
     Path("two.yaml").write_text(TWO_NAMES)
-    assert refusal("two.yaml").what == "b and a are the same host (root@127.0.0.1:22); use a"
+    refused = refusal("two.yaml")
+    assert (refused.what, refused.fix) == ("b and a are the same host (root@127.0.0.1:22)", "use a")
     assert os.listdir() == ["two.yaml"]
