@@ -70,7 +70,7 @@ def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerSta
         info: Of the attempt; once another attempt has taken the directory over, this one has ended.
         watch: Wait for up to 3 s to see a launcher that is elsewhere.
     """
-    now = read_info(run_dir)
+    now = read_info(run_dir) if info.ended_at is None else info
     if now is None or now.run_id != info.run_id or now.ended_at is not None:
         return OwnerState.ENDED
     state = owner_state(run_dir, info.run_id, watch)
