@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import sys
 from collections.abc import Iterator
@@ -41,9 +42,19 @@ def zmqrl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
 
 @pytest.fixture(scope="package")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds of a short run in single mode, `seed-1` and `seed-2`. Tests only read it."""
-    folder = tmp_path_factory.mktemp("finished") / "runs"
+def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Two seeds of a short run in single mode, `seed-1` and `seed-2`. Tests of all test processes only read it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "finished" / "runs"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "seed-2" / "summary.json").is_file():
+            _train_two_seeds(folder)
+    return folder
+
+
+def _train_two_seeds(folder: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["zmqrl", *RUN, "--seeds", "2", "--run-dir", str(folder)])
@@ -52,4 +63,3 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
             main()
     signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 0
-    return folder

@@ -28,6 +28,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_the_command_of_the_unit_starts_the_run_and_then_continues_it(
     zmqrl: Command, hosts: Path, tmp_path: Path
 ) -> None:

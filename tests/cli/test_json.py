@@ -45,6 +45,7 @@ def test_every_other_command_has_it() -> None:
         assert has or name in WITHOUT, name
 
 
+@pytest.mark.whole
 def test_train_prints_the_summary_as_one_line(zmqrl: Command, tmp_path: Path) -> None:
     ended = zmqrl(*RUN, "--json", "--run-dir", "r")
     assert ended.code == 0, ended.err

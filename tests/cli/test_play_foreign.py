@@ -79,10 +79,10 @@ def test_an_env_that_ends_its_process_is_no_success(
 
 @pytest.mark.parametrize("where", ["reset", "close"])
 def test_a_hang_is_refused_at_the_limit_with_its_place(zmqrl: Command, where: str) -> None:
-    ended = zmqrl("eval", stored(QUIET, 3.0, how="hang", where=where), "--episodes", "2")
+    ended = zmqrl("eval", stored(QUIET, 2.0, how="hang", where=where), "--episodes", "2")
     assert (ended.code, ended.out) == (2, "")
     assert isinstance(ended.error, CheckEnded)
-    compare(ended.error, cause="not finished within limits.start_s (3 s)", is_late=True)
+    compare(ended.error, cause="not finished within limits.start_s (2 s)", is_late=True)
     assert re.search(r"rude_envs\.py:\d+, in hang$", ended.error.place)
 
 

@@ -162,14 +162,16 @@ def test_the_logs_of_a_healthy_run_name_its_processes(zmqrl: Command, finished: 
     assert (shown.code, shown.out, shown.err) == (0, "", f"no log lines yet in {empty / 'logs'}\n")
 
 
-def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path) -> None:
-    log = finished / "seed-1" / "logs" / "local-learner-0.log"
+def test_logs_are_narrowed_by_role(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished / "seed-1", run)
+    log = run / "logs" / "local-learner-0.log"
     log.write_text("".join(f"line {n}\n" for n in range(30)))
-    shown = zmqrl("logs", finished / "seed-1", "learner", "-n", "2")
+    shown = zmqrl("logs", run, "learner", "-n", "2")
     assert shown.out.splitlines() == ["local/learner-0: line 28", "local/learner-0: line 29"]
-    missing = zmqrl("logs", finished / "seed-1", "worker-3")
+    missing = zmqrl("logs", run, "worker-3")
     assert missing.code == 2
-    compare(missing.error, what=f"no log of 'worker-3' in {finished}/seed-1")
+    compare(missing.error, what=f"no log of 'worker-3' in {run}")
 
 
 @pytest.fixture
