@@ -56,7 +56,7 @@ def stored(env: str, limit_s: float = 60.0, before: str = "tests.envs.odd_envs:C
     config, spec, _ = store_run("cartpole-ppo", Path("run"), **overrides)
     changed = replace(config, env=replace(config.env, id=env, kwargs=kwargs))
     Path("run/config.json").write_text(json.dumps(stored_config(changed, spec)))
-    return Path("run")
+    return Path("run").absolute()  # the template of check processes began in another folder
 
 
 @pytest.mark.parametrize(("how", "where", "code", "words"), [
@@ -73,7 +73,7 @@ def test_an_env_that_ends_its_process_is_no_success(
     zmqrl: Command, how: str, where: str, code: int, words: str
 ) -> None:
     ended = zmqrl("eval", stored(QUIET, how=how, where=where), "--episodes", "2")
-    assert (ended.code, ended.out) == (code, "")
+    assert (ended.code, ended.out) == (code, ""), ended.err
     assert words in ended.err and QUIET in ended.err
 
 
