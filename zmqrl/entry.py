@@ -178,8 +178,6 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         return int(importlib.import_module(EXAMINER).main())
     boot = json.loads(line)
     limit_threads()
-    from zmqrl.errors import ConfigError
-
     try:
         with loading():
             from zmqrl.config.codec import from_json
