@@ -142,7 +142,7 @@ def test_workers_flag(tmp_path: Path) -> None:
         ("hosts: {a: {manual: true, wrap: taskset 1}}", "hosts.yaml:1: hosts.a.wrap: 'taskset 1': a manual host is not reached by SSH"),
         ("hosts: {a: {prologue: ' '}}", "hosts.yaml:1: hosts.a.prologue: ' ': must be one line of sh, not empty"),
         ('hosts: {a: {prologue: "a\\nb"}}', "hosts.yaml:1: hosts.a.prologue: 'a\\nb': must be one line of sh, not empty; separate commands by ';'"),
-        ('defaults: {prologue: "a\\0b"}', "hosts.yaml:1: defaults.prologue: 'a\\x00b': must be one line of sh"),
+        ('defaults: {prologue: "a\\0b"}', "hosts.yaml:1: 'a\\x00b' contains a null character, which no path or command can have"),
         ("hosts: {a: {wrap: ''}}", "hosts.yaml:1: hosts.a.wrap: '': must be a command in one line, not empty"),
         ('hosts: {a: {wrap: "x\\ny"}}', "hosts.yaml:1: hosts.a.wrap: 'x\\ny': must be a command in one line"),
         ("hosts:\n  a:\n    wrap: sh -c 'x", 'hosts.yaml:3: hosts.a.wrap: "sh -c \'x": no closing quotation; quote words as in a shell'),
