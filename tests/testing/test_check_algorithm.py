@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import fields, raises
 from tests.testing import defective_algorithms as defective
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
@@ -13,6 +14,7 @@ from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
+from zmqrl.errors import ConfigError
 from zmqrl.learning import ReplayLearner
 from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import Identity, InfiniteHorizon, MaskedBandit, Memory
@@ -98,6 +100,19 @@ def test_memory_is_learned_with_recurrent_state_alone() -> None:
     checks = [check.__name__ for check in TRAINING]
     report = check_algorithm(PPOGRU, config, skip=(*checks, *(name for name in PROBES if name != "Memory")))
     assert len([name for name in report.passed if name.startswith("Memory")]) == 2
+
+
+def test_what_is_skipped_is_listed_and_has_to_exist() -> None:
+    kind = defective.with_learner(defective.SoundLearner)
+    report = check_algorithm(kind, skip=(*PROBES, *others("updates_run_on_one_device")))
+    assert report.skipped["a_termination_has_no_value_after_it"] == "by its name"
+    with raises(ConfigError, **fields("skip", "a_terminaton", what="no such check")):
+        check_algorithm(kind, skip=["a_terminaton"])
+
+
+def test_a_configuration_of_another_class_is_refused() -> None:
+    with raises(ConfigError, **fields("config", "{'epochs': 1}", what="must be an instance of PPO.Config")):
+        check_algorithm(PPO, {"epochs": 1})
 
 
 def test_an_algorithm_that_accepts_nothing_is_named() -> None:

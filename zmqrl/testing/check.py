@@ -82,14 +82,21 @@ def check_algorithm(
         segment_steps: Rows T of a segment, as `env.segment_steps` of a run: what the algorithm cuts out of segments,
             such as sequences of replay, must fit.
         env_steps: The most that a probe is trained; it ends as soon as the probe is learned.
-        skip: Names of checks and probes that are left out.
+        skip: Names of checks and probes that are left out; the report lists them.
 
     Returns:
         What was checked.
 
     Raises:
         AssertionError: A check failed: its name, the space and the cause.
+        ConfigError: `config` is not an instance of `kind.Config`, or `skip` has an unknown name.
     """
+    if config is not None and not isinstance(config, kind.Config):
+        raise ConfigError(f"must be an instance of {kind.__qualname__}.Config", key=("config",), value=repr(config))
+    known = {check.__name__ for check in (*ALGORITHM, *TRAINING, *OVER_MODULE, *PROBES)}
+    if unknown := sorted({*skip} - known):
+        fix = f"known: {', '.join(sorted(known))}"
+        raise ConfigError("no such check", key=("skip",), value=", ".join(unknown), fix=fix)
     with _one_quiet_thread():
         subject = _Subject(kind, kind.Config() if config is None else config, segment_steps)
         return _checked(subject, network, replay, env_steps, skip)
@@ -142,7 +149,7 @@ def _one_quiet_thread() -> Iterator[None]:
 def _checked(
     subject: _Subject, network: NetworkSection, replay: ReplaySection, env_steps: int, skip: Collection[str]
 ) -> Report:
-    report = Report(subject.kind.__qualname__)
+    report = Report(subject.kind.__qualname__, skipped=dict.fromkeys(sorted(skip), "by its name"))
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
         spec = EnvSpec(f"{name} actions", VECTOR, action)
