@@ -93,7 +93,7 @@ def check_algorithm(
     """
     if config is not None and not isinstance(config, kind.Config):
         raise ConfigError(f"must be an instance of {kind.__qualname__}.Config", key=("config",), value=repr(config))
-    known = {check.__name__ for check in (*ALGORITHM, *TRAINING, *OVER_MODULE, *PROBES)}
+    known = {check.__name__ for check in (*ALGORITHM, *TRAINING, *OVER_MODULE)} | {env.__name__ for env in PROBES}
     if unknown := sorted({*skip} - known):
         fix = f"known: {', '.join(sorted(known))}"
         raise ConfigError("no such check", key=("skip",), value=", ".join(unknown), fix=fix)
