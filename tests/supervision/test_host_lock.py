@@ -19,14 +19,15 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.marks import at_once
 from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Neighbours
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.supervision.host_entry import Entry, user_name
 from zmqrl.supervision.host_lock import HostLock, registered
 from zmqrl.supervision.host_mark import HOST_VARIABLE, pid_namespace
-from zmqrl.supervision.process_table import identify
+from zmqrl.supervision.process_table import identify, is_alive
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="another user's process needs root")
@@ -97,6 +98,25 @@ def test_an_agent_is_in_the_register_while_it_lives(folder: Path, tmp_path: Path
         assert entry.is_live
     assert files(folder) == []
     assert told == []
+
+
+@pytest.mark.parametrize("manual", [False, True], ids=["by the launcher", "by a connection file"])
+def test_the_agent_of_before_is_killed_when_the_launcher_starts_another(
+    folder: Path, tmp_path: Path, own: int, manual: bool
+) -> None:
+    """One that is started by a connection file has not shown yet that it may join."""
+    boot = boot_of(tmp_path)
+    hosts = {"node01": HostSection(workers=3, manual=manual)}
+    boot = replace(boot, plan=replace(boot.plan, config=replace(boot.plan.config, hosts=hosts)))
+    put(folder, entry_of(own, boot.plan.run_id))
+    with registered(boot, "", print, folder):
+        until(lambda: state_of(own) == ("live" if manual else "gone"), "the agent of before", every_s=0.01)
+    assert state_of(own) == ("live" if manual else "gone")
+
+
+def state_of(pid: int) -> str:
+    process = identify(pid)
+    return "live" if process is not None and is_alive(process) else "gone"
 
 
 @needs_root

@@ -18,8 +18,8 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.mark.parametrize(("store", "named"), [
-    ({"path": "/proc/here"}, "store.path: /proc/here/"),
-    ({"kind": "object", "url": "s3://lab/runs"}, "store.url: s3://lab/runs/"),
+    ({"path": "/proc/here"}, "store.path: owner.json cannot be written in /proc/here/"),
+    ({"kind": "object", "url": "s3://lab/runs"}, "store.url: owner.json cannot be read in s3://lab/runs/"),
 ], ids=["directory", "object"])  # fmt: skip
 def test_what_the_learners_host_refuses_ends_the_run_and_its_directory(
     lab: Lab, request: pytest.FixtureRequest, store: dict[str, Any], named: str

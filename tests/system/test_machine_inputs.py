@@ -438,7 +438,7 @@ def test_the_holder_of_a_port_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         file = hosts_file(tmp_path, FIXED_PORT.replace("PORT", str(port)))
         code, output = command(tmp_path, ["launch", file, "--plain", "--run-dir", "run"])
-    assert code == REFUSED and f"port {port} of *" in output, output
+    assert code == REFUSED and f"learner.port: {port}: cannot bind this port of *" in output, output
     assert f"by pid {os.getpid()} (" in output and "Traceback" not in output, output
 
 

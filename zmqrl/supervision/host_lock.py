@@ -18,6 +18,7 @@ from pathlib import Path
 
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Neighbours
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import host_entry
 from zmqrl.supervision.host_entry import Entry, file_name, own_entry
@@ -48,7 +49,8 @@ def registered(
     """
     lock = HostLock(folder)
     entry = own_entry(boot, launcher)
-    lock.end_former(entry)
+    if not boot.plan.config.hosts.get(boot.host, HostSection()).manual:  # else whoever has its file could end it
+        lock.end_former(entry)
     for warning in _acquired(lock, entry, boot.neighbours):
         warn(warning)
     try:
