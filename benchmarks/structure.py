@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import re
 import statistics
@@ -70,6 +71,12 @@ class Structure:
     """Tests that compare the text of an error: `match=` of `raises`, and comparisons with `str(error)` or stderr."""
 
 
+@functools.cache
+def _nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes below, which a dozen rules look at."""
+    return tuple(ast.walk(tree))
+
+
 def measure(root: Path) -> Structure:
     """Read every module of `root/zmqrl`."""
     paths = {_name(root, path): path for path in sorted((root / "zmqrl").rglob("*.py"))}
@@ -77,7 +84,7 @@ def measure(root: Path) -> Structure:
     lines = {name: len(path.read_text().splitlines()) for name, path in paths.items()}
     files = {name: count for name, count in lines.items() if paths[name].name != "__init__.py"}
     functions = dict(_functions(modules))
-    imports = {name: set(_imports(ast.walk(tree), modules, name)) for name, tree in modules.items()}
+    imports = {name: set(_imports(_nodes(tree), modules, name)) for name, tree in modules.items()}
     at_once = {name: set(_imports(_at_import(tree), modules, name)) for name, tree in modules.items()}
     importers = {name: {user for user, found in imports.items() if name in found} for name in modules}
     packages: dict[str, int] = defaultdict(int)
@@ -117,7 +124,7 @@ def _package(name: str) -> str:
 
 def _functions(modules: Modules) -> Iterator[tuple[str, int]]:
     for name, tree in modules.items():
-        for node in ast.walk(tree):
+        for node in _nodes(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno is not None
                 yield f"{name}:{node.lineno} {node.name}", node.end_lineno - node.lineno + 1
@@ -125,7 +132,7 @@ def _functions(modules: Modules) -> Iterator[tuple[str, int]]:
 
 def _large_classes(modules: Modules) -> Iterator[str]:
     for name, tree in modules.items():
-        for node in ast.walk(tree):
+        for node in _nodes(tree):
             if isinstance(node, ast.ClassDef):
                 assert node.end_lineno is not None
                 methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
@@ -193,16 +200,16 @@ def _reachable(start: str, edges: Mapping[str, set[str]]) -> set[str]:
 
 def _mode_comparisons(modules: Modules) -> Iterator[str]:
     for name, tree in modules.items():
-        compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+        compared = [node for node in _nodes(tree) if isinstance(node, ast.Compare)]
         for node in sorted(compared, key=lambda node: node.lineno):
-            constants = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+            constants = [n.value for n in _nodes(node) if isinstance(n, ast.Constant)]
             if any(value in MODES for value in constants if isinstance(value, str)):
                 yield f"{name}:{node.lineno}"
 
 
 def _calls(modules: Modules) -> Iterator[tuple[str, ast.Call]]:
     for name, tree in modules.items():
-        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+        yield from ((name, node) for node in _nodes(tree) if isinstance(node, ast.Call))
 
 
 def _has_key_in_sentence(call: ast.Call) -> bool:
@@ -216,13 +223,13 @@ def _has_key_in_sentence(call: ast.Call) -> bool:
 def _reads_text(tree: ast.Module) -> bool:
     """Whether it searches, cuts or compares the text of an exception: `str(error)`, `error.args`, or a name for it."""
     texts = _texts_of_errors(tree)
-    return any(_reads_one_of(texts, node) for node in ast.walk(tree))
+    return any(_reads_one_of(texts, node) for node in _nodes(tree))
 
 
 def _texts_of_errors(tree: ast.Module) -> Collection[str]:
     """Forms (`_form`) of expressions whose value is the text of an exception."""
     errors = set(ERRORS)
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.ExceptHandler) and node.name is not None:
             errors.add(node.name)
         elif (
@@ -230,7 +237,7 @@ def _texts_of_errors(tree: ast.Module) -> Collection[str]:
         ):
             errors.add(node.arg)
     texts = {form.format(name) for name in errors for form in TEXTS_OF}
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_one_of(texts, node.value):
             texts.add(node.targets[0].id)
     return texts
@@ -269,7 +276,7 @@ def _reads_one_of(texts: Collection[str], node: ast.AST) -> bool:
 
 def _text_comparisons(root: Path) -> Iterator[str]:
     for path in sorted((root / "tests").rglob("*.py")):
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if _compares_text(node)]
+        nodes = [node for node in _nodes(ast.parse(path.read_text())) if _compares_text(node)]
         yield from sorted({f"{path.relative_to(root)}:{node.lineno}" for node in nodes})  # type: ignore[attr-defined]
 
 
