@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 
 from tests.raising import raises
 from zmqrl.errors import ConfigError
+from zmqrl.wire import runtime_folder
 from zmqrl.wire.runtime_folder import (
     RUNTIME_VARIABLE,
+    IpcFolder,
     is_own,
     remove_left_folder,
     remove_left_folders,
@@ -94,3 +97,22 @@ def test_what_is_a_link_or_cannot_be_seen_is_not_ones_own(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     assert is_own(tmp_path)
     assert not any(map(is_own, (tmp_path / "link", tmp_path / "file", tmp_path / "file" / "below", tmp_path / "none")))
+
+
+def test_a_folder_whose_lock_is_released_late_is_removed(root: Path) -> None:
+    root.mkdir(mode=0o700)
+    folder = IpcFolder(root, "of a run")
+    late = threading.Timer(0.3, os.close, [folder._lock])
+    late.start()
+    remove_left_folder("of a run")
+    late.join()
+    assert not folder.path.exists()
+
+
+def test_a_folder_that_stays_locked_is_left(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_folder, "RELEASE_S", 0.1)
+    root.mkdir(mode=0o700)
+    folder = IpcFolder(root, "of a run")
+    remove_left_folder("of a run")
+    assert folder.path.exists()
+    folder.close()

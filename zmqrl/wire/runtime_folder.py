@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ RUNTIME_VARIABLE = "ZMQRL_RUNTIME_DIR"
 TEMPORARY = "tmp-"
 """Prefix of temporary folders. The other folders there are those of runs."""
 TMP = Path("/tmp")
+RELEASE_S = 2.0
+"""A process whose first thread has ended counts as ended; its lock is released with its last thread."""
 
 
 def run_folder_root() -> Path:
@@ -143,8 +146,10 @@ def private_folder(run_id: str) -> Path:
 
 def remove_left_folder(run_id: str) -> None:
     """What an agent that was killed could not remove. Every process of the run must have ended."""
-    folder = private_folder(run_id)
-    if not is_held(folder):
+    folder, until = private_folder(run_id), time.monotonic() + RELEASE_S
+    while (held := is_held(folder)) and time.monotonic() < until:
+        time.sleep(RELEASE_S / 20)
+    if not held:
         shutil.rmtree(folder, ignore_errors=True)
     remove_left_folders()
 
