@@ -143,18 +143,20 @@ def judge_folders(host: HostCheck) -> None:
         if folder is None or (check == "store" and not host.need.learner):
             continue
         other = f"or set another directory: {key}"
-        fix = f"free space ({host.there(f'df -h {folder.there}')}), {other}"
+        of_bytes = f"free space ({host.there(f'df -h {folder.there}')}), {other}"
         of_inodes = f"delete files ({host.there(f'df -i {folder.there}')}), {other}"
         inodes = LITTLE_INODES if folder.free_inodes is None else folder.free_inodes
         if folder.error is not None:
-            host.findings.fault(check, f"{folder.path} cannot be written: {folder.error}", fix if inodes else of_inodes)
+            host.findings.fault(
+                check, f"{folder.path} cannot be written: {folder.error}", of_bytes if inodes else of_inodes
+            )
             continue
-        left = [(folder.free_bytes / MB, LEAST_FREE_MB, LITTLE_FREE_MB, "MB", fix)]
+        left = [(folder.free_bytes / MB, LEAST_FREE_MB, LITTLE_FREE_MB, "MB", of_bytes)]
         left += [(inodes, LEAST_INODES, LITTLE_INODES, "inodes", of_inodes)]
-        for free, least, little, unit, mend in left:
+        for free, least, little, unit, fix in left:
             complain = host.findings.fault if free < least else host.findings.warning
             if free < little:
-                complain(check, f"{folder.path} has {free:.0f} {unit} left", mend)
+                complain(check, f"{folder.path} has {free:.0f} {unit} left", fix)
 
 
 def judge_clock(host: HostCheck) -> None:

@@ -202,12 +202,16 @@ class HostRecord:
         self.state, self.cause, self.assigned = "drained", "", ()
         self.set_workers("ended")
 
-    def anew(self, boot: Boot) -> HostRecord:
+    def readmitted(self, boot: Boot) -> HostRecord:
         """A record without workers and agent, which keeps what is counted over all agents of the host."""
         self.remove(self.processes.values())
-        new = HostRecord(boot, state="drained", incarnation=self.incarnation, used_invitations=self.used_invitations)
-        new.former_restarts = self.former_restarts
-        return new
+        return HostRecord(
+            boot,
+            state="drained",
+            incarnation=self.incarnation,
+            used_invitations=self.used_invitations,
+            former_restarts=self.former_restarts,
+        )
 
     def begin_agent(self, state: HostState, public: str) -> None:
         """A new agent has this key and other processes, and counts restarts from none."""

@@ -123,7 +123,8 @@ class Hosts:
     def admit(self, boot: Boot) -> HostRecord:
         """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
         before = self._records.get(boot.host)
-        record = self._records[boot.host] = HostRecord(boot, state="drained") if before is None else before.anew(boot)
+        record = HostRecord(boot, state="drained") if before is None else before.readmitted(boot)
+        self._records[boot.host] = record
         return record
 
     def expect(self, host: str, workers: Sequence[int]) -> HostRecord:
