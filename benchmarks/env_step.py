@@ -33,9 +33,9 @@ def child(env_id: str) -> None:
     from zmqrl.algorithms.make import make_algorithm
     from zmqrl.config.codec import from_json
     from zmqrl.envs.vector import make_vector_env
-    from zmqrl.launch.configure import load
-    from zmqrl.launch.plan_run import plan_run
     from zmqrl.networks.initial import initial_weights
+    from zmqrl.planning.configure import load
+    from zmqrl.planning.plan_run import plan_run
     from zmqrl.rollout.collector import Collector
 
     settings = [f"env.id={env_id}", "env.max_episode_steps=500", "env.num_envs=8", "env.segment_steps=128"]

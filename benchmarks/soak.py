@@ -47,8 +47,8 @@ from tests.system.ssh_runs import FarRun, processes
 from zmqrl.bench.report import machine
 from zmqrl.drill.shared_view import SharedView
 from zmqrl.drill.small_disk import fill, mount, release, unmount
-from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.configure import load
+from zmqrl.planning.plan_run import plan_run
 
 LOOK_EVERY_S = 0.1
 PRESENT_S = 5.0

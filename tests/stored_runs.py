@@ -12,9 +12,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
-from zmqrl.launch.configure import load_config
-from zmqrl.launch.run_directory import RunDirectory, stored_config
 from zmqrl.networks.initial import initial_weights
+from zmqrl.planning.configure import load_config
+from zmqrl.run_files.run_directory import RunDirectory, stored_config
 from zmqrl.summary import Summary
 from zmqrl.types import EnvSpec, Version, Weights
 

@@ -17,10 +17,10 @@ import yaml
 from tests.cli.commands import SLOW
 from tests.running import ROOT, RUN_S, Run, environment
 from zmqrl.capacity import usable_cores
-from zmqrl.launch.checked import resolve_auto_workers
-from zmqrl.launch.configure import load_config
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.planning.checked import resolve_auto_workers
+from zmqrl.planning.configure import load_config
 from zmqrl.supervision.host_mark import RUN_VARIABLE
 from zmqrl.supervision.process_table import await_gone, identify
 

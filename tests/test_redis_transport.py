@@ -31,8 +31,8 @@ from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_config
 from zmqrl.drill.scenarios import SCENARIOS
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.configure import load
+from zmqrl.planning.plan_run import plan_run
 
 KIND = "examples.redis_transport:RedisTransport"
 FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")

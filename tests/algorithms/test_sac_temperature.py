@@ -8,7 +8,7 @@ import pytest
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.envs.make import probe
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.configure import load_config
 from zmqrl.testing.experience import context_of, train, version_0
 
 

@@ -17,9 +17,9 @@ from tests.raising import compare, fields, raises
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.api.arguments import for_python, request_of
 from zmqrl.config.sections import Config
-from zmqrl.launch.configure import load
 from zmqrl.launch.start import configured
-from zmqrl.launch.without_preset import WithoutPreset
+from zmqrl.planning.configure import load
+from zmqrl.planning.without_preset import WithoutPreset
 
 
 class OwnPPO(PPO):

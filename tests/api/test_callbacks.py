@@ -13,8 +13,8 @@ from tests.agent.plans import stand_in_plan
 from tests.launch.test_run_state import tell
 from zmqrl.api.callbacks import Callbacks, Checkpoint, RunObserver, Score
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.state import RunState
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import Version

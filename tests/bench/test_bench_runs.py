@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import zmqrl.bench
-from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.configure import load
+from zmqrl.planning.checked import checked_plan
+from zmqrl.planning.configure import load
 
 pytestmark = pytest.mark.whole
 FILES = sorted(Path(zmqrl.bench.__file__).parent.glob("*.yaml"))

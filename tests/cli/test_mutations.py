@@ -14,7 +14,7 @@ from tests.cli.commands import Command
 from tests.marks import long
 from tests.waiting import WAIT_S
 from zmqrl.config.codec import to_json
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.configure import load_config
 
 EXAMPLE = Path(__file__).parents[2] / "hosts.example.yaml"
 MUTATIONS, PARTS = 100, 4

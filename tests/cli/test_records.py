@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from zmqrl.launch import schemas
+from zmqrl.run_files import schemas
 
 
 def validator(name: str) -> Draft202012Validator:

@@ -21,7 +21,7 @@ from tests.raising import compare
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.find_run import agents
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import RunInfo, read_info
+from zmqrl.run_files.run_directory import RunInfo, read_info
 from zmqrl.supervision import run_owner
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, private_folder
@@ -92,7 +92,7 @@ def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigte
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")
     run_dir = tmp_path / "run"
-    program = with_constant("zmqrl.launch.detach", "REPORT_S", 1.0)
+    program = with_constant("zmqrl.launcher_place.detach", "REPORT_S", 1.0)
     command = [*program, "launch", hosts, *ENDLESS[:-2], "--run-dir", run_dir, "--detach"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launch:
         assert launch.stdout is not None and launch.stderr is not None

@@ -12,8 +12,8 @@ import yaml
 from tests.cli.commands import Command
 from tests.raising import compare
 from tests.system.slurm_runs import configuration
-from zmqrl.launch.submit import SCRIPT
-from zmqrl.launch.submit import submit as submit_job
+from zmqrl.launcher_place.submit import SCRIPT
+from zmqrl.launcher_place.submit import submit as submit_job
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_webhook_is_not_written_into_the_script(submit: Any, zmqrl: Command, t
 
 
 def test_the_script_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zmqrl.launch.submit.slurm", lambda *_: "4242")
+    monkeypatch.setattr("zmqrl.launcher_place.submit.slurm", lambda *_: "4242")
     (tmp_path / SCRIPT).touch()
     assert submit_job(tmp_path, "#!/bin/sh\n") == "4242"
     assert (tmp_path / SCRIPT).stat().st_mode & 0o777 == 0o600

@@ -21,8 +21,8 @@ from tests.system import command_runs
 from zmqrl.cli.start_options import Steps
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
-from zmqrl.launch.run_directory import default_directory
 from zmqrl.launch.start import Prepared
+from zmqrl.run_files.run_directory import default_directory
 from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]

@@ -23,10 +23,10 @@ from tests.stored_runs import begun, store_run
 from tests.waiting import WAIT_S
 from zmqrl.config.load import presets
 from zmqrl.errors import ConfigError, UntrustedRun
-from zmqrl.launch.configure import load, load_config
-from zmqrl.launch.trust import modules_of
-from zmqrl.launch.trusted_places import canonical, is_trusted, other_owner, prefixes, trust
-from zmqrl.launch.url_mirror import fetch
+from zmqrl.planning.configure import load, load_config
+from zmqrl.run_files.trust import modules_of
+from zmqrl.run_files.trusted_places import canonical, is_trusted, other_owner, prefixes, trust
+from zmqrl.run_files.url_mirror import fetch
 
 OTHER, UNMAPPED = 4_711, 65_534
 MODULE = "of_somebody_else"
@@ -47,7 +47,7 @@ pytestmark = needs_root
 def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of this user's configuration, and no memory of other tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr("zmqrl.launch.trust._allowed", set())
+    monkeypatch.setattr("zmqrl.run_files.trust._allowed", set())
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     return tmp_path / "config"
 
@@ -337,7 +337,7 @@ def test_an_owner_that_cannot_be_compared_is_asked_about_once(
     for _ in range(2):
         assert load(stored=run).config.env.id == f"{MODULE}:Walk"
     assert asked == ["y"], "one process asks once"
-    monkeypatch.setattr("zmqrl.launch.trust._allowed", set())
+    monkeypatch.setattr("zmqrl.run_files.trust._allowed", set())
     load(stored=run)
     assert len(asked) == (1 if uid == UNMAPPED else 2)
 

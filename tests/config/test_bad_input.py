@@ -9,7 +9,7 @@ import pytest
 
 from tests.raising import raises
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load
+from zmqrl.planning.configure import load
 
 
 def refused(tmp_path: Path, text: str, *flags: str) -> str:

@@ -15,9 +15,9 @@ from zmqrl.config import hosts
 from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, key_of
-from zmqrl.launch import configure
-from zmqrl.launch.configure import load
-from zmqrl.launch.run_directory import stored_config
+from zmqrl.planning import configure
+from zmqrl.planning.configure import load
+from zmqrl.run_files.run_directory import stored_config
 
 LAB = """
 run: {preset: cartpole-ppo}

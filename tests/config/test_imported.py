@@ -19,7 +19,7 @@ from zmqrl.config.foreign import read
 from zmqrl.config.foreign_values import CONVERSIONS
 from zmqrl.config.imported import preset
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import config_of, load
+from zmqrl.planning.configure import config_of, load
 
 INPUTS = Path(__file__).with_name("imports")
 CLEANRL = "python cleanrl/ppo.py --env-id Acrobot-v1 --total-timesteps 100_000 --no-anneal-lr --num-envs=8 --track"

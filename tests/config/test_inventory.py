@@ -17,7 +17,7 @@ from zmqrl.config.hosts import names_of_range
 from zmqrl.config.load import Request, resolve
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import config_of
+from zmqrl.planning.configure import config_of
 
 INI = """
 gpu1 ansible_host=10.1.1.1 ansible_port=2222

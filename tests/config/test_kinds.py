@@ -18,7 +18,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.kinds import SECTIONS, flat, nested
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import kinds, load, load_config
+from zmqrl.planning.configure import kinds, load, load_config
 
 HERE = __name__
 

@@ -10,7 +10,7 @@ from tests.raising import raises
 from zmqrl.config.aliases import KEYS, NO_KEYS, NOTES
 from zmqrl.config.keys import all_keys
 from zmqrl.errors import ConfigError, key_of
-from zmqrl.launch.configure import kinds, load
+from zmqrl.planning.configure import kinds, load
 
 EXISTING = {key.name.replace("hosts.NAME", "hosts.local") for part in all_keys(kinds()) for key in part.keys}
 

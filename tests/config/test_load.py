@@ -14,8 +14,8 @@ from zmqrl.config import hosts, schema
 from zmqrl.config.load import presets
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, key_of
-from zmqrl.launch import configure
-from zmqrl.launch.configure import load, load_config
+from zmqrl.planning import configure
+from zmqrl.planning.configure import load, load_config
 from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
@@ -247,8 +247,8 @@ def test_the_example_and_the_schema_are_current() -> None:
 
 def test_no_torch_and_within_the_second() -> None:
     code = (
-        "import sys, time; from pathlib import Path; from zmqrl.launch.configure import load;"
-        "from zmqrl.launch.plan_run import plan_run; loaded = load('cartpole-ppo');"
+        "import sys, time; from pathlib import Path; from zmqrl.planning.configure import load;"
+        "from zmqrl.planning.plan_run import plan_run; loaded = load('cartpole-ppo');"
         "plan_run(loaded.config, Path('no-such-run'), time.time());"
         "print('torch' in sys.modules, 'zmq' in sys.modules)"
     )

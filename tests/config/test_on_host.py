@@ -13,7 +13,7 @@ from zmqrl.config.load import resolve_logins
 from zmqrl.config.on_host import connections_of, login_of, on_host, text_of
 from zmqrl.config.sections import CodeSection, Config, DefaultsSection, HostSection, LearnerSection, RunSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load, load_config
+from zmqrl.planning.configure import load, load_config
 
 GPU1 = HostSection(
     workers=2, ssh="10.0.0.7", user="ann", python="/venv/bin/python", groups=("gpu",), nice=5, worker_device="auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from zmqrl.config import reference
-from zmqrl.launch.configure import kinds
+from zmqrl.planning.configure import kinds
 
 PAGE = reference.PATH.read_text() if reference.PATH.exists() else ""
 

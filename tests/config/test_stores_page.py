@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zmqrl.launch.checks import check_parts
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.checks import check_parts
+from zmqrl.planning.configure import load_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "stores.md").read_text()
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -11,7 +11,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import expanded, is_unstored, without_secrets
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.configure import load_config
 
 SECRET = "T0K3N"
 

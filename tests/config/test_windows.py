@@ -9,7 +9,7 @@ import pytest
 from tests.raising import raises
 from zmqrl.config.windows import Windows
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.configure import load_config
 
 MONDAY = "2026-01-05"
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from zmqrl.data_stores import files
-from zmqrl.launch.run_directory import RESERVED
+from zmqrl.run_files.run_directory import RESERVED
 from zmqrl.supervision.run_owner import FOLDER
 
 OPERATIONS = ("open_to_write", "write", "truncate", "sync", "rename", "unlink", "mkdir", "sync_directory")

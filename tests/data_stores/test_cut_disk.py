@@ -21,8 +21,8 @@ from zmqrl.data_stores import directory, files, tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
-from zmqrl.launch.plan_run import plan_run
-from zmqrl.launch.run_directory import read_config, read_info
+from zmqrl.planning.plan_run import plan_run
+from zmqrl.run_files.run_directory import read_config, read_info
 from zmqrl.types import Version
 
 DURABLE_EVERY = 5

@@ -12,8 +12,8 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.no_full import no_full
 from zmqrl.errors import StoreError
-from zmqrl.launch.configure import load_config
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.configure import load_config
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.types import Version
 
 

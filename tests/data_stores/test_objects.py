@@ -16,7 +16,7 @@ from tests.s3_server import BUCKET, S3Server
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import PIECE_BYTES, Objects, check_url, check_writable
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
-from zmqrl.launch.url_mirror import fetch
+from zmqrl.run_files.url_mirror import fetch
 
 pytestmark = pytest.mark.usefixtures("s3")
 WRONG = "wrong-secret-of-this-test"

@@ -16,7 +16,7 @@ from zmqrl.envs.base import close_env
 from zmqrl.envs.env_index import VARIABLE
 from zmqrl.envs.make import make_single, probe
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load_config
+from zmqrl.planning.configure import load_config
 
 HERE = "tests.envs.argument_envs:"
 SCALED = {"gymnasium.wrappers:TransformReward": {"func": {"python": f"{HERE}tenth"}}}

@@ -16,8 +16,8 @@ from zmqrl.envs.base import random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.evaluator.evaluation import Evaluation
-from zmqrl.launch.configure import load_config
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.configure import load_config
+from zmqrl.planning.plan_run import plan_run
 
 
 def section(game: str = "Breakout", frame_stack: int = 1, **arguments: Any) -> EnvSection:

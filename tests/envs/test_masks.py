@@ -17,8 +17,8 @@ from zmqrl.envs.base import close_env
 from zmqrl.envs.check import remarks
 from zmqrl.envs.make import make_single, probe
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load
-from zmqrl.launch.without_preset import WithoutPreset
+from zmqrl.planning.configure import load
+from zmqrl.planning.without_preset import WithoutPreset
 
 HERE, WRAPPER = "tests.envs.test_masks:", "zmqrl.envs.masks:"
 

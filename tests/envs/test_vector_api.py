@@ -17,9 +17,9 @@ from zmqrl.doctor.env_check import examine_env
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import NativeVectorEnv, make_vector_env
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.configure import load
-from zmqrl.launch.without_preset import WithoutPreset
+from zmqrl.planning.checked import checked_plan
+from zmqrl.planning.configure import load
+from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.types import ModeName
 
 HERE = "tests.envs.vector_api_envs:"

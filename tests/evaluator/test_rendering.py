@@ -17,9 +17,9 @@ from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.config.sections import Config, EnvSection, EvaluatorSection, RunSection
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.videos import Videos
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.agent import ProblemReport
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.types import Notice, Version
 
 

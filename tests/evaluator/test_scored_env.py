@@ -17,8 +17,8 @@ from tests.running import environment
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.configure import load, load_config
+from zmqrl.planning.checked import checked_plan
+from zmqrl.planning.configure import load, load_config
 
 LEVELS, DOUBLED = "tests.evaluator.levels_env:Levels", "tests.evaluator.levels_env:Doubled"
 

@@ -17,7 +17,7 @@ from tests.waiting import WAIT_S
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.card import Form
 from zmqrl.export.write import export
-from zmqrl.launch.exported import exported_of
+from zmqrl.planning.exported import exported_of
 from zmqrl.types import Version
 
 ALONE = (

@@ -16,7 +16,7 @@ from tests.stored_runs import store_run
 from zmqrl.config.load import presets
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.write import export
-from zmqrl.launch.exported import exported_of
+from zmqrl.planning.exported import exported_of
 from zmqrl.types import EnvSpec, Version
 
 STEPS = 4

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from tests.agent.plans import START, stand_in_plan
-from zmqrl.launch.detach import run_detached
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunDirectory
+from zmqrl.launcher_place.detach import run_detached
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.run_files.run_directory import RunDirectory
 
 
 def main() -> int:

@@ -11,9 +11,9 @@ import pytest
 from tests.launch.test_rejoining import Run
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LimitsSection
-from zmqrl.launch import actions as act
-from zmqrl.launch.addresses import AddressChange, AddressWatch
-from zmqrl.launch.host_records import SILENT_S
+from zmqrl.launch.run import actions as act
+from zmqrl.launch.run.addresses import AddressChange, AddressWatch
+from zmqrl.launch.run.host_records import SILENT_S
 from zmqrl.launch.status import host_status
 from zmqrl.messages.agent import Alive
 from zmqrl.orchestrators.base import HostEvent

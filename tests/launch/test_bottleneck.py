@@ -10,11 +10,11 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
-from zmqrl.launch.bottleneck import bottleneck, relieved_workers, slowest, slowest_worker
-from zmqrl.launch.host_records import ProcessRecord
-from zmqrl.launch.problem_reports import SlowWorkerReport
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.bottleneck import bottleneck, relieved_workers, slowest, slowest_worker
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.host_records import ProcessRecord
+from zmqrl.launch.run.problem_reports import SlowWorkerReport
+from zmqrl.launch.run.state import RunState
 from zmqrl.types import ModeName
 from zmqrl.views.base import bottleneck_of
 

@@ -11,10 +11,10 @@ from tests.launch.test_host_links import plan_of
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import LearnerSection, LimitsSection
-from zmqrl.launch.actions import Action, Leave, Send, Show
-from zmqrl.launch.end_policy import HOST_CAUSE_S, KILL_GRACE_S, SETTLE_S, TEARDOWN_SLACK_S, EndPolicy
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.actions import Action, Leave, Send, Show
+from zmqrl.launch.run.end_policy import HOST_CAUSE_S, KILL_GRACE_S, SETTLE_S, TEARDOWN_SLACK_S, EndPolicy
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages.agent import Kill, Stop
 from zmqrl.orchestrators.base import Teardown

@@ -25,10 +25,10 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.messages.agent import AgentExited, HostUnusable, Stop
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
 

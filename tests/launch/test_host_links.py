@@ -21,13 +21,13 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, SecuritySection
 from zmqrl.launch.action_runner import ActionRunner
-from zmqrl.launch.boots import boots
 from zmqrl.launch.connection_file import read_connection_file
-from zmqrl.launch.hosts import LEAVE_S
-from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.requests import FOLDER
-from zmqrl.launch.run_machine import RunMachine
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.boots import boots
+from zmqrl.launch.run.hosts import LEAVE_S
+from zmqrl.launch.run.machine import RunMachine
+from zmqrl.launch.run.problem_reports import AdvisoryWrites
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import Allow, Command, Join, SetWorkers
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown

@@ -9,10 +9,10 @@ import pytest
 
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
-from zmqrl.launch.bottleneck import relieved_workers
-from zmqrl.launch.problem_reports import StallDetector
-from zmqrl.launch.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
-from zmqrl.launch.run_events import take
+from zmqrl.launch.run.bottleneck import relieved_workers
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.problem_reports import StallDetector
+from zmqrl.launch.run.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import WorkerState
 from zmqrl.orchestrators.base import HostEvent

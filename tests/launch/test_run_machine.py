@@ -17,12 +17,12 @@ from tests.launch.test_host_links import LISTENING, plan_of
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, YieldSection
-from zmqrl.launch import actions as act
-from zmqrl.launch.end_policy import KILL_GRACE_S, TEARDOWN_SLACK_S
-from zmqrl.launch.host_records import HostRecord
-from zmqrl.launch.run_events import HANDLERS
-from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run import actions as act
+from zmqrl.launch.run.end_policy import KILL_GRACE_S, TEARDOWN_SLACK_S
+from zmqrl.launch.run.events import HANDLERS
+from zmqrl.launch.run.host_records import HostRecord
+from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages import agent
 from zmqrl.messages.files import ScaleRequest

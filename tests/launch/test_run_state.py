@@ -15,14 +15,14 @@ from tests.raising import raises
 from tests.stored_runs import begun
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
-from zmqrl.launch import schemas
-from zmqrl.launch.bottleneck import find_bottleneck
-from zmqrl.launch.run_directory import RunDirectory, is_live, read_config, read_info
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import PROBLEMS_KEPT, RunState
+from zmqrl.launch.run.bottleneck import find_bottleneck
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import Request, StopSignals
 from zmqrl.launch.summary import BOTTLENECKS, final_lines, summarise
+from zmqrl.run_files import schemas
+from zmqrl.run_files.run_directory import RunDirectory, is_live, read_config, read_info
 from zmqrl.summary import Summary
 from zmqrl.types import Ledger
 from zmqrl.views.header import duration

@@ -12,9 +12,9 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
-from zmqrl.launch.boots import boot_of
-from zmqrl.launch.hosts import Hosts
-from zmqrl.launch.scaling import Scaling
+from zmqrl.launch.run.boots import boot_of
+from zmqrl.launch.run.hosts import Hosts
+from zmqrl.launch.run.scaling import Scaling
 from zmqrl.types import ModeName
 
 TOO_MANY = "gives 5 workers for 4 vector envs: in sync each worker needs at least one"

@@ -7,9 +7,9 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from zmqrl.launch.problem_reports import StallDetector
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.problem_reports import StallDetector
+from zmqrl.launch.run.state import RunState
 from zmqrl.messages.agent import State, WorkerState
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import ArenaUsage, JudgedRole

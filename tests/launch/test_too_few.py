@@ -9,8 +9,8 @@ import pytest
 from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
-from zmqrl.launch.end_policy import SETTLE_S, TooFew
-from zmqrl.launch.reports import LEFT
+from zmqrl.launch.run.end_policy import SETTLE_S, TooFew
+from zmqrl.launch.run.reports import LEFT
 from zmqrl.launch.status import status_of
 from zmqrl.messages.agent import Allow
 

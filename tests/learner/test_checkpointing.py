@@ -25,7 +25,6 @@ from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError, StoreError
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.checkpointing import KEPT, RETRY_AFTER_S, BackgroundWrite, FullCheckpoints
 from zmqrl.learner.counters import Counters, RunProgress
 from zmqrl.learner.episodes import EpisodeTracker
@@ -36,6 +35,7 @@ from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.agent import ProblemReport
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from zmqrl.config.sections import Config, LimitsSection, RunSection
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.end_conditions import EndConditions
+from zmqrl.planning.plan_run import plan_run
 
 
 def test_a_stop_that_comes_after_the_wall_clock_is_no_other_reason(

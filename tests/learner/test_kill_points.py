@@ -18,13 +18,13 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full, Saved
 from zmqrl.data_stores.memory import MemoryStore
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner import process
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.reporting import Reporter, weights_sha256
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import Handover, LearnerEnds, LearnerRecord, TakenSegment
 from zmqrl.memory_backends.inproc import InprocChannel, InprocSource, InprocStream
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.rollout.in_process import StoredWeights
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.types import Notice, SlotRef, Version, Weights

@@ -28,7 +28,6 @@ from zmqrl.config.sections import (
 from zmqrl.data_stores.base import DataStore, Full, prefixed
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import metas_array, stored_counters
 from zmqrl.learner.process import _report_start
@@ -43,6 +42,7 @@ from zmqrl.memory_backends.base import (
     TakenSegment,
 )
 from zmqrl.messages.agent import ProblemReport
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import published, version_0
 from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 

@@ -21,8 +21,6 @@ from zmqrl.data_stores.base import Full, Saved, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.envs.make import probe
-from zmqrl.launch.initial_weights import initial_file
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.process import _context, _note_device, _publish_first
 from zmqrl.learner.publishing import Publisher
@@ -32,6 +30,8 @@ from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.agent import ProblemReport
+from zmqrl.planning.initial_weights import initial_file
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import version_0
 from zmqrl.types import ModeName, Version, Weights
 

@@ -9,9 +9,9 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
-from zmqrl.launch.configure import load_config
 from zmqrl.learning import Progress, Schedule, value_at
 from zmqrl.learning.schedule import RateSchedule
+from zmqrl.planning.configure import load_config
 from zmqrl.plugins import load
 from zmqrl.testing.algorithm import CONTINUOUS, DISCRETE, VECTOR
 from zmqrl.testing.experience import acted, context_of, learn, progress_at

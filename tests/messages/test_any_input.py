@@ -38,7 +38,6 @@ from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.launch.connection_file import read_connection_file
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunDirectory, RunInfo, read_info
 from zmqrl.launch.run_output import record
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
@@ -47,6 +46,7 @@ from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.run_files.run_directory import RunDirectory, RunInfo, read_info
 from zmqrl.views.plain import line_of as plain_line_of
 from zmqrl.views.tables import render
 

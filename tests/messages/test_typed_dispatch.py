@@ -35,10 +35,10 @@ SHOWN = {"doctor/report.py"}
 NO_MESSAGES = {
     "launch/connection_file.py": {"format"},  # of a file of any version
     "launch/host_changes.py": {"host", "hosts", "state", "workers"},  # of status.json
-    "launch/host_events.py": {"leases"},  # figures by name
-    "launch/launcher_host.py": {"code", "preset", "run_dir", "run_id"},  # of config.json and `status --json`
-    "launch/records.py": {"run_id"},  # of summary.json
-    "launch/url_mirror.py": {"path", "store"},  # of config.json
+    "launch/run/host_events.py": {"leases"},  # figures by name
+    "launcher_place/launcher_host.py": {"code", "preset", "run_dir", "run_id"},  # of config.json and `status --json`
+    "run_files/records.py": {"run_id"},  # of summary.json
+    "run_files/url_mirror.py": {"path", "store"},  # of config.json
     "orchestrators/login_session.py": {"user"},  # of a line of a shell
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "ssh/tokens.py": {"user"},  # of ssh's own configuration

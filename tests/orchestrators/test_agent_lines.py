@@ -14,9 +14,9 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.launch.boots import boots
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.boots import boots
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.state import RunState
 from zmqrl.messages.agent import (
     AgentExited,
     Event,

@@ -14,7 +14,7 @@ from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
-from zmqrl.launch.boots import boots
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import Event, Handshake, HostUnusable
 from zmqrl.orchestrators.agent_pool import PipedAgent
 from zmqrl.orchestrators.handshake import SENTINEL, versions

@@ -13,7 +13,7 @@ from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import CodeSection, Config, HostSection, LearnerSection, OrchestratorSection, StoreSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.launch.boots import boots
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator

@@ -17,7 +17,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.launch.boots import boots
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.agent_pool import Ended, PipedAgent
 from zmqrl.orchestrators.piped import PipedProcess

@@ -14,14 +14,14 @@ from tests.system.slurm_runs import configuration
 from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import HostFailed
-from zmqrl.launch.boots import boots
-from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import AgentExited
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.slurm import SlurmOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing
 from zmqrl.orchestrators.slurm_steps import SlurmConfig
+from zmqrl.planning.configure import load
+from zmqrl.planning.plan_run import plan_run
 
 SILENT_S = 0.3
 HOSTS = {

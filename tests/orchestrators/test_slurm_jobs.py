@@ -19,16 +19,16 @@ from tests.system.slurm_runs import configuration
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.launch.boots import boots
-from zmqrl.launch.checked import resolve_auto_workers
-from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
 from zmqrl.orchestrators.slurm import SlurmOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, slurm
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
+from zmqrl.planning.checked import resolve_auto_workers
+from zmqrl.planning.configure import load
+from zmqrl.planning.plan_run import plan_run
 
 pytestmark = pytest.mark.whole
 CLUSTER = "from tests.lab.slurm import Slurm; import sys; s = Slurm(1); print(s.folder, flush=True); sys.stdin.read()"

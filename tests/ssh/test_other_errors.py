@@ -21,7 +21,7 @@ from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
-from zmqrl.launch.boots import boots
+from zmqrl.launch.run.boots import boots
 from zmqrl.messages.agent import HostUnusable
 from zmqrl.orchestrators.on_hosts import reap_over
 from zmqrl.orchestrators.ssh import MOST_UPLOADS, SshOrchestrator

@@ -21,7 +21,7 @@ from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, EnvSection, LimitsSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
-from zmqrl.launch.checked import checked_env
+from zmqrl.planning.checked import checked_env
 from zmqrl.supervision import check_process
 from zmqrl.supervision.check_process import CheckEnded, Subject
 from zmqrl.types import EnvSpec
@@ -235,7 +235,7 @@ def test_one_of_several_calls_with_the_same_key_is_carried_out() -> None:
 
 COMMAND = f"""
 from zmqrl.config.sections import Config, EnvSection
-from zmqrl.launch.checked import checked_env
+from zmqrl.planning.checked import checked_env
 checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")))
 """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.run_files.run_directory import RunDirectory
 
 if __name__ == "__main__":
     plan = from_json(RunPlan, json.loads(Path(sys.argv[1]).read_text()))

@@ -14,7 +14,7 @@ from tests.system.system_runs import PlanRun
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EvaluatorSection, HostSection, LimitsSection, RestartSection, StoreSection
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.plan_run import plan_run
 
 
 class References:

@@ -19,7 +19,7 @@ from zmqrl.config.sections import (
     RestartSection,
     RunSection,
 )
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.types import ModeName
 
 IDLE: Mapping[str, Any] = {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size": 32}

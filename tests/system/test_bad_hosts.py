@@ -18,7 +18,7 @@ from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import until
 from tests.yardstick import scaled_s
-from zmqrl.launch.staffing import UNSETTLED
+from zmqrl.launch.run.staffing import UNSETTLED
 
 GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)
 """Which host of the lab has what."""

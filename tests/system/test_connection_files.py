@@ -21,10 +21,10 @@ from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.connection_file import read_connection_file
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.requests import send_request
 from zmqrl.messages import bus
 from zmqrl.messages.frames import PROTOCOL, pack
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.wire.runtime_folder import private_folder
 from zmqrl.wire.sockets import connect, make_keys
 

@@ -24,8 +24,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
 from zmqrl.drill.faults import EVERY_PROCESS, SHARES, Action, Kind
 from zmqrl.drill.inject import DEEDS, Scene
-from zmqrl.launch.configure import load
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.configure import load
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.supervision.process_table import ProcessId, await_gone
 
 LONG = 10_000_000

@@ -44,7 +44,7 @@ from tests.yardstick import scaled_s
 from zmqrl.cli import main
 from zmqrl.cli.fetch import _copy_of
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import read_info
+from zmqrl.run_files.run_directory import read_info
 from zmqrl.supervision.host_entry import Entry
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import children_of, identify

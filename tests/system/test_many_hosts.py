@@ -30,8 +30,8 @@ from zmqrl.config.sections import (
     OrchestratorSection,
     RestartSection,
 )
-from zmqrl.launch.plan_run import plan_run
 from zmqrl.launch.requests import send_request
+from zmqrl.planning.plan_run import plan_run
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify
 from zmqrl.types import ModeName
 

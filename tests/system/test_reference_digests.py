@@ -25,7 +25,7 @@ from zmqrl.config.codec import from_json
 from zmqrl.config.kinds import nested
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.launch.plan_run import plan_run
+from zmqrl.planning.plan_run import plan_run
 
 Begin = Callable[[RunPlan], PlanRun]
 FIXTURE = json.loads((Path(__file__).parents[1] / "oracles" / "reference_digests.json").read_text())

@@ -22,8 +22,8 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.run_directory import RunDirectory
 from zmqrl.orchestrators.make import make_orchestrator
+from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.types import ModeName
 

@@ -18,7 +18,7 @@ from tests.s3_server import BUCKET, S3Server
 from tests.system.command_runs import PLAIN, summary, zmqrl
 from tests.waiting import until
 from tests.yardstick import within
-from zmqrl.launch.trusted_places import trust
+from zmqrl.run_files.trusted_places import trust
 
 pytestmark = pytest.mark.usefixtures("s3")
 STEPS, STEP_S = 4_096, 0.002

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tests.agent.plans import stand_in_plan
 from tests.launch.test_run_state import tell
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.views import live
 from zmqrl.views.base import LastingView, Status, View

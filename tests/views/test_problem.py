@@ -8,9 +8,9 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
-from zmqrl.launch.problem_reports import tail_since
-from zmqrl.launch.run_events import take
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.events import take
+from zmqrl.launch.run.problem_reports import tail_since
+from zmqrl.launch.run.state import RunState
 from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_tail
 
 DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]

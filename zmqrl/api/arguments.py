@@ -15,9 +15,9 @@ from zmqrl.config.codec import names_of
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
-from zmqrl.launch.own_code import MAIN, path_of, plain, with_paths
-from zmqrl.launch.start_request import StartRequest
-from zmqrl.launch.without_preset import WithoutPreset
+from zmqrl.planning.own_code import MAIN, path_of, plain, with_paths
+from zmqrl.planning.start_request import StartRequest
+from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.types import ModeName
 
 REQUIRED = 'a preset (`zmqrl presets` lists them) or env="ID" is required'

@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import Phase, status_of
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent

@@ -19,8 +19,8 @@ from zmqrl.envs.returned import NOTHING, BadValue, fault_of, flag, number
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
-from zmqrl.launch.own_code import path_of
-from zmqrl.launch.trained_env import differences
+from zmqrl.planning.own_code import path_of
+from zmqrl.run_files.trained_env import differences
 from zmqrl.types import EnvSpec
 
 

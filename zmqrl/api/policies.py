@@ -17,8 +17,8 @@ from zmqrl.config.aliases import python_hint
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.packing import packed_batch
-from zmqrl.launch.policies import stored_policy, trained_env
-from zmqrl.launch.trust import opened
+from zmqrl.planning.policies import stored_policy, trained_env
+from zmqrl.run_files.trust import opened
 from zmqrl.spaces import forbids_all, view
 from zmqrl.types import Array, EnvSpec, SpaceSpec
 

@@ -14,12 +14,12 @@ from zmqrl.api.arguments import check_names, errors_of_python, request_of
 from zmqrl.api.callbacks import Callbacks, Checkpoint, Progress, RunObserver, Score
 from zmqrl.config.codec import from_json, replace
 from zmqrl.errors import ConfigError, TrainingFailed
-from zmqrl.launch.continuation import EXAMPLE_STEPS, nothing_to_train
 from zmqrl.launch.launcher import Launcher
-from zmqrl.launch.records import read_summary
 from zmqrl.launch.start import NothingToTrain, new_directory, prepare
-from zmqrl.launch.start_request import StartRequest
 from zmqrl.launch.stop_signals import Request
+from zmqrl.planning.continuation import EXAMPLE_STEPS, nothing_to_train
+from zmqrl.planning.start_request import StartRequest
+from zmqrl.run_files.records import read_summary
 from zmqrl.summary import Summary
 from zmqrl.supervision import check_process
 from zmqrl.types import ModeName

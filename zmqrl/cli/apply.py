@@ -37,12 +37,12 @@ def apply_command(
     """
     from zmqrl.cli.find_run import find_run
     from zmqrl.config.hosts import AUTO
-    from zmqrl.launch.configure import load
     from zmqrl.launch.host_changes import Changes, changes_to, hosts_now, reach, with_numbers_of
-    from zmqrl.launch.logins import check_logins
     from zmqrl.launch.requests import send_request
-    from zmqrl.launch.run_directory import read_config
     from zmqrl.messages.files import ScaleRequest
+    from zmqrl.planning.configure import load
+    from zmqrl.planning.logins import check_logins
+    from zmqrl.run_files.run_directory import read_config
 
     directory, info = find_run(run)
     check_running(directory, info)

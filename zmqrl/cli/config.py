@@ -64,7 +64,7 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
 def _merged() -> list[tuple[Key, list[str]]]:
     """Every key once: kinds that have the same one are listed together."""
     from zmqrl.config.keys import all_keys
-    from zmqrl.launch.configure import kinds
+    from zmqrl.planning.configure import kinds
 
     found: dict[Key, list[str]] = {}
     for part in all_keys(kinds()):

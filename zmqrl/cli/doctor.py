@@ -59,8 +59,8 @@ def doctor_command(
     from zmqrl.doctor.needs import needs_of
     from zmqrl.doctor.report import as_json, print_report
     from zmqrl.doctor.runner import examine
-    from zmqrl.launch.configure import load
-    from zmqrl.launch.logins import check_participants
+    from zmqrl.planning.configure import load
+    from zmqrl.planning.logins import check_participants
 
     loaded = load(hosts_file=hosts, overrides=overrides, limit=limit)
     if on is not None:
@@ -82,7 +82,7 @@ def _doctor_on(on: str, hosts: Path, loaded: Loaded, flags: Sequence[str]) -> in
     from zmqrl.cli.launch_on import DOCTOR_S, STDIN
     from zmqrl.config.load import resolve_logins
     from zmqrl.config.on_host import on_host, text_of
-    from zmqrl.launch.launcher_host import connected
+    from zmqrl.launcher_place.launcher_host import connected
 
     config = on_host(loaded.config, on, loaded.is_auto_here)
     with connected(resolve_logins(hosts), on) as there:

@@ -13,8 +13,8 @@ from zmqrl.errors import ConfigError, HostFailed, WireError
 from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
-    from zmqrl.launch.launcher_host import FoundRun, LauncherHost
-    from zmqrl.launch.run_copy import CopyReceiver
+    from zmqrl.launcher_place.launcher_host import FoundRun, LauncherHost
+    from zmqrl.run_files.run_copy import CopyReceiver
 
 PART = ".part"
 MARKER = ".copy-of"
@@ -35,8 +35,8 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.load import resolve_logins
     from zmqrl.config.on_host import on_local
-    from zmqrl.launch.launcher_host import connected
-    from zmqrl.launch.run_copy import CopyFailed
+    from zmqrl.launcher_place.launcher_host import connected
+    from zmqrl.run_files.run_copy import CopyFailed
 
     if on == LOCAL:
         raise on_local()
@@ -63,8 +63,8 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
 
 def _identity(there: LauncherHost, found: FoundRun) -> str:
     """What all attempts of the run share."""
-    from zmqrl.launch.run_directory import RunInfo
     from zmqrl.messages.files import decode
+    from zmqrl.run_files.run_directory import RunInfo
 
     text = there.read(f"{found.run_dir}/run.json")
     try:
@@ -77,7 +77,7 @@ def _identity(there: LauncherHost, found: FoundRun) -> str:
 def _copy_of(target: Path, identity: str) -> Path:
     """The directory that is written: `target` if it has the run, else the one that becomes `target`."""
     from zmqrl.data_stores import files
-    from zmqrl.launch.run_directory import is_live, read_info
+    from zmqrl.run_files.run_directory import is_live, read_info
 
     part = target.with_name(target.name + PART)
     files.check_writable("DIR", part)
@@ -105,7 +105,7 @@ def _taken(path: Path, what: str, fix: str = "choose another DIR") -> ConfigErro
 def _receive(there: LauncherHost, run_dir: str, copy: Path) -> CopyReceiver:
     import msgspec
 
-    from zmqrl.launch.run_copy import CopyFailed, CopyReceiver, request_of
+    from zmqrl.run_files.run_copy import CopyFailed, CopyReceiver, request_of
 
     request = msgspec.json.encode(request_of(copy)) + b"\n"
     receiver, errors = CopyReceiver(copy, lambda line: click.echo(printable(line), err=True)), bytearray()
@@ -133,7 +133,7 @@ def _complete(copy: Path, target: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 def send_run_command(directory: Path) -> None:
     """Send what a copy of a run directory lacks; the request is a line on stdin, the answer is binary."""
-    from zmqrl.launch.run_copy import send
     from zmqrl.messages.files import CopyRequest, decode
+    from zmqrl.run_files.run_copy import send
 
     send(directory, decode(CopyRequest, sys.stdin.buffer.readline()), sys.stdout.buffer)

@@ -10,7 +10,7 @@ from pathlib import Path
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import (
+from zmqrl.run_files.run_directory import (
     RunInfo,
     has_launcher_here,
     is_live,

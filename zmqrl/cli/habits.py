@@ -193,6 +193,6 @@ def _as_set(keys: list[str] | tuple[str, ...]) -> str | None:
 def _known_keys() -> KnownKeys:
     """Of all kinds of the package."""
     from zmqrl.config.keys import all_keys
-    from zmqrl.launch.configure import kinds
+    from zmqrl.planning.configure import kinds
 
     return KnownKeys(tuple(dict.fromkeys(key.name for part in all_keys(kinds()) for key in part.keys)))

@@ -30,7 +30,7 @@ def import_command(file: str, entry: str | None, env: str | None, algo: str | No
     from zmqrl.config.foreign import command_line, read
     from zmqrl.config.imported import preset
     from zmqrl.config.yaml_source import read_text
-    from zmqrl.launch.configure import config_of
+    from zmqrl.planning.configure import config_of
 
     is_text = " " in file and not os.path.exists(file) and command_line(file) is not None
     text = file if is_text else sys.stdin.read() if file == "-" else read_text(Path(file))

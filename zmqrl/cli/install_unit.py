@@ -41,10 +41,10 @@ def install_unit_command(
     was started before.
     """
     from zmqrl.data_stores.files import check_writable
-    from zmqrl.launch.directory_checks import check_new_directory, holds_run
     from zmqrl.launch.start import configured
-    from zmqrl.launch.start_request import StartRequest
-    from zmqrl.launch.unit import RunUnit, check_name, module_path, stop_s_of
+    from zmqrl.launcher_place.unit import RunUnit, check_name, module_path, stop_s_of
+    from zmqrl.planning.directory_checks import check_new_directory, holds_run
+    from zmqrl.planning.start_request import StartRequest
 
     check_repeated(overrides)
     request = StartRequest(hosts_file=hosts, overrides=overrides, limit=limit)

@@ -32,9 +32,9 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.webhook import check_repeated
-    from zmqrl.launch.directory_checks import check_new_directory
     from zmqrl.launch.start import configured, planned
-    from zmqrl.launch.submit import job_script, submit
+    from zmqrl.launcher_place.submit import job_script, submit
+    from zmqrl.planning.directory_checks import check_new_directory
 
     check_repeated(request.overrides)
     is_auto, request = request.is_auto, new(request)

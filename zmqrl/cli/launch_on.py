@@ -17,14 +17,14 @@ import click
 
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.launch.start_request import StartRequest
 from zmqrl.logs.printable import printable, printable_writer
+from zmqrl.planning.start_request import StartRequest
 
 if TYPE_CHECKING:
     from zmqrl.cli.start_options import TrainRequest
     from zmqrl.config.load import Loaded
     from zmqrl.config.sections import Config
-    from zmqrl.launch.launcher_host import LauncherHost
+    from zmqrl.launcher_place.launcher_host import LauncherHost
     from zmqrl.messages.files import LauncherReady
     from zmqrl.orchestrators.login_session import LoginSession
 
@@ -39,7 +39,7 @@ def launch_on(request: TrainRequest, host: str) -> int:
     """Returns once the run is READY, or the exit code of a launcher that ended before."""
     from zmqrl.cli.on import login_file
     from zmqrl.config.load import resolve_logins
-    from zmqrl.launch.launcher_host import connected
+    from zmqrl.launcher_place.launcher_host import connected
 
     logins = resolve_logins(login_file(request.hosts_file), request.overrides)
     if request.resume is None:
@@ -73,7 +73,7 @@ def _found(request: TrainRequest, there: LauncherHost) -> tuple[str | None, byte
 
 
 def _new_directory(request: TrainRequest, there: LauncherHost, config: Config) -> str:
-    from zmqrl.launch.run_directory import default_path
+    from zmqrl.run_files.run_directory import default_path
 
     directory = str(request.run_dir or default_path(config.run.name))
     if there.holds(directory):
@@ -93,8 +93,8 @@ def _configuration(request: TrainRequest, host: str, stored: bytes | None) -> Co
 
 
 def _loaded(request: TrainRequest, stored: bytes | None) -> Loaded:
-    from zmqrl.launch.launcher_host import stored_copy
     from zmqrl.launch.start import configured
+    from zmqrl.launcher_place.launcher_host import stored_copy
 
     if stored is None:
         return configured(replace(request.new(), init_from=None))  # a place there
@@ -176,7 +176,7 @@ class _Start:
     def run(self) -> int:
         """The exit code of the command."""
         from zmqrl.config.on_host import text_of
-        from zmqrl.launch.launcher_host import refused_on, stored_code
+        from zmqrl.launcher_place.launcher_host import refused_on, stored_code
 
         code = self._there.deliver(self._config.code)
         if code is None and self._stored is not None:
@@ -221,7 +221,7 @@ class _Start:
 
     def _out(self, chunk: bytes) -> bool:
         """Lines of the launcher, until it is READY."""
-        from zmqrl.launch.detach import READY_MARK
+        from zmqrl.launcher_place.detach import READY_MARK
         from zmqrl.messages.files import LauncherReady, decode
 
         *lines, self._line = (self._line + chunk).split(b"\n")

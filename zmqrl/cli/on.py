@@ -95,7 +95,7 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callab
         HostFailed: The connection was lost meanwhile.
     """
     from zmqrl.config.load import resolve_logins
-    from zmqrl.launch.launcher_host import connected
+    from zmqrl.launcher_place.launcher_host import connected
 
     with connected(resolve_logins(login_file(hosts_file)), host) as there:
         for line in there.accepted:

@@ -128,7 +128,7 @@ def run_directory(run: str) -> Iterator[Path]:
 
         yield directory_of(run)
         return
-    from zmqrl.launch.url_mirror import fetch
+    from zmqrl.run_files.url_mirror import fetch
 
     with tempfile.TemporaryDirectory(prefix="zmqrl-eval-") as folder:
         fetch(run, Path(folder), to_resume=False)
@@ -160,19 +160,19 @@ def _print_return(stage: Stage) -> None:
 
 
 def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
-    from zmqrl.launch.trust import opened
+    from zmqrl.run_files.trust import opened
 
     config = opened(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
     return config if most_steps is None else replace(config, env=replace(config.env, max_episode_steps=most_steps))
 
 
 def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_stage: Callable[[Stage], None]) -> Any:
-    """What a function of `zmqrl.launch.play_calls` returns after its warnings, which are printed."""
+    """What a function of `zmqrl.planning.play_calls` returns after its warnings, which are printed."""
     from zmqrl.supervision import check_process
 
     with check_process.none_left():
         warnings, *result = check_process.call(
-            f"zmqrl.launch.play_calls:{function}",
+            f"zmqrl.planning.play_calls:{function}",
             *(str(run_dir), to_json(config), *arguments),
             subject=check_process.Subject(repr(config.env.id), ("env", "id")),
             limit_s=config.limits.start_s,

@@ -95,7 +95,7 @@ def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
     policy.py, which requires only numpy and safetensors.
     """
     from zmqrl.export.write import export
-    from zmqrl.launch.exported import exported_of
+    from zmqrl.planning.exported import exported_of
 
     with run_directory(run) as run_dir:
         for path in export(folder, form, *exported_of(run_dir, checkpoint)):
@@ -112,7 +112,7 @@ def trust_command(named: tuple[str, ...], is_list: bool, remove: bool) -> None:
     PREFIX is a run directory, a folder or a URL. eval, watch, export, --resume and --init-from then import what the
     configurations of these runs name, although another user made them.
     """
-    from zmqrl.launch.trusted_places import canonical, distrust, prefixes, trust
+    from zmqrl.run_files.trusted_places import canonical, distrust, prefixes, trust
 
     if is_list == bool(named):
         raise click.UsageError("PREFIX or --list is required")
@@ -157,7 +157,7 @@ def version_command(as_data: bool) -> None:
     from importlib.metadata import version
 
     if as_data:
-        from zmqrl.launch.environment_record import versions
+        from zmqrl.run_files.environment import versions
 
         click.echo(json.dumps(versions()))
         return

@@ -19,7 +19,7 @@ from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import HostSection
-    from zmqrl.launch.run_directory import RunInfo
+    from zmqrl.run_files.run_directory import RunInfo
 
 WAIT_S = 600.0
 """Longer than a clean end takes, in which the last checkpoint is written."""
@@ -61,8 +61,8 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     `train --seeds` started the run, the remaining seeds are not started.
     """
     from zmqrl.cli.find_run import find_run
-    from zmqrl.launch.run_directory import launcher_state
     from zmqrl.launch.stop_signals import StopFile
+    from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
@@ -82,7 +82,7 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
         click.echo(json.dumps({**place(directory, info), "ended": False, "summary": None}) if as_data else text)
         return 0
     _await_end(directory, info, wait_s)
-    from zmqrl.launch.records import read_summary
+    from zmqrl.run_files.records import read_summary
 
     summary = read_summary(directory, info.run_id)
     if summary is None:
@@ -102,7 +102,7 @@ def place(directory: Path, info: RunInfo) -> dict[str, str]:
 
 
 def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
-    from zmqrl.launch.run_directory import is_live
+    from zmqrl.run_files.run_directory import is_live
 
     until = time.monotonic() + wait_s
     while is_live(directory, info):
@@ -124,7 +124,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     changed. Default: the socket folders of the runs in runs/. Temporary folders of killed processes are also removed.
     """
     from zmqrl.cli.find_run import agents, runs_here
-    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
     from zmqrl.wire.runtime_folder import TEMPORARY, is_held, remove_left_folders, run_folder_root
 
@@ -234,7 +234,7 @@ def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
 
 def check_running(directory: Path, info: RunInfo) -> None:
     """ConfigError when the run has ended, as far as this machine knows."""
-    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     if launcher_state(directory, info, watch=False) is OwnerState.ENDED:
@@ -251,8 +251,8 @@ def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]
     from zmqrl.config.hosts import near, shortened
     from zmqrl.config.sections import HostSection
     from zmqrl.launch.host_changes import reach
-    from zmqrl.launch.logins import check_logins
-    from zmqrl.launch.trust import opened
+    from zmqrl.planning.logins import check_logins
+    from zmqrl.run_files.trust import opened
 
     config = opened(directory)
     running = list(dict.fromkeys([config.learner.host, *config.hosts]))

@@ -40,8 +40,8 @@ def setup_command(
     HOSTS is a hosts file (hosts.yaml). Each host gets a venv with the zmqrl of this machine.
     """
     from zmqrl.config.hosts import chosen_hosts
-    from zmqrl.launch.configure import load_config
     from zmqrl.orchestrators.make import check_by_ssh
+    from zmqrl.planning.configure import load_config
     from zmqrl.provision.install import CONSTRAINTS, InstallBundle, remote_hosts, set_up, wheel_files
     from zmqrl.provision.wheel import make_wheel
 

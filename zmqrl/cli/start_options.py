@@ -16,7 +16,7 @@ from zmqrl.cli.hosts_options import LIMIT_WORKERS
 from zmqrl.cli.hosts_options import limit as limit_option
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
-from zmqrl.launch.start_request import StartRequest
+from zmqrl.planning.start_request import StartRequest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -169,7 +169,7 @@ class TrainRequest(StartRequest):
         """A run that continues no other."""
         if self.env is None:
             return replace(self, resume=None)
-        from zmqrl.launch.without_preset import WithoutPreset
+        from zmqrl.planning.without_preset import WithoutPreset
 
         return replace(self, resume=None, without_preset=WithoutPreset.of(self.env, self.algo, "--algo"))
 

@@ -17,7 +17,7 @@ from zmqrl.logs.printable import printable_data
 from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells
 
 if TYPE_CHECKING:
-    from zmqrl.launch.run_directory import RunInfo
+    from zmqrl.run_files.run_directory import RunInfo
 
 FOLLOW_S = 1.0
 SILENT_S = 5.0
@@ -46,8 +46,8 @@ class _StatusCommand(OnCommand):
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.find_run import find_run
-    from zmqrl.launch.records import damaged_records
-    from zmqrl.launch.run_directory import launcher_state
+    from zmqrl.run_files.records import damaged_records
+    from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
@@ -89,7 +89,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from zmqrl.launch.run_directory import is_live
+    from zmqrl.run_files.run_directory import is_live
     from zmqrl.views.tables import render
 
     with Live(Text("starting"), console=Console(), auto_refresh=False) as view:
@@ -163,8 +163,8 @@ def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
 def _without_summary(directory: Path, info: RunInfo, is_known: bool) -> str:
     """Its launcher wrote none: it was killed, or its machine went down; or the file cannot be used."""
     from zmqrl.agent.run_processes import agents
-    from zmqrl.launch.records import read_record
-    from zmqrl.launch.run_directory import SUMMARY
+    from zmqrl.run_files.records import read_record
+    from zmqrl.run_files.run_directory import SUMMARY
 
     path = directory / SUMMARY
     if info.ended_at is not None and path.exists() and read_record(path) is None:  # stderr has the cause
@@ -190,7 +190,7 @@ def _without_summary(directory: Path, info: RunInfo, is_known: bool) -> str:
 
 
 def _resume(directory: Path) -> str:
-    from zmqrl.launch.run_directory import resume_command
+    from zmqrl.run_files.run_directory import resume_command
 
     return f"  resume with: {resume_command(directory.absolute())}"
 
@@ -237,14 +237,14 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    from zmqrl.launch.records import read_record
+    from zmqrl.run_files.records import read_record
 
     status: dict[str, Any] | None = printable_data(read_record(directory / "status.json"))
     return status if status is not None and status["run_id"] == info.run_id else None
 
 
 def _summary(directory: Path, info: RunInfo) -> dict[str, Any] | None:
-    from zmqrl.launch.records import read_summary
+    from zmqrl.run_files.records import read_summary
 
     summary: dict[str, Any] | None = printable_data(read_summary(directory, info.run_id))
     return summary

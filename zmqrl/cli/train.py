@@ -70,8 +70,8 @@ def _run_here(request: TrainRequest, output: TextIO | None) -> int:
 
 def _located(request: TrainRequest) -> TrainRequest:
     """`request` with the places of what `--resume` and `--init-from` name."""
-    from zmqrl.launch.directory_checks import check_new_directory, holds_run
-    from zmqrl.launch.run_directory import default_path
+    from zmqrl.planning.directory_checks import check_new_directory, holds_run
+    from zmqrl.run_files.run_directory import default_path
 
     if request.copy is not None:  # it is continued in a new run directory
         directory = request.run_dir or default_path(request.copy.rstrip("/").rpartition("/")[2])
@@ -97,8 +97,8 @@ def new(request: TrainRequest) -> TrainRequest:
 
 def directory_for(request: TrainRequest) -> contextlib.AbstractContextManager[Path]:
     """See `new_directory`; a dry run makes none."""
-    from zmqrl.launch.run_directory import default_path
     from zmqrl.launch.start import configured, new_directory
+    from zmqrl.run_files.run_directory import default_path
 
     if request.dry_run and request.run_dir is None:
         return contextlib.nullcontext(default_path(configured(request).config.run.name))
@@ -114,10 +114,10 @@ def _note_workers(request: TrainRequest) -> None:
 
 def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
-    from zmqrl.launch.directory_checks import check_new_directory
-    from zmqrl.launch.run_directory import is_run
     from zmqrl.launch.start import configured
     from zmqrl.launch.summary import line_of_seeds
+    from zmqrl.planning.directory_checks import check_new_directory
+    from zmqrl.run_files.run_directory import is_run
 
     first, folder = configured(request).config.run.seed, request.directory
     if is_run(folder):
@@ -141,7 +141,7 @@ def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
 
 def _summary(directory: Path) -> Mapping[str, Any]:
     """`summary.json`; empty where there is none, as after a dry run, or it is damaged."""
-    from zmqrl.launch.records import read_summary
+    from zmqrl.run_files.records import read_summary
 
     return read_summary(directory) or {}
 
@@ -180,7 +180,7 @@ def _result(directory: Path, is_detached: bool) -> str:
 
 
 def _run_and_show(request: TrainRequest) -> int:
-    from zmqrl.launch.detach import run_detached, run_in_place
+    from zmqrl.launcher_place.detach import run_detached, run_in_place
     from zmqrl.supervision import check_process
 
     run = partial(_run_in, request)
@@ -193,7 +193,7 @@ def _run_and_show(request: TrainRequest) -> int:
 def _run_in(request: TrainRequest, on_ready: Callable[[], None]) -> int:
     if request.copy is None:
         return _prepare_and_launch(request, on_ready)
-    from zmqrl.launch.url_mirror import fetch
+    from zmqrl.run_files.url_mirror import fetch
 
     directory = request.directory
     fetch(request.copy, directory, to_resume=True)
@@ -217,8 +217,8 @@ def _record(directory: Path) -> bytes | None:
 
 
 def _prepare_and_launch(request: TrainRequest, on_ready: Callable[[], None]) -> int:
-    from zmqrl.launch.continuation import nothing_to_train
     from zmqrl.launch.start import NothingToTrain, Prepared, examined, planned, prepare
+    from zmqrl.planning.continuation import nothing_to_train
 
     found = examined(request) if request.dry_run else prepare(request)
     if request.resume is not None and request.preset is not None:

@@ -45,7 +45,7 @@ def _row(key: Key) -> str:
 
 def main() -> int:
     """Write the page."""
-    PATH.write_text(text(import_module("zmqrl.launch.configure").kinds()), encoding="utf-8")
+    PATH.write_text(text(import_module("zmqrl.planning.configure").kinds()), encoding="utf-8")
     return 0
 
 

@@ -62,7 +62,7 @@ def _of_kind(
 
 def text() -> str:
     """What the file must hold."""
-    return json.dumps(schema(import_module("zmqrl.launch.configure").kinds()), indent=2) + "\n"
+    return json.dumps(schema(import_module("zmqrl.planning.configure").kinds()), indent=2) + "\n"
 
 
 if __name__ == "__main__":

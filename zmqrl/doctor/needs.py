@@ -14,9 +14,9 @@ from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.host_requests import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.start import planned
-from zmqrl.launch.start_request import StartRequest
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import is_by_ssh, kind_of
+from zmqrl.planning.start_request import StartRequest
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.supervision.host_entry import login_here
 from zmqrl.types import ModeName

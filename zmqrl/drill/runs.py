@@ -16,9 +16,9 @@ from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.errors import ConfigError
-from zmqrl.launch.checked import call
 from zmqrl.launch.start import configured, planned
-from zmqrl.launch.start_request import StartRequest
+from zmqrl.planning.checked import call
+from zmqrl.planning.start_request import StartRequest
 from zmqrl.supervision.check_process import Subject
 from zmqrl.types import MODES
 

@@ -13,16 +13,16 @@ from msgspec import structs
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import name_of
-from zmqrl.launch import actions as act
-from zmqrl.launch import reports
 from zmqrl.launch.connection_file import remove_connection_file, write_connection_file
-from zmqrl.launch.problem_reports import AdvisoryWrites
 from zmqrl.launch.requests import Requests
-from zmqrl.launch.run_directory import RunDirectory, stored_config
-from zmqrl.launch.run_machine import STEP_EVERY_S, RunMachine
+from zmqrl.launch.run import actions as act
+from zmqrl.launch.run import reports
+from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
+from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.stop_signals import Request
 from zmqrl.messages.agent import Join, LogText
 from zmqrl.orchestrators.base import Orchestrator, Teardown
+from zmqrl.run_files.run_directory import RunDirectory, stored_config
 from zmqrl.wire.sockets import own_addresses
 
 LOG_LIMIT_BYTES = 20_000_000

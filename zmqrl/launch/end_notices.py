@@ -20,7 +20,7 @@ from typing import IO, Any
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import expanded, is_unstored, shown_place
 from zmqrl.errors import ConfigError
-from zmqrl.launch.run_directory import SUMMARY
+from zmqrl.run_files.run_directory import SUMMARY
 from zmqrl.summary import Summary
 
 POLL_S = 0.05

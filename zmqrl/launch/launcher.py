@@ -13,19 +13,19 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.launch.action_runner import ActionRunner
 from zmqrl.launch.end_notices import notify_end
-from zmqrl.launch.initial_weights import initial_file
 from zmqrl.launch.lease_renewal import LeaseRenewal
-from zmqrl.launch.lineage import last_seen
-from zmqrl.launch.problem_reports import AdvisoryWrites, lost_agent
-from zmqrl.launch.run_directory import RunDirectory, resume_command
-from zmqrl.launch.run_machine import RunMachine
+from zmqrl.launch.run.machine import RunMachine
+from zmqrl.launch.run.problem_reports import AdvisoryWrites, lost_agent
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.run_output import RunOutput
-from zmqrl.launch.run_state import RunState
 from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
 from zmqrl.launch.summary import end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
+from zmqrl.planning.initial_weights import initial_file
+from zmqrl.run_files.lineage import last_seen
+from zmqrl.run_files.run_directory import RunDirectory, resume_command
 from zmqrl.summary import Summary
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
-from zmqrl.launch.run_directory import read_info
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
+from zmqrl.run_files.run_directory import read_info
 
 FOLDER = "requests"
 POLL_EVERY_S = 0.05

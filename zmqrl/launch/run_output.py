@@ -15,16 +15,16 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.webhook import is_unstored
 from zmqrl.launch.end_notices import UNSTORED_URL
-from zmqrl.launch.environment_record import EnvironmentWriter
-from zmqrl.launch.problem_reports import AdvisoryWrites
-from zmqrl.launch.run_directory import RunDirectory
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.problem_reports import AdvisoryWrites
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.url_mirror import UrlMirror, target_of
 from zmqrl.logs.printable import printable
 from zmqrl.messages import agent
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
+from zmqrl.run_files.environment import EnvironmentWriter
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.url_mirror import UrlMirror, target_of
 from zmqrl.summary import Summary
 from zmqrl.views.base import QuietView, View, make_view
 

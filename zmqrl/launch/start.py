@@ -13,12 +13,12 @@ from zmqrl.config.codec import replace
 from zmqrl.config.load import Loaded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.launch.checked import checked_plan
-from zmqrl.launch.configure import load
-from zmqrl.launch.continuation import for_env_steps, reached, record_nothing_trained
-from zmqrl.launch.directory_checks import check_new_directory, check_resume, check_run_directory
-from zmqrl.launch.run_directory import RunDirectory, default_directory
-from zmqrl.launch.start_request import StartRequest
+from zmqrl.planning.checked import checked_plan
+from zmqrl.planning.configure import load
+from zmqrl.planning.continuation import for_env_steps, reached, record_nothing_trained
+from zmqrl.planning.directory_checks import check_new_directory, check_resume, check_run_directory
+from zmqrl.planning.start_request import StartRequest
+from zmqrl.run_files.run_directory import RunDirectory, default_directory
 
 if TYPE_CHECKING:
     from zmqrl.launch.launcher import Launcher, Observer
@@ -68,7 +68,7 @@ def prepare(request: StartRequest) -> Prepared | NothingToTrain:
         record_nothing_trained(loaded.run_dir)
         return loaded
     import zmqrl.launch.launcher  # noqa: F401 - while the template of the check processes starts
-    from zmqrl.launch.resume import prepare_resume
+    from zmqrl.planning.resume import prepare_resume
 
     plan = replace(planned(request, loaded), may_continue=request.may_continue)
     directory = RunDirectory.own(plan)

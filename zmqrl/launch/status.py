@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from zmqrl.config.codec import to_json
-from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
-from zmqrl.launch.host_records import HostRecord, ProcessRecord
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.bottleneck import find_bottleneck, relieved_workers, slowest_worker
+from zmqrl.launch.run.host_records import HostRecord, ProcessRecord
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.summary import recovery_of
 
 Phase: TypeAlias = Literal["starting", "running", "paused", "ending", "ended"]

@@ -10,10 +10,10 @@ from typing import Any
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import few
-from zmqrl.launch.bottleneck import find_bottleneck, relieved_workers, slowest_worker
-from zmqrl.launch.environment_record import versions
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.bottleneck import find_bottleneck, relieved_workers, slowest_worker
+from zmqrl.launch.run.state import RunState
 from zmqrl.orchestrators.base import Teardown
+from zmqrl.run_files.environment import versions
 from zmqrl.summary import Status, Summary
 from zmqrl.types import MODES, Ledger
 

@@ -14,11 +14,11 @@ from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.launch.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
-from zmqrl.launch.trust import opened
 from zmqrl.messages.agent import Reaped
 from zmqrl.orchestrators.make import kind_of
+from zmqrl.run_files.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
+from zmqrl.run_files.trust import opened
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
 from zmqrl.supervision.run_owner import OwnerState
 

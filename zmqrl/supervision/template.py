@@ -39,7 +39,7 @@ ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, 
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """In place of a class: an exception of the user's code."""
-TEMPLATE, CALLS = "zmqrl.template", "zmqrl.launch.check_calls"
+TEMPLATE, CALLS = "zmqrl.template", "zmqrl.planning.check_calls"
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0

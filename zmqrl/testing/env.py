@@ -13,8 +13,8 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
-from zmqrl.launch import checked
 from zmqrl.learner.env_slot_record import EnvSlotRecord
+from zmqrl.planning import checked
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.spaces import ranges, view

@@ -18,17 +18,17 @@ from typing import Any, TypeAlias, TypeVar
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import HostSection
 from zmqrl.launch.action_runner import ActionRunner
-from zmqrl.launch.boots import boots
-from zmqrl.launch.host_events import lose
 from zmqrl.launch.lease_renewal import LeaseRenewal
-from zmqrl.launch.problem_reports import AdvisoryWrites
-from zmqrl.launch.run_machine import RunMachine
-from zmqrl.launch.run_state import RunState
+from zmqrl.launch.run.boots import boots
+from zmqrl.launch.run.host_events import lose
+from zmqrl.launch.run.machine import RunMachine
+from zmqrl.launch.run.problem_reports import AdvisoryWrites
+from zmqrl.launch.run.state import RunState
 from zmqrl.launch.start import Prepared, prepare
-from zmqrl.launch.start_request import StartRequest
 from zmqrl.messages import agent
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
+from zmqrl.planning.start_request import StartRequest
 from zmqrl.testing import fakes
 from zmqrl.testing.expect import assert_within, is_frozen_config, until
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder

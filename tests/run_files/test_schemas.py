@@ -1,0 +1,41 @@
+"""The JSON schemas of results are those of the types, and real output is valid under them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from zmqrl.run_files import schemas
+
+NAMES = list(schemas.SCHEMAS)
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((schemas.FOLDER / name).read_text()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_is_current(name: str) -> None:
+    assert (schemas.FOLDER / name).read_text() == schemas.text(name), "run: python -m zmqrl.run_files.schemas"
+    Draft202012Validator.check_schema(schemas.SCHEMAS[name]())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_field_has_a_meaning(name: str) -> None:
+    properties = schemas.SCHEMAS[name]()["properties"]
+    assert [field for field, kind in properties.items() if not kind["description"]] == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"wall_s": 1.0},
+        {"wall_s": 1.0, "env_steps": 1.5},
+        {"wall_s": 1.0, "env_steps": 1, "loss": "high"},
+        {"wall_s": 1.0, "env_steps": 1, "updates": None},
+    ],
+)
+def test_what_is_no_line_of_metrics(row: object) -> None:
+    assert not validator("metrics.schema.json").is_valid(row)

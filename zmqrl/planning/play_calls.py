@@ -1,0 +1,96 @@
+"""What `eval` and `watch` have done in a check process: greedy episodes in the env of a run, with its policy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from logging.handlers import BufferingHandler
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from zmqrl.acting.base import Policy
+from zmqrl.config.codec import from_json
+from zmqrl.config.sections import Config
+from zmqrl.envs.make import probe
+from zmqrl.evaluator.evaluation import Evaluation, Score
+from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
+from zmqrl.messages.check import Stage, data_of
+from zmqrl.planning.policies import named_checkpoint, policy_of, stored_checkpoints
+from zmqrl.run_files.run_directory import stored_in
+from zmqrl.run_files.trained_env import check_trained_env
+from zmqrl.types import EnvSpec
+
+EVERY_S = 1.0
+"""Between two stages of episodes: without one, a step takes long."""
+MOST_WARNINGS = 1000
+Stages: TypeAlias = Generator[Stage, None, Any]
+
+
+def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int, video: str | None) -> Stages:
+    """Play `episodes` side by side; `video`: the first one is also recorded, to this absolute path.
+
+    Returns:
+        Warnings, version, returns, mean and standard deviation; frames and return of the video.
+    """
+    own, frames, return_ = from_json(Config, config), 0, None
+    spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
+    if video is not None:
+        yield Stage("video", is_limited=False)
+        frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
+    yield Stage("construction")
+    evaluation = Evaluation(own.scored_env, spec, episodes, seed)
+    score = yield from _played(evaluation.steps(policy), evaluation.close)
+    return warnings, version, score.returns, score.mean, score.std, frames, return_
+
+
+def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) -> Stages:
+    """Play `episodes` in a window, one after the other. `known` of a stage `close`: version, seed and return.
+
+    Returns:
+        Warnings.
+    """
+    own = from_json(Config, config)
+    spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
+    for own_seed in range(seed, seed + episodes):
+        yield Stage("construction")
+        episode = RenderedEpisode(own.scored_env, spec, own_seed, WINDOW)
+        yield from _played(episode.steps(policy), episode.close, version, own_seed)
+    return (warnings,)
+
+
+def _loaded(
+    run_dir: Path, config: Config, checkpoint: str
+) -> Generator[Stage, None, tuple[EnvSpec, str, Policy, list[str]]]:
+    """The env, the version, the policy, and warnings."""
+    folder, kept, log = Path.cwd(), BufferingHandler(MOST_WARNINGS), logging.getLogger("zmqrl")
+    yield Stage("construction")
+    with stored_in(run_dir):
+        spec = probe(config.env)
+        os.chdir(folder)  # the env may have left it
+        check_trained_env(run_dir, spec)
+    yield Stage("checkpoint", is_limited=False)
+    log.addHandler(kept)
+    try:
+        version, content = named_checkpoint(*stored_checkpoints(run_dir, config), checkpoint)
+    finally:
+        log.removeHandler(kept)
+    yield Stage("network")
+    policy = policy_of(run_dir, config, spec, version, content)
+    return spec, str(version), policy, [one.getMessage() for one in kept.buffer]
+
+
+def _played(steps: Iterator[Score | None], close: Callable[[], None], *about: object) -> Generator[Stage, None, Score]:
+    """The score of the episodes. After an error nothing is closed: the process ends."""
+    yield Stage("first reset")
+    next_at = 0.0
+    for number, score in enumerate(steps):
+        if score is not None:
+            yield Stage("close", data_of([*about, score.mean]))
+            close()
+            return score
+        if number < 2 or time.monotonic() >= next_at:
+            yield Stage("episodes", str(number), is_limited=False)
+            next_at = time.monotonic() + EVERY_S
+    raise AssertionError("no score")

@@ -1,0 +1,74 @@
+"""JSON schemas of `summary.json` and of a line of `metrics.jsonl`: `python -m zmqrl.run_files.schemas` writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zmqrl.config.keys import field_docs
+from zmqrl.metrics.row import WORKER, MetricsRow
+from zmqrl.summary import RestartCause, Summary
+from zmqrl.types import Ledger
+
+FOLDER = Path(__file__).parent
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def summary() -> dict[str, Any]:
+    """Every field is there; further ones may follow in later versions."""
+    found = _of(Summary)
+    ledger = _of(Ledger)
+    ledger["properties"]["balanced"] = {"type": "boolean"}
+    properties: dict[str, Any] = found["properties"]
+    properties["ledger"] = {"anyOf": [ledger, {"type": "null"}], "description": properties["ledger"]["description"]}
+    properties["restart_causes"]["items"] = _of(RestartCause)
+    return {"$schema": DRAFT, "title": "zmqrl: summary.json", **found, "required": list(properties)}
+
+
+def metrics() -> dict[str, Any]:
+    """All values are numbers; those of other names are the algorithm's."""
+    found = _of(MetricsRow)
+    numbers = {
+        name: {**_number(kind), "description": kind["description"]} for name, kind in found["properties"].items()
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "zmqrl: a line of metrics.jsonl",
+        **found,
+        "properties": numbers,
+        "patternProperties": {WORKER: {"type": "number", "description": "Of one worker, once a minute."}},
+        "additionalProperties": {"type": "number"},
+    }
+
+
+def _of(cls: type[Any]) -> dict[str, Any]:
+    """The schema of a type without references, with the string below each field."""
+    schema = msgspec.json.schema(cls)
+    found: dict[str, Any] = schema["$defs"][cls.__name__]
+    docs = field_docs(cls)
+    for name, kind in found["properties"].items():
+        kind.pop("default", None)
+        kind["description"] = " ".join(docs.get(name, "").split())
+    return {key: value for key, value in found.items() if key != "title"}
+
+
+def _number(kind: dict[str, Any]) -> dict[str, str]:
+    """A row leaves out what it does not have."""
+    return {"type": kind.get("type", "number")}
+
+
+SCHEMAS = {"summary.schema.json": summary, "metrics.schema.json": metrics}
+"""File to its content."""
+
+
+def text(name: str) -> str:
+    """What the file must hold."""
+    return json.dumps(SCHEMAS[name](), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    for file in SCHEMAS:
+        (FOLDER / file).write_text(text(file), encoding="utf-8")
