@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
-    from zmqrl.config.aliases import python_hint
+    from zmqrl.config.foreign.aliases import python_hint
 
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{python_hint(name)}")
 

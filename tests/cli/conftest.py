@@ -19,7 +19,7 @@ from zmqrl.errors import ZmqrlError
 def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: iter(()))  # other runs are not this test's business
+    monkeypatch.setattr("zmqrl.cli.run.find_run.agents", lambda: iter(()))  # other runs are not this test's business
     return tmp_path
 
 

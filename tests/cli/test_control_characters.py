@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.stored_runs import summary_data
-from zmqrl.cli.status import StatusLines
+from zmqrl.cli.run.status import StatusLines
 from zmqrl.launch.run_output import RunOutput
 from zmqrl.logs.printable import printable, printable_data, printable_writer
 from zmqrl.views.problem import Problem

@@ -67,7 +67,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             return runs[-1]
 
         monkeypatch.setattr(
-            "zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] in {run.info.run_id for run in runs})
+            "zmqrl.cli.run.find_run.agents", lambda: (a for a in agents() if a[1] in {run.info.run_id for run in runs})
         )
         yield start
 

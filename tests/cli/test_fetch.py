@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.raising import raises
-from zmqrl.cli.fetch import MARKER, PART, _complete, _copy_of
+from zmqrl.cli.run.fetch import MARKER, PART, _complete, _copy_of
 from zmqrl.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
 from tests.raising import compare
 from tests.stored_runs import begun, store_run
-from zmqrl.cli.find_run import directory_of, find_run
+from zmqrl.cli.run.find_run import directory_of, find_run
 from zmqrl.config.codec import replace, to_json
 from zmqrl.run_files.run_directory import RunInfo, read_info
 from zmqrl.supervision.process_table import identify

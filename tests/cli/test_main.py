@@ -14,7 +14,7 @@ import pytest
 from tests.cli.commands import Command
 from tests.waiting import WAIT_S
 from zmqrl.cli.main import COMMANDS, _started_at
-from zmqrl.cli.start_options import MODES
+from zmqrl.cli.start.start_options import MODES
 from zmqrl.types import MODES as KNOWN_MODES
 
 HEAVY = ("numpy", "torch", "zmq", "gymnasium", "pydantic", "rich", "matplotlib", "tensorboard", "yaml")

@@ -15,10 +15,10 @@ import pytest
 from tests.cli.commands import Command
 from tests.raising import compare
 from tests.waiting import until
-from zmqrl.cli.launch_on import _Start
-from zmqrl.cli.on import without_flags
-from zmqrl.cli.start_options import TrainRequest
-from zmqrl.cli.status import StatusLines
+from zmqrl.cli.run.on import without_flags
+from zmqrl.cli.run.status import StatusLines
+from zmqrl.cli.start.launch_on import _Start
+from zmqrl.cli.start.start_options import TrainRequest
 from zmqrl.config.sections import Config
 
 

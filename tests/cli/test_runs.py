@@ -19,7 +19,7 @@ import pytest
 from tests.cli.commands import ENDLESS, Command, live_run, with_constant
 from tests.raising import compare
 from tests.waiting import WAIT_S, until
-from zmqrl.cli.find_run import agents
+from zmqrl.cli.run.find_run import agents
 from zmqrl.errors import ConfigError
 from zmqrl.run_files.run_directory import RunInfo, read_info
 from zmqrl.supervision import run_owner
@@ -43,7 +43,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path
     """
     run_dir = tmp_path / "elsewhere" / "live"
     with live_run(run_dir) as info:
-        monkeypatch.setattr("zmqrl.cli.find_run.agents", lambda: (a for a in agents() if a[1] == info.run_id))
+        monkeypatch.setattr("zmqrl.cli.run.find_run.agents", lambda: (a for a in agents() if a[1] == info.run_id))
         yield run_dir, info
 
 

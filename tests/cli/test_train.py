@@ -18,7 +18,7 @@ from tests.extras import missing_extra
 from tests.raising import compare
 from tests.stored_runs import summary_data
 from tests.system import command_runs
-from zmqrl.cli.start_options import Steps
+from zmqrl.cli.start.start_options import Steps
 from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.start import Prepared
@@ -260,7 +260,7 @@ def test_a_refused_resume_prints_no_result_of_the_attempt_before(
             (ended_run / "run.json").write_text(json.dumps({**info, "run_id": "next"}))
         return 4
 
-    monkeypatch.setattr("zmqrl.cli.train._run_and_show", end_early)
+    monkeypatch.setattr("zmqrl.cli.start.train._run_and_show", end_early)
     ended = zmqrl("train", "--resume", ended_run, "--json", *flags)
     assert ended.code == 4
     assert ("run_id" in ended.out, ended.out == "") == (has_begun, not has_begun)

@@ -14,10 +14,10 @@ from tests.cli.commands import Command
 from tests.cli.conftest import empty_directory as empty_directory
 from tests.cli.conftest import zmqrl as zmqrl
 from tests.raising import raises
-from zmqrl.config.aliases import KEYS, NO_KEYS
-from zmqrl.config.foreign import read
-from zmqrl.config.foreign_values import CONVERSIONS
-from zmqrl.config.imported import preset
+from zmqrl.config.foreign.aliases import KEYS, NO_KEYS
+from zmqrl.config.foreign.preset import preset
+from zmqrl.config.foreign.settings import read
+from zmqrl.config.foreign.values import CONVERSIONS
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import config_of, load
 

@@ -42,7 +42,7 @@ from tests.system.system_plans import WAITING_TALLY
 from tests.waiting import WAIT_S, until
 from tests.yardstick import scaled_s
 from zmqrl.cli import main
-from zmqrl.cli.fetch import _copy_of
+from zmqrl.cli.run.fetch import _copy_of
 from zmqrl.errors import ConfigError
 from zmqrl.run_files.run_directory import read_info
 from zmqrl.supervision.host_entry import Entry

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.config.aliases import KEYS, NO_KEYS, alias
 from zmqrl.config.codec import names_of
+from zmqrl.config.foreign.aliases import KEYS, NO_KEYS, alias
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError

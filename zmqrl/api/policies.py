@@ -13,7 +13,7 @@ from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
-from zmqrl.config.aliases import python_hint
+from zmqrl.config.foreign.aliases import python_hint
 from zmqrl.config.paths import expanded
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.packing import packed_batch

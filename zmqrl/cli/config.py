@@ -47,7 +47,7 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     keys = _merged()
     if pattern is None:
         return keys
-    from zmqrl.config.aliases import KEYS, alias
+    from zmqrl.config.foreign.aliases import KEYS, alias
 
     text = pattern.lower()
     by_name = [pair for pair in keys if text in pair[0].name.lower() or fnmatch(pair[0].name.lower(), text)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from zmqrl.config.aliases import DOTTED_PATH, ENV_ID, KEYS, alias
+from zmqrl.config.foreign.aliases import DOTTED_PATH, ENV_ID, KEYS, alias
 from zmqrl.config.known_keys import KnownKeys
 
 COMMANDS = {

@@ -27,8 +27,8 @@ def import_command(file: str, entry: str | None, env: str | None, algo: str | No
     one training of a file that has several. The preset has a comment for each setting that was left out. No code of
     FILE is executed.
     """
-    from zmqrl.config.foreign import command_line, read
-    from zmqrl.config.imported import preset
+    from zmqrl.config.foreign.preset import preset
+    from zmqrl.config.foreign.settings import command_line, read
     from zmqrl.config.yaml_source import read_text
     from zmqrl.planning.configure import config_of
 

@@ -21,36 +21,36 @@ from zmqrl.loading import add_own_paths, prepare
 from zmqrl.logs.printable import printable
 
 COMMANDS = {
-    "launch": "launch",
-    "train": "train",
+    "launch": "start.launch",
+    "train": "start.train",
     "presets": "presets",
     "import": "import_preset",
-    "setup": "setup",
-    "status": "status",
-    "logs": "logs",
-    "worker": "worker",
-    "scale": "runs",
-    "drain": "runs",
-    "apply": "apply",
-    "stop": "runs",
-    "down": "down",
-    "clean": "runs",
-    "fetch": "fetch",
-    "install-unit": "install_unit",
+    "setup": "hosts.setup",
+    "status": "run.status",
+    "logs": "run.logs",
+    "worker": "hosts.worker",
+    "scale": "run.runs",
+    "drain": "run.runs",
+    "apply": "run.apply",
+    "stop": "run.runs",
+    "down": "run.down",
+    "clean": "run.runs",
+    "fetch": "run.fetch",
+    "install-unit": "start.install_unit",
     "eval": "play",
     "watch": "play",
     "plot": "results",
     "export": "results",
     "trust": "results",
     "bench": "results",
-    "drill": "drill",
+    "drill": "start.drill",
     "version": "results",
     "config": "config",
     "completion": "completion",
-    "doctor": "doctor",
+    "doctor": "hosts.doctor",
 }
 """Which module of `zmqrl.cli` has a command."""
-INTERNAL = {"send-run": "fetch"}
+INTERNAL = {"send-run": "run.fetch"}
 """What a command on one machine runs on another."""
 
 

@@ -124,7 +124,7 @@ def watch_command(run: str, episodes: int, seed: int | None, checkpoint: str, mo
 def run_directory(run: str) -> Iterator[Path]:
     """The run directory, also of a run id; of a URL a temporary copy."""
     if "://" not in run:
-        from zmqrl.cli.find_run import directory_of
+        from zmqrl.cli.run.find_run import directory_of
 
         yield directory_of(run)
         return

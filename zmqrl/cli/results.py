@@ -71,7 +71,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
 
 def _group(argument: str) -> Group:
     """Directories come first; a run id has a label behind `=` as they do."""
-    from zmqrl.cli.find_run import directory_of
+    from zmqrl.cli.run.find_run import directory_of
     from zmqrl.metrics.groups import group_of
 
     try:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from zmqrl.config.aliases import IN_A_SECTION, KEYS, NO_KEYS, OF_EVALUATOR, alias
+from zmqrl.config.foreign.aliases import IN_A_SECTION, KEYS, NO_KEYS, OF_EVALUATOR, alias
 
 MOST_SHOWN = 3
 LOCAL = "hosts.local."

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config import hosts as hosts_of
-from zmqrl.config.aliases import ENV_ID, not_a_preset
 from zmqrl.config.codec import names_of, replace, to_json
+from zmqrl.config.foreign.aliases import ENV_ID, not_a_preset
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
 from zmqrl.config.keys import all_keys

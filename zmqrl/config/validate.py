@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from zmqrl.config.codec import is_plain, names_of
-from zmqrl.config.foreign import data_of, library_of
+from zmqrl.config.foreign.settings import data_of, library_of
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET

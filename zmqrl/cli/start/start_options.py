@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.cli import completion
-from zmqrl.cli.hosts_options import LIMIT_WORKERS
-from zmqrl.cli.hosts_options import limit as limit_option
+from zmqrl.cli.hosts.hosts_options import LIMIT_WORKERS
+from zmqrl.cli.hosts.hosts_options import limit as limit_option
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.planning.start_request import StartRequest

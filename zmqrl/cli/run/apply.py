@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from zmqrl.cli.hosts_options import LIMIT_WORKERS
-from zmqrl.cli.on import RUN_HELP
-from zmqrl.cli.runs import ANSWER_S, JSON, check_running, place
+from zmqrl.cli.hosts.hosts_options import LIMIT_WORKERS
+from zmqrl.cli.run.on import RUN_HELP
+from zmqrl.cli.run.runs import ANSWER_S, JSON, check_running, place
 from zmqrl.errors import ConfigError
 
 
@@ -35,7 +35,7 @@ def apply_command(
 
     New hosts join. Hosts that the file does not list are drained. Numbers of workers change.
     """
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
     from zmqrl.config.hosts import AUTO
     from zmqrl.launch.host_changes import Changes, changes_to, hosts_now, reach, with_numbers_of
     from zmqrl.launch.requests import send_request

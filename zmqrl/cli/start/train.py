@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from zmqrl.cli import completion
-from zmqrl.cli.start_options import CommandOfARun, TrainRequest, check_env, request_of, with_options
+from zmqrl.cli.start.start_options import CommandOfARun, TrainRequest, check_env, request_of, with_options
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
@@ -44,7 +44,7 @@ def train_command(started_at: float, /, preset: str | None, env: str | None, alg
 def run(request: TrainRequest) -> int:
     """Start a run, on this machine or on the one of `--on`. Exit code of the command."""
     if request.on is not None:
-        from zmqrl.cli.launch_on import launch_on
+        from zmqrl.cli.start.launch_on import launch_on
 
         return launch_on(request, request.on)
     from zmqrl.logs.standard_output import output_as_errors
@@ -78,7 +78,7 @@ def _located(request: TrainRequest) -> TrainRequest:
         check_new_directory(directory)
         return request.resumed(directory)
     if request.is_resume:
-        from zmqrl.cli.find_run import directory_of
+        from zmqrl.cli.run.find_run import directory_of
 
         return request.resumed(directory_of(str(request.resume)))
     if request.is_auto and request.run_dir is not None:
@@ -151,7 +151,7 @@ def _source_of_weights(named: str) -> str:
     path = expanded(named, "--init-from")
     if path.exists() or "/" in named or path.suffix:
         return str(path.absolute())
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
 
     try:
         return str(find_run(named)[0].absolute())
@@ -229,7 +229,7 @@ def _prepare_and_launch(request: TrainRequest, on_ready: Callable[[], None]) -> 
         return 0
     if isinstance(found, Prepared):
         return found.launcher(request.plain or request.detach or request.in_place, on_ready).run()
-    from zmqrl.cli.dry_run import print_plan
+    from zmqrl.cli.start.dry_run import print_plan
 
     print_plan(planned(request, found, connects=False), found.sources)
     return 0

@@ -21,7 +21,7 @@ from zmqrl.logs.printable import printable, printable_writer
 from zmqrl.planning.start_request import StartRequest
 
 if TYPE_CHECKING:
-    from zmqrl.cli.start_options import TrainRequest
+    from zmqrl.cli.start.start_options import TrainRequest
     from zmqrl.config.load import Loaded
     from zmqrl.config.sections import Config
     from zmqrl.launcher_place.launcher_host import LauncherHost
@@ -37,7 +37,7 @@ STDIN = "/dev/stdin"
 
 def launch_on(request: TrainRequest, host: str) -> int:
     """Returns once the run is READY, or the exit code of a launcher that ended before."""
-    from zmqrl.cli.on import login_file
+    from zmqrl.cli.run.on import login_file
     from zmqrl.config.load import resolve_logins
     from zmqrl.launcher_place.launcher_host import connected
 
@@ -254,7 +254,7 @@ def on_flags(host: str, hosts_file: Path | None) -> str:
     """What a command needs to find a run on `host` from this directory."""
     import shlex
 
-    from zmqrl.cli.on import HOSTS_FILE
+    from zmqrl.cli.run.on import HOSTS_FILE
 
     named = "" if hosts_file is None or hosts_file == HOSTS_FILE else f" --hosts {shlex.quote(str(hosts_file))}"
     return f" --on {host}{named}"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from zmqrl.cli.hosts_options import LIMIT_WORKERS, SET
-from zmqrl.cli.hosts_options import limit as limit_option
-from zmqrl.cli.on import OnCommand
+from zmqrl.cli.hosts.hosts_options import LIMIT_WORKERS, SET
+from zmqrl.cli.hosts.hosts_options import limit as limit_option
+from zmqrl.cli.run.on import OnCommand
 from zmqrl.config.paths import expanded
 from zmqrl.config.webhook import check_repeated
 from zmqrl.loading import PATH_VARIABLE

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.hosts_options import SET
-from zmqrl.cli.hosts_options import limit as limit_option
+from zmqrl.cli.hosts.hosts_options import SET
+from zmqrl.cli.hosts.hosts_options import limit as limit_option
 from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def doctor_command(
 
 def _doctor_on(on: str, hosts: Path, loaded: Loaded, flags: Sequence[str]) -> int:
     """The doctor on another host, and what ends with a login there. Modules of `code.sync` are copied for it."""
-    from zmqrl.cli.launch_on import DOCTOR_S, STDIN
+    from zmqrl.cli.start.launch_on import DOCTOR_S, STDIN
     from zmqrl.config.load import resolve_logins
     from zmqrl.config.on_host import on_host, text_of
     from zmqrl.launcher_place.launcher_host import connected

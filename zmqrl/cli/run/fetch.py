@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.on import LoginCommand, login_file
+from zmqrl.cli.run.on import LoginCommand, login_file
 from zmqrl.errors import ConfigError, HostFailed, WireError
 from zmqrl.logs.printable import printable
 

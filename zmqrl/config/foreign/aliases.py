@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from zmqrl.config.foreign import library_of_python
+from zmqrl.config.foreign.settings import library_of_python
 from zmqrl.config.yaml_source import read_text, shown
 
 _KEYS = """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.on import RUN_HELP, OnCommand
+from zmqrl.cli.run.on import RUN_HELP, OnCommand
 from zmqrl.errors import ConfigError, FolderOfRuns
 from zmqrl.logs.printable import printable
 
@@ -150,7 +150,7 @@ def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
 
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
     """A single argument that names no run is WHO, of the default run."""
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
     from zmqrl.run_files.run_directory import is_run
 
     try:

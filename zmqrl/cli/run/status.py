@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.on import RUN_HELP, OnCommand, run_on
+from zmqrl.cli.run.on import RUN_HELP, OnCommand, run_on
 from zmqrl.logs.printable import printable_data
 from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells
 
@@ -45,7 +45,7 @@ class _StatusCommand(OnCommand):
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
 def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
     from zmqrl.run_files.records import damaged_records
     from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.cli.hosts_options import SET
-from zmqrl.cli.hosts_options import limit as limit_option
+from zmqrl.cli.hosts.hosts_options import SET
+from zmqrl.cli.hosts.hosts_options import limit as limit_option
 from zmqrl.errors import ConfigError
 from zmqrl.logs.printable import printable
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from zmqrl.config.aliases import KEYS, NO_KEYS, alias
-from zmqrl.config.foreign import CLEANRL, JORLDY, ML_AGENTS, RLLIB, ZOO
+from zmqrl.config.foreign.aliases import KEYS, NO_KEYS, alias
+from zmqrl.config.foreign.settings import CLEANRL, JORLDY, ML_AGENTS, RLLIB, ZOO
 from zmqrl.config.known_keys import LOCAL, KnownKeys
 
 Keys: TypeAlias = Mapping[str, Any]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.hosts_options import limit as limit_option
-from zmqrl.cli.on import RUN_HELP, OnCommand
+from zmqrl.cli.hosts.hosts_options import limit as limit_option
+from zmqrl.cli.run.on import RUN_HELP, OnCommand
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError, UncleanTeardown
 from zmqrl.logs.printable import printable
@@ -45,7 +45,7 @@ def down_command(run: str | None, every: bool, limit: tuple[str, ...], as_data: 
 
 def _one(run: str | None) -> TargetRun:
     """A run that is known here; else one of which only processes are, another machine's or a removed directory's."""
-    from zmqrl.cli.find_run import agents, find_run
+    from zmqrl.cli.run.find_run import agents, find_run
     from zmqrl.launch.teardown import TargetRun
 
     try:
@@ -58,7 +58,7 @@ def _one(run: str | None) -> TargetRun:
 
 
 def _all() -> list[TargetRun]:
-    from zmqrl.cli.find_run import agents, runs_here, runs_of_agents
+    from zmqrl.cli.run.find_run import agents, runs_here, runs_of_agents
     from zmqrl.launch.teardown import TargetRun
 
     found = {run_id: TargetRun(run_id) for _, run_id in agents()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zmqrl.cli.on import RUN_HELP, OnCommand
+from zmqrl.cli.run.on import RUN_HELP, OnCommand
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
@@ -60,7 +60,7 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     The learner first completes the version of the weights that it is computing; then the run ends. If
     `train --seeds` started the run, the remaining seeds are not started.
     """
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
     from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
@@ -123,7 +123,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     A run that was killed leaves such a folder on this machine, outside its run directory. Run directories are not
     changed. Default: the socket folders of the runs in runs/. Temporary folders of killed processes are also removed.
     """
-    from zmqrl.cli.find_run import agents, runs_here
+    from zmqrl.cli.run.find_run import agents, runs_here
     from zmqrl.run_files.run_directory import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
     from zmqrl.wire.runtime_folder import TEMPORARY, is_held, remove_left_folders, run_folder_root
@@ -211,7 +211,7 @@ def drain_command(arguments: tuple[str, ...], as_data: bool) -> None:
 
 
 def _is_run(argument: str) -> bool:
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
 
     try:
         find_run(argument)
@@ -221,7 +221,7 @@ def _is_run(argument: str) -> bool:
 
 
 def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
-    from zmqrl.cli.find_run import find_run
+    from zmqrl.cli.run.find_run import find_run
     from zmqrl.launch.requests import send_request
     from zmqrl.messages.files import ScaleRequest
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from zmqrl.cli.start_options import MODES
+from zmqrl.cli.start.start_options import MODES
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError

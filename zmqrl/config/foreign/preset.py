@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from zmqrl.config.foreign import Foreign, scalar
-from zmqrl.config.foreign_values import DEFAULTS, KINDS, ON_POLICY, SECTIONS, Keys, LeftOut, Values, envs, name_of
+from zmqrl.config.foreign.settings import Foreign, scalar
+from zmqrl.config.foreign.values import DEFAULTS, KINDS, ON_POLICY, SECTIONS, Keys, LeftOut, Values, envs, name_of
 from zmqrl.config.kinds import KindConfig
 from zmqrl.config.load import Request, known_keys, resolve
 from zmqrl.config.overrides import from_stored

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from zmqrl.cli.start_options import CommandOfARun, TrainRequest, request_of, with_options
-from zmqrl.cli.train import directory_for, new, run
+from zmqrl.cli.start.start_options import CommandOfARun, TrainRequest, request_of, with_options
+from zmqrl.cli.start.train import directory_for, new, run
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 
@@ -48,7 +48,7 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
         plan = planned(replace(request, run_dir=directory), loaded, is_here=False)
         script = job_script(plan, hosts_file, list(request.flags()))
         if request.dry_run:
-            from zmqrl.cli.dry_run import print_plan
+            from zmqrl.cli.start.dry_run import print_plan
 
             print_plan(plan, loaded.sources)
             click.echo(f"\n{script}", nl=False)
