@@ -12,7 +12,7 @@ import json
 import re
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ else:
 
 SMALL_LINES = 50
 CLASS_LINES, CLASS_METHODS = 250, 25
+FILE_LINES, FUNCTION_LINES = 300, 40
 SECTIONS, REFUSALS = frozenset(names_of(Config)), ("ConfigError", "HostUnreachable")
 TEXTS, ERRORS = ("err", "stderr"), ("error", "caught", "failed", "refused", "exception")
 """Names in tests of what an error prints, and of errors."""
@@ -46,9 +47,17 @@ class Structure:
     lines: int
     median_file: float
     largest_file: tuple[str, int]
+    long_files: list[str]
+    """Files of more than `FILE_LINES` lines."""
+    largest_package: tuple[str, int]
+    """The folder with most files, each `__init__.py` without code left out."""
     functions: int
     function_p90: int
     function_max: tuple[str, int]
+    long_functions: list[str]
+    """Functions of more than `FUNCTION_LINES` lines."""
+    repeated_classes: list[str]
+    """Names of classes that two or more modules define."""
     large_classes: list[str]
     """Classes of more than `CLASS_LINES` lines or `CLASS_METHODS` methods."""
     small_with_one_importer: list[str]
@@ -96,9 +105,13 @@ def measure(root: Path) -> Structure:
         lines=sum(lines.values()),
         median_file=statistics.median(files.values()),
         largest_file=max(files.items(), key=lambda item: item[1]),
+        long_files=sorted(name for name, count in files.items() if count > FILE_LINES),
+        largest_package=max(_files_per_folder(paths, lines).items(), key=lambda item: item[1]),
         functions=len(functions),
         function_p90=lengths[int(0.9 * len(lengths))],
         function_max=max(functions.items(), key=lambda item: item[1]),
+        long_functions=[name for name, count in functions.items() if count > FUNCTION_LINES],
+        repeated_classes=_repeated_classes(modules),
         large_classes=list(_large_classes(modules)),
         small_with_one_importer=[n for n, c in files.items() if c < SMALL_LINES and len(importers[n]) == 1],
         fan_out=max(((name, len(found)) for name, found in imports.items()), key=lambda item: item[1]),
@@ -120,6 +133,16 @@ def _name(root: Path, path: Path) -> str:
 
 def _package(name: str) -> str:
     return name.split(".")[1] if name.count(".") > 1 else "zmqrl"
+
+
+def _files_per_folder(paths: Mapping[str, Path], lines: Mapping[str, int]) -> Mapping[str, int]:
+    counted = [name for name, path in paths.items() if lines[name] or path.name != "__init__.py"]
+    return Counter(name if paths[name].name == "__init__.py" else name.rpartition(".")[0] for name in counted)
+
+
+def _repeated_classes(modules: Modules) -> list[str]:
+    names = Counter(node.name for tree in modules.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    return sorted(name for name, count in names.items() if count > 1)
 
 
 def _functions(modules: Modules) -> Iterator[tuple[str, int]]:

@@ -54,6 +54,7 @@ def test_the_package() -> None:
     assert found.imports_up == []
     assert set(found.large_classes) <= LARGE_CLASSES
     assert found.fan_out[1] <= 20, found.fan_out
+    assert found.largest_package[1] <= 22, found.largest_package
     assert found.mode_comparisons == []
     assert len(found.small_with_one_importer) <= 5, found.small_with_one_importer
     assert found.sentences_with_a_key == []
@@ -108,6 +109,18 @@ def test_functions_are_measured(tmp_path: Path) -> None:
         tmp_path, a__b="def f() -> None:\n    x = 1\n    del x\n\n\nclass A:\n    def g(self) -> None: ...\n"
     )
     assert (found.functions, found.function_max) == (3, ("zmqrl.a.b:1 f", 3))
+
+
+def test_long_files_and_functions_and_the_largest_folder_are_found(tmp_path: Path) -> None:
+    long, short = "def g() -> None:\n" + "    x = 1\n" * 40, "def h() -> None:\n" + "    x = 1\n" * 39
+    found = planted(tmp_path, a__b=long + short, a__c="x = 1\n" * 301, a__d="x = 1\n" * 300, a__e__b="x = 1\n")
+    assert (found.long_files, found.long_functions) == (["zmqrl.a.c"], ["zmqrl.a.b:1 g"])
+    assert found.largest_package == ("zmqrl.a", 4)
+
+
+def test_a_class_name_that_two_modules_define_is_found(tmp_path: Path) -> None:
+    inner = "class B:\n    class A: ...\n"
+    assert planted(tmp_path, a__b="class A: ...\n", a__c="class A: ...\n", a__d=inner).repeated_classes == ["A"]
 
 
 def test_a_class_with_many_lines_or_methods_is_found(tmp_path: Path) -> None:

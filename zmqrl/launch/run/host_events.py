@@ -155,7 +155,12 @@ def _on_usage(message: agent.Usage, event: HostEvent, state: RunState) -> None:
 
 
 def lose(state: RunState, record: HostRecord, to: HostState, cause: str, fix: str = "") -> None:
-    """A host is not there, though it should be. The same cause is reported once until it was ready again."""
+    """A host is not there, though it should be: the only function that makes one `lost`, or `failed`.
+
+    Called for `LeaseLost`, `HostLost` (silent to the broker) and `AgentExited` here, and by `RunMachine` for another
+    address of a machine and for an agent that ended with 0 while the run went on. docs/hosts.md lists the causes. The
+    same cause is reported once until the host was ready again.
+    """
     if record.is_gone:
         return
     is_new = cause not in record.reported
