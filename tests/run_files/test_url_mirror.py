@@ -311,7 +311,7 @@ def test_a_fetch_that_fails_leaves_nothing(
         assert not [*again.glob("*.json")], "a directory without its checkpoints is no run"
         return True
 
-    for module in ("launch.url_mirror", "data_stores.copies"):
+    for module in ("run_files.url_mirror", "data_stores.copies"):
         monkeypatch.setattr(f"zmqrl.{module}.fetch_object", fetch_object)
     if was_there:
         again.mkdir()
