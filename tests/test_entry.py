@@ -21,8 +21,8 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault
 from zmqrl.errors import ENDED_BY_USER_CODE, EnvFault
-from zmqrl.messages.agent import Fault
 from zmqrl.messages.lines import child_event
+from zmqrl.messages.process import ProcessFault
 
 START = """
 import sys
@@ -144,14 +144,14 @@ def test_a_signal_whose_handler_raises_keyboard_interrupt_ends_the_process_as_it
     assert (code, events) == (-signal.SIGINT, "")
 
 
-def fault_of(error: Exception) -> Fault:
+def fault_of(error: Exception) -> ProcessFault:
     """As the agent receives it."""
     read_fd, write_fd = os.pipe()
     report_fault("zmqrl.worker", {"fds": {"events": write_fd}}, error)
     event = child_event(os.read(read_fd, 65536))
     os.close(read_fd)
     os.close(write_fd)
-    assert isinstance(event, Fault)
+    assert isinstance(event, ProcessFault)
     return event
 
 

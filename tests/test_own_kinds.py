@@ -17,7 +17,7 @@ import yaml
 from tests.cli.commands import SLOW
 from tests.running import ROOT, RUN_S, Run, environment
 from zmqrl.capacity import usable_cores
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.planning.checked import resolve_auto_workers
 from zmqrl.planning.configure import load_config

@@ -114,11 +114,11 @@ def begun_line() -> tuple[bytes | None, str | None]:
 def is_examine(line: bytes) -> bool:
     """Whether the first line of an agent is the command `examine`; else it is a boot."""
     from zmqrl.errors import WireError
-    from zmqrl.messages.agent import Examine
+    from zmqrl.messages.command import BeginExamination
     from zmqrl.messages.lines import command
 
     try:
-        return isinstance(command(line), Examine)
+        return isinstance(command(line), BeginExamination)
     except WireError:
         return False
 
@@ -126,8 +126,8 @@ def is_examine(line: bytes) -> bool:
 def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> None:
     """The `fault` event: the agent's events are its stdout, a child's go to the inherited pipe."""
     from zmqrl.logs.events import EventPipe
-    from zmqrl.messages.agent import Fault
     from zmqrl.messages.lines import shown
+    from zmqrl.messages.process import ProcessFault
 
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
@@ -137,7 +137,7 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
         from zmqrl.plugins import described
 
         text = f"{described(error)}: user code may not end a process of a run; return, or raise an Exception"
-    EventPipe(fd).send(Fault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
+    EventPipe(fd).send(ProcessFault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
 
 
 def run(role: str, modules: Mapping[str, str] = MODULES) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from zmqrl.agent import host_agent as commands
 from zmqrl.agent.host_agent import Commands
-from zmqrl.messages.agent import Kill, SetWorkers, Stop
+from zmqrl.messages.command import KillAll, SetWorkers, Stop
 
 Pipe = tuple[Commands, int]
 
@@ -31,7 +31,7 @@ def test_half_a_line_waits_for_the_other(pipe: Pipe) -> None:
     os.write(fd, b'{"command": "st')
     assert told.read() == []
     os.write(fd, b'op"}\n{"command": "kill"}\n{"comm')
-    assert told.read() == [Stop(), Kill()]
+    assert told.read() == [Stop(), KillAll()]
     assert not told.ended
 
 

@@ -16,7 +16,7 @@ from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
-from zmqrl.messages.agent import Command, Kill, Stop
+from zmqrl.messages.command import Command, KillAll, Stop
 from zmqrl.messages.lines import line_of
 
 CLEAN, FAILED, HURRIED, KILL = ShutdownMode
@@ -25,9 +25,9 @@ CLEAN, FAILED, HURRIED, KILL = ShutdownMode
 @pytest.mark.parametrize(("sent", "is_closed", "modes"), [
     ([Stop()], False, [CLEAN]),
     ([Stop(failed=True)], False, [FAILED]),
-    ([Kill()], False, [KILL]),
+    ([KillAll()], False, [KILL]),
     ([], True, [HURRIED]),
-    ([Kill()], True, [HURRIED, KILL]),
+    ([KillAll()], True, [HURRIED, KILL]),
 ])  # fmt: skip
 def test_each_end_has_its_mode_and_the_hardest_comes_last(
     tmp_path: Path, sent: list[Command], is_closed: bool, modes: list[ShutdownMode]

@@ -4,7 +4,8 @@ import json
 import os
 
 from zmqrl.agent.output import PENDING_LIMIT_BYTES, AgentOutput
-from zmqrl.messages.agent import Finished, Metrics, ProcessReport, RunFailed, Warned
+from zmqrl.messages.agent import HostFinished, ProcessReport, RunFailed, Warned
+from zmqrl.messages.process import Metrics
 
 
 def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
@@ -15,7 +16,7 @@ def test_a_launcher_that_does_not_read_loses_measurements_only() -> None:
         output.send(Warned(filler))
     assert_pending(output, True)
     output.send(ProcessReport("learner", 0, Metrics({"lost": 1})))
-    output.send(Finished(None, {}, 0, [], [], False))
+    output.send(HostFinished(None, {}, 0, [], [], False))
     os.set_blocking(read_fd, False)
     text = b""
     while output.pending:

@@ -27,7 +27,7 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Listen
 from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 from zmqrl.messages.lines import line_of
 from zmqrl.supervision.host_entry import Entry
 from zmqrl.supervision.host_lock import HostLock

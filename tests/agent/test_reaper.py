@@ -23,9 +23,10 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import EvaluatorSection
 from zmqrl.errors import ConfigError
-from zmqrl.messages.agent import AgentEvent, ProcessReport, Reaped
+from zmqrl.messages.agent import AgentEvent, ProcessReport
 from zmqrl.messages.agent import Started as ProcessStarted
 from zmqrl.messages.lines import agent_event
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
 from zmqrl.supervision.process_mark import mark_in, set_mark

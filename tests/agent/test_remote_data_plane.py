@@ -23,8 +23,8 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.data_stores.store_token import write_token
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
-from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import HostReport
+from zmqrl.messages.command import Join
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version

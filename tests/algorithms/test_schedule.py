@@ -14,9 +14,10 @@ from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.learner.publishing import save_version
-from zmqrl.messages import agent, bus
+from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.messages.lines import child_event, line_of
+from zmqrl.messages.process import NewVersion
 from zmqrl.types import Version
 
 PROGRESS = Progress(1, 2, 3, 10)
@@ -44,7 +45,7 @@ def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
     notice = save_version(MemoryStore("", 3), Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
     assert notice.schedule == {"epsilon": float(value)}
     assert unpack(pack(bus.Announce(notice, None))) == bus.Announce(notice, None)
-    assert child_event(line_of(agent.NewVersion(notice))) == agent.NewVersion(notice)
+    assert child_event(line_of(NewVersion(notice))) == NewVersion(notice)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from zmqrl.api.callbacks import Callbacks, Checkpoint, RunObserver, Score
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import RunState
-from zmqrl.messages import agent
+from zmqrl.messages.process import Metrics, VersionScore
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import Version
 
-METRICS = HostEvent("local", agent.Metrics({"env_steps": 64, "train_return_mean_100": 21.0}), "learner", 0)
-SCORE = agent.Score(Version(0, 3), 64, 20.0, 1.5, 20, 1.0, True, False)
+METRICS = HostEvent("local", Metrics({"env_steps": 64, "train_return_mean_100": 21.0}), "learner", 0)
+SCORE = VersionScore(Version(0, 3), 64, 20.0, 1.5, 20, 1.0, True, False)
 
 
 @pytest.fixture

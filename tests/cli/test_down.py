@@ -21,7 +21,7 @@ from tests.raising import compare
 from tests.waiting import until
 from zmqrl.agent.run_processes import AGENT, agents, processes_of
 from zmqrl.launch.teardown import bring_down
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.run_files.run_directory import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive

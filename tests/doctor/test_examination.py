@@ -7,7 +7,7 @@ from msgspec.structs import replace as edited
 
 from zmqrl.doctor.examination import ECHOES, Examination, HostRequests, Requests
 from zmqrl.doctor.measurement import Failure
-from zmqrl.messages.agent import EXAMINATION, Handshake
+from zmqrl.messages.command import EXAMINATION
 from zmqrl.messages.doctor import (
     Clock,
     Echo,
@@ -28,6 +28,7 @@ from zmqrl.messages.doctor import (
     Write,
     Written,
 )
+from zmqrl.messages.orchestrator import Handshake
 
 ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)
 REACH = Reach((), (), "")

@@ -30,8 +30,7 @@ from zmqrl.doctor.machine import examine_folder
 from zmqrl.doctor.measurement import Hello, Measurement
 from zmqrl.doctor.runner import Runner
 from zmqrl.errors import ConfigError
-from zmqrl.messages import agent
-from zmqrl.messages.agent import EXAMINATION, Handshake
+from zmqrl.messages.command import EXAMINATION, BeginExamination
 from zmqrl.messages.doctor import (
     Broken,
     Curve,
@@ -46,6 +45,7 @@ from zmqrl.messages.doctor import (
 )
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.code_sync import make_archive
@@ -63,7 +63,7 @@ def env_text(**fields: Any) -> str:
 
 ASKED = Examine("/tmp", None, env_text(id="odd_env:Env"), "sync", "1", env_limit_s=WAIT_S)
 COMMAND = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "-", "0"]
-EXAMINE = line_of(agent.Examine())
+EXAMINE = line_of(BeginExamination())
 
 
 def examined(request: Examine, env: Mapping[str, str]) -> Measurement:

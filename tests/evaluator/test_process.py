@@ -25,7 +25,7 @@ from zmqrl.envs.make import probe
 from zmqrl.evaluator.evaluation import evaluate
 from zmqrl.evaluator.process import Inbox
 from zmqrl.logs.events import EventPipe, Refusals
-from zmqrl.messages.agent import Refused
+from zmqrl.messages.process import MessagesRefused
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Notice, Version
 
@@ -193,8 +193,8 @@ def test_refused_lines_are_reported_once_per_heartbeat_and_at_the_end() -> None:
     for _ in range(5):
         os.write(write, b"no task\n")
         inbox.poll(0.0)
-    assert events.send.call_args_list == [call(Refused({"not JSON": 1}))]
+    assert events.send.call_args_list == [call(MessagesRefused({"not JSON": 1}))]
     inbox.report()
-    assert events.send.call_args_list[1:] == [call(Refused({"not JSON": 5}))]
+    assert events.send.call_args_list[1:] == [call(MessagesRefused({"not JSON": 5}))]
     os.close(read)
     os.close(write)

@@ -18,7 +18,7 @@ from zmqrl.config.sections import Config, EnvSection, EvaluatorSection, RunSecti
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.videos import Videos
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.types import Notice, Version
 

@@ -14,7 +14,7 @@ from tests.raising import raises
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.launch.connection_file import read_connection_file, write_connection_file
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 
 JOIN = Join(["10.0.0.1"], (1, 2, 3), None, "server", "token")
 NOT_ONE = "is not a connection file: "

@@ -16,11 +16,11 @@ from zmqrl.launch.run.end_policy import HOST_CAUSE_S, KILL_GRACE_S, SETTLE_S, TE
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.stop_signals import Request
-from zmqrl.messages.agent import Kill, Stop
+from zmqrl.messages.command import KillAll, Stop
 from zmqrl.orchestrators.base import Teardown
 
 STOP, STOP_FAILED = (Send("local", Stop(failed)) for failed in (False, True))
-KILL = Send(None, Kill())
+KILL = Send(None, KillAll())
 CLEAN, LEFT = Teardown(1), Teardown(1, left=("b/worker-1 (pid 7)",))
 EXIT = {"code": 0, "introduced": True}
 

@@ -25,7 +25,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
-from zmqrl.messages.agent import AgentExited, HostUnusable, Stop
+from zmqrl.messages.command import Stop
+from zmqrl.messages.orchestrator import AgentExited, HostUnusable
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.run_files.run_directory import RunDirectory

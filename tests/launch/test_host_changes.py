@@ -20,7 +20,7 @@ from zmqrl.config.sections import (
 )
 from zmqrl.errors import ConfigError
 from zmqrl.launch.host_changes import Changes, HostNow, changes_to, reach, with_numbers_of
-from zmqrl.messages.agent import Handshake
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import versions
 
 HOSTS = {"local": HostSection(workers=1), "a": HostSection(workers=2, nice=3), "b": HostSection(workers=1)}

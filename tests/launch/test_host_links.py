@@ -29,7 +29,7 @@ from zmqrl.launch.run.machine import RunMachine
 from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import Allow, Command, Join, SetWorkers
+from zmqrl.messages.command import Command, Join, SetAllowList, SetWorkers
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.admission import digest_of
@@ -104,7 +104,7 @@ class Links:
 
     def allowed(self) -> AllowList:
         """The newest that the learner's host was sent."""
-        sent = [command for host, command in self.orchestrator.commands(Allow) if host == "local"]
+        sent = [command for host, command in self.orchestrator.commands(SetAllowList) if host == "local"]
         return sent[-1].allowed if sent else AllowList()
 
     def serve(self, run_dir: Path, text: str, now: float) -> str:
@@ -148,7 +148,7 @@ def test_one_host_needs_neither_ports_nor_a_list(tmp_path: Path) -> None:
     assert local.listen is None
     links = Links(plan)
     links.tell("local", "agent", public="server")
-    assert links.orchestrator.commands(Allow) == []
+    assert links.orchestrator.commands(SetAllowList) == []
 
 
 def test_ports_and_tunnels(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
 
 def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     links.tell("b", "agent", public="key")
-    assert links.orchestrator.commands(Allow) == [], "nobody is there to take it"
+    assert links.orchestrator.commands(SetAllowList) == [], "nobody is there to take it"
     links.tell("local", "agent", public="server")
     assert links.allowed() == AllowList(1, {"key": HostKey("b", 1)})
     links.tell("b", "agent_exit", code=None, introduced=True)

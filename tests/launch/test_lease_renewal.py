@@ -19,7 +19,7 @@ from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.lease_renewal import BLOCKED_S, LeaseRenewal
-from zmqrl.messages.agent import Command, Lease
+from zmqrl.messages.command import Command, Lease
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.views.problem import Problem

@@ -14,7 +14,7 @@ from zmqrl.launch.run.events import take
 from zmqrl.launch.run.problem_reports import StallDetector
 from zmqrl.launch.run.rejoining import FIRST_S, LONG_S, MOST_AFTER_RETURN_S, SELDOM_S, SETTLED_S, due, settle
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import WorkerState
+from zmqrl.messages.process import WorkerState
 from zmqrl.orchestrators.base import HostEvent
 
 DIED = {"pid": 1, "code": 7, "expected": False, "cause": "exit code 7", "detail": {}, "log": "", "log_tail": []}

@@ -24,8 +24,9 @@ from zmqrl.launch.run.host_records import HostRecord
 from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.stop_signals import Request
-from zmqrl.messages import agent
+from zmqrl.messages.command import Join, SetAllowList, SetWorkers
 from zmqrl.messages.files import ScaleRequest
+from zmqrl.messages.orchestrator import AgentExited, Event, Handshake
 from zmqrl.orchestrators.base import HostEvent, Teardown
 from zmqrl.wire.admission import digest_of
 
@@ -73,7 +74,7 @@ class World(RuleBasedStateMachine):
         self.keys = self.requests = self.answers = 0
         self.owner: dict[int, str] = {}
         self.retired: set[int] = set()
-        self.allowed: agent.Allow | None = None
+        self.allowed: SetAllowList | None = None
         self.followed: set[str] = set()
         """Keys on the list that the broker follows."""
         self.invited: dict[str, act.WriteInvitation] = {}
@@ -111,16 +112,16 @@ class World(RuleBasedStateMachine):
                     self.keys += 1
                     self.give(host, set(boot.workers))
                     self.agents[host] = Agent(f"key-{self.keys}", set(boot.workers), set(boot.workers))
-            case act.Send(host, agent.SetWorkers() as command) if host in self.agents:
+            case act.Send(host, SetWorkers() as command) if host in self.agents:
                 self.give(str(host), set(command.workers))
                 self.agents[str(host)].workers = set(command.workers)
                 self.agents[str(host)].given |= set(command.workers)
-            case act.Send(_, agent.Allow() as allow):
+            case act.Send(_, SetAllowList() as allow):
                 before = {} if self.allowed is None else self.allowed.allowed.hosts
                 for gone in {key.host for key in before.values()} - {key.host for key in allow.allowed.hosts.values()}:
                     self.retired |= {index for index, host in self.owner.items() if host == gone}
                 self.allowed = allow
-            case act.Send(_, agent.Join()) if action.host in self.agents:
+            case act.Send(_, Join()) if action.host in self.agents:
                 assert self.agents[action.host].key in self.followed, "the broker would refuse it"
                 self.agents[action.host].was_sent_to_broker = True
             case act.WriteInvitation():
@@ -355,7 +356,7 @@ TestWorld = World.TestCase
 
 
 def test_each_event_of_an_agent_has_one_handler_or_changes_nothing() -> None:
-    unhandled = {kind.__name__ for kind in set(get_args(agent.Event)) - HANDLERS.keys()}
+    unhandled = {kind.__name__ for kind in set(get_args(Event)) - HANDLERS.keys()}
     assert unhandled == {"ProcessReport", "Left", "Alive"}
 
 
@@ -366,8 +367,8 @@ def test_a_machine_does_nothing_but_return_actions(kind: str, tmp_path: Path) ->
     (deploy,) = machine.handle(act.Begin(NOON), 0.0)
     assert isinstance(deploy, act.Deploy) and list(deploy.boots) == ["local", "b"]
     if kind == "second deploy":
-        machine.handle(HostEvent("b", agent.Handshake({}, 1, 1.0, "key")), 0.0)
-        machine.handle(HostEvent("b", agent.AgentExited(None, True)), 0.0)
+        machine.handle(HostEvent("b", Handshake({}, 1, 1.0, "key")), 0.0)
+        machine.handle(HostEvent("b", AgentExited(None, True)), 0.0)
         found = [action for second in range(4) for action in machine.handle(act.Tick(NOON), second)]
         assert [list(action.boots) for action in found if isinstance(action, act.Deploy)] == [["b"]]
     assert list(tmp_path.iterdir()) == []
@@ -412,14 +413,14 @@ def test_the_first_env_step_counts_by_the_time_of_its_event(table: Table) -> Non
 def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None:
     assert types(table.machine.handle(act.Begin(NOON), 0.0)) == ["Deploy"]
     assert types(table.tell("b", "agent", public="key")) == [], "the learner's host has no agent yet"
-    assert types(table.tell("local", "agent", public="server")) == ["Allow"]
+    assert types(table.tell("local", "agent", public="server")) == ["SetAllowList"]
     assert types(table.tell("local", "listening", **LISTENING, serial=0)) == []
     assert types(table.tell("local", "listening", **LISTENING, serial=1)) == ["Join"]
     assert types(table.tell("local", "listening", **LISTENING, serial=1)) == []
     moved = {**LISTENING, "ports": (4, 5, 6)}
     assert types(table.tell("local", "listening", **moved, serial=1)) == ["Join"], "another broker"
     assert types(table.tell("b", "joined", address="a", milliseconds=1.0, store=True)) == []
-    assert types(table.tell("b", "agent_exit", code=None, introduced=True)) == ["Allow"]
+    assert types(table.tell("b", "agent_exit", code=None, introduced=True)) == ["SetAllowList"]
     assert types(table.tell("b", "log", name="b-worker-1", text="x")) == ["KeepLog"]
 
 
@@ -449,7 +450,7 @@ def test_a_request_for_a_manual_host_is_answered_once_its_file_is_written(table:
     table.tell("local", "listening", **LISTENING, serial=0)
     (record,) = table.request({"m": 1}, m=HostSection(manual=True))
     removed, write, allow = table.perform(record, None)
-    assert types([removed, write, allow]) == ["RemoveInvitation", "WriteInvitation", "Allow"]
+    assert types([removed, write, allow]) == ["RemoveInvitation", "WriteInvitation", "SetAllowList"]
     answer = table.perform(write, error)[0]
     assert isinstance(answer, act.Answer)
     assert ("no space" in str(answer.answer.done)) == (error is not None)

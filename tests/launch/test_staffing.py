@@ -12,7 +12,7 @@ from tests.launch.test_host_links import Links, plan_of
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, YieldSection
 from zmqrl.launch.status import host_status
-from zmqrl.messages.agent import SetWorkers
+from zmqrl.messages.command import SetWorkers
 
 YIELDS = YieldSection(load=2.0, user_active=True, quiet_s=300.0)
 

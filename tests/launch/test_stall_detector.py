@@ -10,7 +10,7 @@ from tests.messages.samples import host_event
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.problem_reports import StallDetector
 from zmqrl.launch.run.state import RunState
-from zmqrl.messages.agent import State, WorkerState
+from zmqrl.messages.process import State, WorkerState
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import ArenaUsage, JudgedRole
 

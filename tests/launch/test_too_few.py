@@ -12,7 +12,7 @@ from zmqrl.config.sections import HostSection
 from zmqrl.launch.run.end_policy import SETTLE_S, TooFew
 from zmqrl.launch.run.reports import LEFT
 from zmqrl.launch.status import status_of
-from zmqrl.messages.agent import Allow
+from zmqrl.messages.command import SetAllowList
 
 LIMIT_S = 60.0
 
@@ -63,7 +63,7 @@ def test_the_broker_is_notified_with_the_list(tmp_path: Path) -> None:
     links.state.pause_cause = ""
     links.step(4.0)
     assert not links.allowed().paused
-    assert len({command.allowed.serial for _, command in links.orchestrator.commands(Allow)}) == serial + 2  # type: ignore[attr-defined]
+    assert len({command.allowed.serial for _, command in links.orchestrator.commands(SetAllowList)}) == serial + 2  # type: ignore[attr-defined]
 
 
 def test_a_run_that_ends_does_not_pause(tmp_path: Path) -> None:

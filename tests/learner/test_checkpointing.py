@@ -34,7 +34,7 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import ReplaySpec

@@ -12,8 +12,8 @@ import torch
 
 from zmqrl.learner.env_settings import EnvSettings
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages.agent import ProblemReport
 from zmqrl.messages.lines import child_event
+from zmqrl.messages.process import ProblemReport
 
 READ: Mapping[str, Callable[[], Any]] = {
     "torch.set_default_dtype": torch.get_default_dtype,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from zmqrl.learner.reporting import figures_of
-from zmqrl.messages.agent import Metrics
 from zmqrl.messages.lines import child_event, line_of
+from zmqrl.messages.process import Metrics
 
 
 def test_figures_arrive_whatever_their_size() -> None:

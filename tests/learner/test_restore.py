@@ -41,7 +41,7 @@ from zmqrl.memory_backends.base import (
     StreamPosition,
     TakenSegment,
 )
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import published, version_0
 from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version

@@ -29,7 +29,7 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.initial_weights import initial_file
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import version_0

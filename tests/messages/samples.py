@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
-from zmqrl.messages import agent, bus, check, doctor, files
+from zmqrl.messages import agent, bus, check, command, doctor, files, orchestrator, process
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
@@ -46,35 +46,35 @@ BUS: list[bus.Message] = [
     bus.CurrentNotice(NOTICE),
     bus.Segment(5, 1, 0, SlotRef(3, 4), bus.SegmentHeader(0, 0, 1, 0, 1, 8)),
 ]  # fmt: skip
-ENDED = agent.Ended(
+ENDED = process.LearnerEnded(
     reason="stop", env_steps=5, env_steps_before=0, updates=6, updates_lost=0, episodes=1, train_return_mean_100=None,
     solved_at_env_steps=None, solved_at_wall_s=None, policy_lag={"mean": 0.5, "p50": 0}, replay_ratio=0.5,
     weights_sha256="s", checkpoint_interval_s=30.0, notice=NOTICE, ledger=LEDGER, env_steps_per_s=2.0,
     updates_per_s=1.0, wait_fraction=0.5, store_wait_fraction=0.1,
 )  # fmt: skip
-CHILD: list[agent.ChildEvent] = [
-    agent.Ready(),
-    agent.Left(),
-    agent.NewVersion(NOTICE),
-    agent.Listening((1, 2, 3), 4),
-    agent.Refused({"size": 2}),
-    agent.Enrolled("digest", "key"),
-    agent.HostHere("local", [0]),
-    agent.HostLost("local"),
-    agent.WorkerState("worker", 0, 1, "lost"),
-    agent.FirstStep(),
-    agent.WorkerRates(5, 2.0, 0.5, 1),
-    agent.Metrics({"env_steps": 5, "train_return_mean_100": 1.5}),
-    agent.ProblemReport("c", "d"),
-    agent.Relieved(1, 6.1, 2, 0),
-    agent.Resumed("0-3", 5, 1.5),
-    agent.Writing(),
-    agent.Score(Version(0, 1), 5, 2.0, 0.1, 3, 4.0, True, False),
+CHILD: list[process.ChildEvent] = [
+    process.Ready(),
+    process.Left(),
+    process.NewVersion(NOTICE),
+    process.BrokerListening((1, 2, 3), 4),
+    process.MessagesRefused({"size": 2}),
+    process.Enrolled("digest", "key"),
+    process.HostHere("local", [0]),
+    process.HostLost("local"),
+    process.WorkerState("worker", 0, 1, "lost"),
+    process.FirstStep(),
+    process.WorkerRates(5, 2.0, 0.5, 1),
+    process.Metrics({"env_steps": 5, "train_return_mean_100": 1.5}),
+    process.ProblemReport("c", "d"),
+    process.WorkerRelieved(1, 6.1, 2, 0),
+    process.Resumed("0-3", 5, 1.5),
+    process.Writing(),
+    process.VersionScore(Version(0, 1), 5, 2.0, 0.1, 3, 4.0, True, False),
     ENDED,
-    agent.Fault("e", {"slot": 1}, ["l"]),
+    process.ProcessFault("e", {"slot": 1}, ["l"]),
 ]
 OF_PROCESSES: list[agent.Report] = [
-    *(event for event in CHILD if not isinstance(event, (agent.NewVersion, agent.Listening))),
+    *(event for event in CHILD if not isinstance(event, (process.NewVersion, process.BrokerListening))),
     agent.Started(3, 4, 0),
     agent.Exited(3, None, False, "c", {}, "l", ["x"]),
     agent.Restarting(0.5),
@@ -83,13 +83,13 @@ OF_PROCESSES: list[agent.Report] = [
 AGENT: list[agent.AgentEvent] = [
     *(agent.ProcessReport("worker", 0, report) for report in OF_PROCESSES),
     agent.BrokerAddresses((1, 2, 3), ["10.0.0.1"], None, 4),
-    agent.Refused({"size": 2}),
-    agent.Fault("e", {}, []),
+    process.MessagesRefused({"size": 2}),
+    process.ProcessFault("e", {}, []),
     agent.RunFailed("c"),
     agent.Alive(),
     agent.OtherUse(1.5, 12.0),
     agent.Usage({"worker-0": agent.ProcessUsage(3.0, 1.0)}, ArenaUsage(2, 3)),
-    agent.Finished(LEDGER, {"worker": 3.0}, 5, [], [], False),
+    agent.HostFinished(LEDGER, {"worker": 3.0}, 5, [], [], False),
     agent.LogText("n", "t"),
     agent.Warned("t"),
     agent.LeaseLost("broker"),
@@ -99,23 +99,23 @@ AGENT: list[agent.AgentEvent] = [
     agent.GpuUse([Gpu(0, "GPU-1", "A100", 5, 81920, False, (GpuProcess(7, "anna", False, 5),))]),
 ]
 LAUNCHER: list[Struct] = [
-    agent.Handshake({"zmqrl": "0.1.0"}, 3, 4.0),
-    agent.AgentExited(0, True),
-    agent.HostUnusable("c", "m"),
-    agent.LinesRefused({"not JSON": 1}),
+    orchestrator.Handshake({"zmqrl": "0.1.0"}, 3, 4.0),
+    orchestrator.AgentExited(0, True),
+    orchestrator.HostUnusable("c", "m"),
+    orchestrator.LinesRefused({"not JSON": 1}),
 ]
-JOIN = agent.Join(["a"], (1, 2, 3), None, "server", "token")
-COMMANDS: list[agent.Command] = [
-    agent.Stop(failed=True),
-    agent.Kill(),
-    agent.Lease(),
+JOIN = command.Join(["a"], (1, 2, 3), None, "server", "token")
+COMMANDS: list[command.Command] = [
+    command.Stop(failed=True),
+    command.KillAll(),
+    command.Lease(),
     JOIN,
-    agent.SetWorkers([0, 1]),
-    agent.Allow(ALLOWED),
-    agent.Examine(),
+    command.SetWorkers([0, 1]),
+    command.SetAllowList(ALLOWED),
+    command.BeginExamination(),
 ]
-EVALUATE = agent.Evaluate(NOTICE, final=False)
-REAPED = agent.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
+EVALUATE = command.Evaluate(NOTICE, final=False)
+REAPED = orchestrator.Reaped(("worker-0 (pid 3)",), (), ("learner-0 (pid 4)",))
 FILES: list[Struct] = [
     files.ScaleRequest({"local": 2}),
     files.RequestAnswer(done="d"),

@@ -41,7 +41,7 @@ from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.run_output import record
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
-from zmqrl.messages import agent, check, doctor, files, lines
+from zmqrl.messages import agent, check, command, doctor, files, lines
 from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
@@ -212,7 +212,7 @@ def test_any_connection_file_is_read_or_a_config_error(tmp_path_factory: Any, da
         boot, join = read_connection_file(path)
     except ConfigError:
         return
-    assert isinstance(boot, Boot) and isinstance(join, agent.Join)
+    assert isinstance(boot, Boot) and isinstance(join, command.Join)
 
 
 class Records:

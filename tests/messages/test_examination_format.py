@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.messages import doctor
-from zmqrl.messages.agent import EXAMINATION, Examine
+from zmqrl.messages.command import EXAMINATION, BeginExamination
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 
@@ -32,4 +32,4 @@ def test_requests_and_replies_change_with_their_number() -> None:
 
 def test_the_handshake_and_the_command_that_begin_it_never_change() -> None:
     assert SENTINEL == "ZMQRL-AGENT 1 "
-    assert line_of(Examine()) == b'{"command":"examine"}\n'
+    assert line_of(BeginExamination()) == b'{"command":"examine"}\n'

@@ -32,15 +32,15 @@ from tests.messages.samples import (
 from tests.raising import raises
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
-from zmqrl.messages import agent, check, doctor, files, lines
+from zmqrl.messages import agent, check, command, doctor, files, lines, process
 from zmqrl.orchestrators.handshake import SENTINEL, handshake_line
 from zmqrl.types import Version
 
 PACKAGE = Path(zmqrl.__file__).parent
 LISTS: list[tuple[Any, Any]] = [
-    (CHILD, agent.ChildEvent),
+    (CHILD, process.ChildEvent),
     (OF_PROCESSES, agent.Report),
-    (COMMANDS, agent.Command),
+    (COMMANDS, command.Command),
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
     (REQUESTS, doctor.Request),
     (REPLIES, doctor.Reply),
@@ -93,15 +93,15 @@ def test_every_message_is_made_somewhere() -> None:
 @pytest.mark.parametrize(
     ("code", "made"),
     [
-        ("match event:\n case agent.Ready(): pass\n case agent.Left(): send(agent.Ready)", set()),
-        ("agent.Ready()", {"agent.Ready"}),
+        ("match event:\n case process.Ready(): pass\n case process.Left(): send(process.Ready)", set()),
+        ("process.Ready()", {"process.Ready"}),
         ("doctor.Answer('a')", set()),
-        ("Stopping()", {"agent.Stop"}),
-        ("class Own(Stopping): pass\nOwn()", {"agent.Stop"}),
+        ("Stopping()", {"command.Stop"}),
+        ("class Own(Stopping): pass\nOwn()", {"command.Stop"}),
     ],
 )
 def test_a_message_that_is_only_received_is_not_made(code: str, made: set[str]) -> None:
-    imports = "from zmqrl.messages import agent\nfrom zmqrl.messages.agent import Stop as Stopping\n"
+    imports = "from zmqrl.messages import process\nfrom zmqrl.messages.command import Stop as Stopping\n"
     assert made_in(ast.parse(imports + code)) == made
 
 
@@ -117,8 +117,8 @@ def test_what_an_agent_sends_passes(event: Any) -> None:
 
 def test_every_worker_index_that_a_run_may_use_passes() -> None:
     last = MOST_WORKERS - 1
-    assigned, ready = agent.SetWorkers([0, last]), agent.ProcessReport("worker", last, agent.Ready())
-    judged = agent.WorkerState("worker", last, 0, "lost")
+    assigned, ready = command.SetWorkers([0, last]), agent.ProcessReport("worker", last, process.Ready())
+    judged = process.WorkerState("worker", last, 0, "lost")
     assert lines.command(lines.line_of(assigned)) == assigned
     assert lines.agent_event(lines.line_of(ready)) == ready
     assert lines.child_event(lines.line_of(judged)) == judged
@@ -269,7 +269,7 @@ def test_a_file_with_names_that_are_not_unicode_is_read() -> None:
 
 
 def test_what_is_not_finite_arrives_as_none() -> None:
-    score = agent.Score(Version(0, 1), 5, math.nan, math.inf, 3, 4.0, True, False)
+    score = process.VersionScore(Version(0, 1), 5, math.nan, math.inf, 3, 4.0, True, False)
     arrived = lines.child_event(lines.line_of(score))
     assert arrived == msgspec.structs.replace(score, return_mean=None, return_std=None)
 
@@ -277,13 +277,13 @@ def test_what_is_not_finite_arrives_as_none() -> None:
 def test_text_that_is_not_unicode_and_numbers_of_numpy_are_sent() -> None:
     import numpy as np
 
-    fault = agent.Fault("no file \udce4", {"reward": math.nan, "\udce4": "\udce4"}, [])
-    assert lines.child_event(lines.line_of(fault)) == agent.Fault("no file ?", {"reward": None, "?": "?"}, [])
-    array = lines.child_event(lines.line_of(agent.Fault("e", {"obs": np.arange(3)}, [])))
-    assert array == agent.Fault("e", {"obs": "[0 1 2]"}, [])
-    problem = lines.child_event(lines.line_of(agent.ProblemReport("no file \udce4", "d")))
-    assert problem == agent.ProblemReport("no file ?", "d")
+    fault = process.ProcessFault("no file \udce4", {"reward": math.nan, "\udce4": "\udce4"}, [])
+    assert lines.child_event(lines.line_of(fault)) == process.ProcessFault("no file ?", {"reward": None, "?": "?"}, [])
+    array = lines.child_event(lines.line_of(process.ProcessFault("e", {"obs": np.arange(3)}, [])))
+    assert array == process.ProcessFault("e", {"obs": "[0 1 2]"}, [])
+    problem = lines.child_event(lines.line_of(process.ProblemReport("no file \udce4", "d")))
+    assert problem == process.ProblemReport("no file ?", "d")
     values: Any = {"a": np.float32(0.5), "b": np.int64(7), "c": np.float64(1.5)}
-    assert lines.child_event(lines.line_of(agent.Metrics(values))) == agent.Metrics({"a": 0.5, "b": 7, "c": 1.5})
-    named = lines.child_event(lines.line_of(agent.Fault("e", {"path": Path("x")}, [])))
-    assert named == agent.Fault("e", {"path": "x"}, [])
+    assert lines.child_event(lines.line_of(process.Metrics(values))) == process.Metrics({"a": 0.5, "b": 7, "c": 1.5})
+    named = lines.child_event(lines.line_of(process.ProcessFault("e", {"path": Path("x")}, [])))
+    assert named == process.ProcessFault("e", {"path": "x"}, [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from zmqrl.messages.agent import Handshake
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.messages.tables import TABLES, kinds_in, paragraphs, table_of, with_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zmqrl
-from zmqrl.messages import agent
+from zmqrl.messages.process import LearnerEnded, WorkerRates
 from zmqrl.messages.tables import TABLES, kinds_in
 
 PACKAGE = Path(zmqrl.__file__).parent
@@ -27,7 +27,7 @@ ENDS = {
 }  # fmt: skip
 """Packages that send and receive."""
 TAGS = {"event", "command", "word", "order"}
-FIGURES = {field for kind in (agent.Ended, agent.WorkerRates) for field in kind.__struct_fields__}
+FIGURES = {field for kind in (LearnerEnded, WorkerRates) for field in kind.__struct_fields__}
 """Names that `metrics`, status and summary have as well, which are JSON."""
 FIELDS = {field for table in TABLES for kind in kinds_in(table).values() for field in kind.__struct_fields__} - FIGURES
 SHOWN = {"doctor/report.py"}

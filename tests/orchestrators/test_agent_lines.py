@@ -17,18 +17,10 @@ from tests.waiting import WAIT_S, until
 from zmqrl.launch.run.boots import boots
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import RunState
-from zmqrl.messages.agent import (
-    AgentExited,
-    Event,
-    Finished,
-    Handshake,
-    HostUnusable,
-    Lease,
-    LeaseLost,
-    LinesRefused,
-    Stop,
-)
+from zmqrl.messages.agent import HostFinished, LeaseLost
+from zmqrl.messages.command import Lease, Stop
 from zmqrl.messages.lines import command
+from zmqrl.messages.orchestrator import AgentExited, Event, Handshake, HostUnusable, LinesRefused
 from zmqrl.orchestrators.agent_pool import Agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
@@ -80,7 +72,7 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(received: Received, tmp_
     events = received([SENTINEL + handshake, *BAD, json.dumps(FINISHED)])
     refused = [event.event for event in events if isinstance(event.event, LinesRefused)]
     kinds = [type(event.event) for event in events if not isinstance(event.event, LinesRefused)]
-    assert kinds == [Handshake, Finished, AgentExited]
+    assert kinds == [Handshake, HostFinished, AgentExited]
     counts = refused[-1].counts
     assert counts == {"not JSON": 1, "fields": 1, "unknown event": 3}
     state = RunState(stand_in_plan(tmp_path / "run"))

@@ -20,7 +20,7 @@ from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, LimitsSection
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (

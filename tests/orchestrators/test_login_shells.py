@@ -15,7 +15,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import Event, Handshake, HostUnusable
+from zmqrl.messages.orchestrator import Event, Handshake, HostUnusable
 from zmqrl.orchestrators.agent_pool import PipedAgent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalAgent, LocalOrchestrator

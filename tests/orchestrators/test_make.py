@@ -14,7 +14,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import CodeSection, Config, HostSection, LearnerSection, OrchestratorSection, StoreSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import HostUnusable
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator

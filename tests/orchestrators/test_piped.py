@@ -18,7 +18,7 @@ from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import HostUnusable
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent_pool import Ended, PipedAgent
 from zmqrl.orchestrators.piped import PipedProcess
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator

@@ -22,7 +22,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.copies import BUSY_SHARE, COPIED
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import HostFailed
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import reap_over
 from zmqrl.orchestrators.remote_checkpoints import MIRRORED, Mirror, bring, remove, send

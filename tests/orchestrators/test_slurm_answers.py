@@ -15,7 +15,7 @@ from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import AgentExited
+from zmqrl.messages.orchestrator import AgentExited
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.slurm import SlurmOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing

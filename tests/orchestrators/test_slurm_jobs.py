@@ -20,7 +20,7 @@ from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import AgentExited, HostUnusable, Reaped
+from zmqrl.messages.orchestrator import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
 from zmqrl.orchestrators.slurm import SlurmOrchestrator

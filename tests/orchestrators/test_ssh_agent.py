@@ -17,7 +17,8 @@ from zmqrl.config.codec import from_json, replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, NetworkSection, SshSection
 from zmqrl.errors import HostFailed
-from zmqrl.messages.agent import Handshake, Lease
+from zmqrl.messages.command import Lease
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.ssh import AgentContext, SshAgent
 from zmqrl.ssh.clients import make_client

@@ -22,7 +22,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
-from zmqrl.messages.agent import HostUnusable
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.on_hosts import reap_over
 from zmqrl.orchestrators.ssh import MOST_UPLOADS, SshOrchestrator
 from zmqrl.ssh.auth import log_in

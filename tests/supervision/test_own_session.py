@@ -15,8 +15,8 @@ import pytest
 
 from tests.running import environment
 from tests.waiting import WAIT_S
-from zmqrl.messages.agent import Handshake
 from zmqrl.messages.lines import handshake
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.supervision.process_table import await_gone, identify
 

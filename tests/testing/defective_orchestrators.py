@@ -15,7 +15,9 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import HostFailed
-from zmqrl.messages.agent import Command, Exited, Reaped, Stop
+from zmqrl.messages.agent import Exited
+from zmqrl.messages.command import Command, Stop
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.base import HostEvent, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator

@@ -17,7 +17,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Listen
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.probe import first_answering

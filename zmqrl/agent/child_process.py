@@ -12,8 +12,9 @@ from pathlib import Path
 
 from zmqrl.errors import ENDED_BY_USER_CODE, WireError
 from zmqrl.logs.standard_output import tail_of
-from zmqrl.messages.agent import UPDATE, ChildEvent, Evaluate, Fault
+from zmqrl.messages.command import Evaluate
 from zmqrl.messages.lines import child_event, line_of
+from zmqrl.messages.process import UPDATE, ChildEvent, ProcessFault
 from zmqrl.supervision.process_table import ProcessId, cause_of
 from zmqrl.supervision.restarts import AT_START, BY_EXIT, NO_SEGMENT, ProcessSlot
 
@@ -58,7 +59,7 @@ class ChildProcess:
     """A worker has delivered a segment."""
     reported_end: bool = False
     """A learner has reported the end of the training. Without this report exit code 0 is not a success."""
-    last_fault: Fault | None = None
+    last_fault: ProcessFault | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
     _unread: bytes = b""

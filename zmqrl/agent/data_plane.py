@@ -11,8 +11,8 @@ from zmqrl.agent.weights_relay import WeightsRelay
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import is_shared, make_store
-from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import Hanging, HostReport
+from zmqrl.messages.command import Join
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import AllowList, ArenaUsage, Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink

@@ -23,15 +23,16 @@ from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
 from zmqrl.errors import DeadlineExceeded, StoreError, WireError
-from zmqrl.messages import agent
-from zmqrl.messages.agent import Command, Source
+from zmqrl.messages.agent import ActingDigest, Alive, GpuUse, Joined, LeaseLost, Source, Unreachable
+from zmqrl.messages.command import Command, Join, KillAll, SetAllowList, SetWorkers, Stop
 from zmqrl.messages.lines import command
+from zmqrl.messages.process import MessagesRefused
 from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.wire.active_clock import ActiveClock
 
 READ_BYTES = 65_536
 MOST_UNREAD_BYTES = 16 << 20
-ENDS = (agent.Stop, agent.Kill)
+ENDS = (Stop, KillAll)
 """Commands that end this host's part of the run."""
 LOG = logging.getLogger(__name__)
 DRAIN_S = 1.0
@@ -221,10 +222,10 @@ class HostAgent:
             self._compute_digest()
             gpus = self._gpu_meter.sample(now)
             if gpus is not None:
-                self._output.send(agent.GpuUse(gpus))
+                self._output.send(GpuUse(gpus))
             self._processes.report()
             self._processes.report_addresses()
-            self._output.send(agent.Alive())
+            self._output.send(Alive())
             self._events.send_logs()
             self._report_refused()
         if now >= self._clock.usage_at:
@@ -241,13 +242,13 @@ class HostAgent:
 
         self._processes.acting = " ".join((acting_digests()[self._runtime], *self._acting_gpu))
         self._runtime = None
-        self._output.send(agent.ActingDigest(self._processes.acting))
+        self._output.send(ActingDigest(self._processes.acting))
 
     def _report_refused(self) -> None:
         counts = self._commands.refused + self._processes.refused + self._data_plane.refused
         if counts != self._refused:
             self._refused = counts
-            self._output.send(agent.Refused(dict(counts)))
+            self._output.send(MessagesRefused(dict(counts)))
 
     def _check_lease(self, now: float) -> None:
         received = self._data_plane.received
@@ -258,7 +259,7 @@ class HostAgent:
         if silent is not None and not self._processes.ending:
             lease_s = self._limits.host_lease_s
             LOG.error("the %s has been silent for limits.host_lease_s (%g s): the host agent stops", silent, lease_s)
-            self._output.send(agent.LeaseLost(silent))
+            self._output.send(LeaseLost(silent))
             self._processes.end(ShutdownMode.HURRIED)
 
     def _take_notices(self) -> None:
@@ -287,26 +288,26 @@ class HostAgent:
         for received in commands:
             self._lease.renew("launcher", self._active.now())
             match received:
-                case agent.Stop():
+                case Stop():
                     self._processes.end(ShutdownMode.FAILED if received.failed else ShutdownMode.CLEAN)
-                case agent.Kill():
+                case KillAll():
                     self._processes.end(ShutdownMode.KILL)
-                case agent.Join() if self._data_plane.endpoints is None and not self._processes.ending:
+                case Join() if self._data_plane.endpoints is None and not self._processes.ending:
                     self._join(received)
-                case agent.SetWorkers() if not self._processes.ending:
+                case SetWorkers() if not self._processes.ending:
                     self._processes.set_workers(tuple(received.workers), received.stays)
-                case agent.Allow():
+                case SetAllowList():
                     self._data_plane.allow(received.allowed)
 
-    def _join(self, join: agent.Join) -> None:
+    def _join(self, join: Join) -> None:
         try:
             reached = self._data_plane.join(join)
         except DeadlineExceeded as error:
-            self._output.send(agent.Unreachable(str(error)))
+            self._output.send(Unreachable(str(error)))
             self._processes.end(ShutdownMode.KILL)
             return
         if reached is not None:
             milliseconds = round(reached.milliseconds, 1)
-            self._output.send(agent.Joined(reached.address, milliseconds, self._data_plane.sees_store))
+            self._output.send(Joined(reached.address, milliseconds, self._data_plane.sees_store))
         self._processes.report()
         self._processes.begin()

@@ -22,7 +22,7 @@ from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Listen
-from zmqrl.messages import agent
+from zmqrl.messages import agent, command, process
 from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.restarts import Action, Died, FailRun, ProcessSlot, Start, Supervision, Tick
 from zmqrl.types import Ledger, Notice
@@ -158,7 +158,7 @@ class HostProcesses:
         lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if slot.role == "worker" else stalled_after
         stalled = hanging.state == "stalled"
         why = f"stalled: no progress for {stalled_after}" if stalled else f"hangs: no heartbeat for {lost_after}"
-        child.last_fault = agent.Fault(f"{why}, killed", {}, [])
+        child.last_fault = process.ProcessFault(f"{why}, killed", {}, [])
         child.process.send_signal(signal.SIGUSR2)
         self._kill_at[slot] = (child.spawn, kill_at)
 
@@ -229,7 +229,7 @@ class HostProcesses:
         self._children[slot] = child
         self._events.started(child)
         if slot == EVALUATOR and self._data_plane.current is not None:
-            child.write_line(agent.Evaluate(self._data_plane.current, final=False))
+            child.write_line(command.Evaluate(self._data_plane.current, final=False))
         self.report()
 
     def _not_started(self, slot: ProcessSlot, cause: str) -> None:
@@ -241,7 +241,7 @@ class HostProcesses:
     def _notify_evaluator(self, notice: Notice) -> None:
         evaluator = self._children.get(EVALUATOR)
         if evaluator is not None and evaluator.stdin_fd >= 0:
-            evaluator.write_line(agent.Evaluate(notice, final=False))
+            evaluator.write_line(command.Evaluate(notice, final=False))
 
     def _take_events(self, child: ChildProcess) -> None:
         events = child.read_events()
@@ -249,16 +249,16 @@ class HostProcesses:
             self.refused.update(child.refused)
             child.refused.clear()
         for event in events:
-            if isinstance(event, agent.NewVersion):
+            if isinstance(event, process.NewVersion):
                 self._data_plane.current = event.notice
                 self._notify_evaluator(event.notice)
-            elif isinstance(event, agent.Listening):
+            elif isinstance(event, process.BrokerListening):
                 self._listening(event)
             else:
                 self._note(child, event)
                 self._events.forward(child, event)
 
-    def _listening(self, event: agent.Listening) -> None:
+    def _listening(self, event: process.BrokerListening) -> None:
         if self._boot.listen is not None:
             # a broker that is started again has to be where all processes look for it
             self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, event.ports))
@@ -268,21 +268,21 @@ class HostProcesses:
 
     def _note(self, child: ChildProcess, event: agent.Report) -> None:
         match event:
-            case agent.Ready():
+            case process.Ready():
                 child.ready = True
                 self._events.sample([child])
-            case agent.FirstStep() | agent.Metrics() | agent.Score():
+            case process.FirstStep() | process.Metrics() | process.VersionScore():
                 child.has_worked = True
-            case agent.WorkerRates() if event.env_steps:
+            case process.WorkerRates() if event.env_steps:
                 child.has_delivered = True
                 self._supervision.delivered(child.slot)
-            case agent.Writing():
+            case process.Writing():
                 self._shutdown.extend(child.slot.role, time.monotonic())
-            case agent.Left():
+            case process.Left():
                 child.expected_to_end = True
-            case agent.Fault():
+            case process.ProcessFault():
                 child.last_fault = event
-            case agent.Ended():
+            case process.LearnerEnded():
                 child.has_worked = child.reported_end = True
                 self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from zmqrl.messages.agent import AgentEvent, Alive, LogText, Metrics, OtherUse, ProcessReport, Score, Usage, WorkerRates
+from zmqrl.messages.agent import AgentEvent, Alive, LogText, OtherUse, ProcessReport, Usage
 from zmqrl.messages.lines import line_of
+from zmqrl.messages.process import Metrics, VersionScore, WorkerRates
 
 PENDING_LIMIT_BYTES = 4_000_000
-DROPPABLE = (Alive, Metrics, WorkerRates, Usage, OtherUse, Score)
+DROPPABLE = (Alive, Metrics, WorkerRates, Usage, OtherUse, VersionScore)
 """Events that may be left out when the launcher does not read."""
 MOST_BYTES = 65_536
 """Of one log at one look."""

@@ -100,7 +100,7 @@ class ProcessEvents:
         self._followed -= complete
         self._ended -= complete
 
-    def finished(self, finished: agent.Finished) -> None:
+    def finished(self, finished: agent.HostFinished) -> None:
         """The last event, with the peaks of all processes."""
         self.send_logs()
         peaks = {role: round(mb, 1) for role, mb in self._peak_pss_mb.items()}

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from zmqrl.agent.run_processes import AGENT, STRAY, processes_of
 from zmqrl.errors import ConfigError
-from zmqrl.messages.agent import Reaped
 from zmqrl.messages.lines import line_of
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.supervision.host_lock import AGENTS, HostLock
 from zmqrl.supervision.host_mark import inner_namespace
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill, send

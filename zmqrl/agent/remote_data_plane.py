@@ -14,8 +14,8 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Keys, RunPlan
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
-from zmqrl.messages.agent import Join
 from zmqrl.messages.bus import Hanging, HostReport
+from zmqrl.messages.command import Join
 from zmqrl.types import ArenaUsage, Ledger, Notice, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import Reached, first_answering

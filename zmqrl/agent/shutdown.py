@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 from zmqrl.config.plan import Boot
-from zmqrl.messages.agent import Evaluate, Finished
+from zmqrl.messages.agent import HostFinished
+from zmqrl.messages.command import Evaluate
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import Ledger, Notice
@@ -71,12 +72,12 @@ class Shutdown:
 
     def report(
         self, killed_orphans: Iterable[ProcessId], left_orphans: Iterable[ProcessId], ledger: Ledger | None
-    ) -> Finished:
+    ) -> HostFinished:
         """Once it is over, without peaks. Orphans: what processes of the run have started and left behind."""
         killed, left = [*self._killed, *self._named(killed_orphans)], self._named(left_orphans)
         left += [f"{self._boot.host}/{slot} (pid {c.identity.pid})" for slot, c in self._children.items()]
         stopped = self._policy is not None and self._policy.final_stopped
-        return Finished(ledger, {}, self._ended, killed, left, stopped)
+        return HostFinished(ledger, {}, self._ended, killed, left, stopped)
 
     def _roles_alive(self) -> set[str]:
         return {slot.role for slot in self._children}

@@ -19,7 +19,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import Phase, status_of
-from zmqrl.messages import agent
+from zmqrl.messages.process import Metrics, VersionScore
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.summary import Summary
 
@@ -95,11 +95,11 @@ class RunObserver(Observer):
 
     def on_event(self, event: HostEvent, state: RunState) -> bool:
         match event.event:
-            case agent.Metrics() as metrics:
+            case Metrics() as metrics:
                 wall_s = round(state.wall_s, 3)
                 self.metrics = {"wall_s": wall_s, **metrics.values}
                 return self._call("on_metrics", self._callbacks.on_metrics, self.metrics)
-            case agent.Score() as score:
+            case VersionScore() as score:
                 return self._call("on_score", self._callbacks.on_score, _score_of(score))
         return True
 
@@ -168,7 +168,7 @@ class RunObserver(Observer):
             return True
 
 
-def _score_of(score: agent.Score) -> Score:
+def _score_of(score: VersionScore) -> Score:
     return Score(
         version=str(score.version),
         env_steps=score.env_steps,

@@ -17,8 +17,9 @@ from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent, bus
+from zmqrl.messages import bus
 from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
+from zmqrl.messages.process import BrokerListening, Enrolled, HostHere, HostLost, WorkerState
 from zmqrl.segment_transports.seal import Opening
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import AllowList, Version
@@ -158,7 +159,7 @@ class InboundDispatcher:
             if admission.knows(public):
                 self._outbound.welcome(peer)
             else:
-                self._events.send(agent.Enrolled(admission.enrol(token), public))
+                self._events.send(Enrolled(admission.enrol(token), public))
         except WireError as error:
             self._outbound.send_shutdown_notice(peer, str(error))
             raise
@@ -193,7 +194,7 @@ class InboundDispatcher:
     def report_listening(self) -> None:
         """Where other hosts reach this broker, and which allow-list it follows."""
         if self._sockets.ports is not None:
-            self._events.send(agent.Listening(self._sockets.ports, self._sockets.admission.serial))
+            self._events.send(BrokerListening(self._sockets.ports, self._sockets.admission.serial))
 
     def _fetch(self, peer: bytes, version: Version) -> None:
         """Only what has been announced can be on its way."""
@@ -216,9 +217,9 @@ class InboundDispatcher:
             if user is not None:
                 self._outbound.note_agent(report.host, peer)
             if self._hosts.receive(report.host, self._clock()):
-                self._events.send(agent.HostHere(report.host, report.workers))
+                self._events.send(HostHere(report.host, report.workers))
         elif self._hosts.leave(report.host):
-            self._events.send(agent.HostHere(report.host, []))
+            self._events.send(HostHere(report.host, []))
         self._outbound.welcome(peer, self._liveness.hanging(report.host, report.alive, self._clock()))
         return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)
 
@@ -237,11 +238,11 @@ class InboundDispatcher:
         """Members that became silent or returned. The launcher is notified; each agent is, when it reports next."""
         found: list[ev.Event] = []
         for judged in self._liveness.judge(self._state.has_work, now):
-            self._events.send(agent.WorkerState(judged.role, judged.index, judged.spawn, judged.state))
+            self._events.send(WorkerState(judged.role, judged.index, judged.spawn, judged.state))
             if judged.role == "worker" and judged.state == "lost":
                 found.append(ev.WorkerSilent(judged.index, judged.spawn))
         for host in self._hosts.lost(now):
-            self._events.send(agent.HostLost(host))
+            self._events.send(HostLost(host))
             found.append(self._host_removed(host))
         if self._claims_until is not None and now >= self._claims_until:
             self._claims_until = None

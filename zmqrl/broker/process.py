@@ -22,7 +22,7 @@ from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import MessagesRefused, ProblemReport, Ready, WorkerRelieved
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.segment_transports.seal import Opening
 from zmqrl.segment_transports.zmq import ZmqTransport
@@ -95,7 +95,7 @@ class Broker:
     def run(self) -> None:
         """One round after the other: drain everything, decide, answer each peer once."""
         self._inbound.report_listening()
-        self._events.send(agent.Ready())
+        self._events.send(Ready())
         while not self._stopping:
             ready = self._poller.poll(FETCH_POLL_MS if self._weights.waiting else POLL_MS)
             if any(source in self._sockets.guards for source, _ in ready):
@@ -150,7 +150,7 @@ class Broker:
 
     def _report_relieved(self) -> None:
         for relieved in self._outbound.relieved:
-            self._events.send(agent.Relieved(relieved.index, relieved.factor, relieved.before, relieved.after))
+            self._events.send(WorkerRelieved(relieved.index, relieved.factor, relieved.before, relieved.after))
         self._outbound.relieved.clear()
 
     def _events_of(
@@ -191,7 +191,7 @@ class Broker:
         counts = self._refusals()
         if counts.total() != self._reported_refused:
             self._reported_refused = counts.total()
-            self._events.send(agent.Refused(dict(counts)))
+            self._events.send(MessagesRefused(dict(counts)))
 
     def _report_away(self) -> None:
         """The launcher is notified when the transport of segments goes away, and when it is back."""
@@ -202,4 +202,4 @@ class Broker:
             self._reported_away = away
 
     def _problem(self, cause: str, done: str) -> None:
-        self._events.send(agent.ProblemReport(cause, done))
+        self._events.send(ProblemReport(cause, done))

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from zmqrl.config.codec import replace
 from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
-from zmqrl.messages.agent import EXAMINATION, Handshake
+from zmqrl.messages.command import EXAMINATION
 from zmqrl.messages.doctor import (
     Broken,
     Clock,
@@ -36,6 +36,7 @@ from zmqrl.messages.doctor import (
     Write,
     Written,
 )
+from zmqrl.messages.orchestrator import Handshake
 
 ECHOES = 5
 WATCH_S = 3.0

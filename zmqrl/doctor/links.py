@@ -18,10 +18,10 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import HostSection
 from zmqrl.doctor.measurement import Failure
 from zmqrl.errors import HostFailed, WireError
-from zmqrl.messages import agent
-from zmqrl.messages.agent import Handshake
+from zmqrl.messages.command import BeginExamination
 from zmqrl.messages.doctor import Reply, Request, read_reply, request_line
 from zmqrl.messages.lines import handshake, line_of
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
     NO_RUN,
@@ -79,7 +79,7 @@ class HostLink:
         """Never blocks; no error when the agent is gone: `replies` ends then. HostFailed when it reads nothing."""
         if not self._is_examining:
             self._is_examining = True
-            self._pipe.write(line_of(agent.Examine()))
+            self._pipe.write(line_of(BeginExamination()))
         self._pipe.write(request_line(request))
 
     def replies(self) -> Iterator[Handshake | Reply]:

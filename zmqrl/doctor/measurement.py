@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Curve, EnvFacts, Folders, Listening, Locks, Machine, Reached
+from zmqrl.messages.orchestrator import Handshake
 
 
 @dataclass(frozen=True)

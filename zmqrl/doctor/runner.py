@@ -22,8 +22,8 @@ from zmqrl.doctor.host_requests import examined_hosts, host_requests
 from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.measurement import Failure, Measurement
 from zmqrl.errors import HostFailed, as_host_failed
-from zmqrl.messages.agent import Handshake
 from zmqrl.messages.doctor import Reach, Reply, Request
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import ANSWER_S

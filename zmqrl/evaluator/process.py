@@ -18,8 +18,9 @@ from zmqrl.errors import StoreError, WireError
 from zmqrl.evaluator.evaluation import Evaluation, Score
 from zmqrl.evaluator.videos import Videos
 from zmqrl.logs.events import EventPipe, Refusals
-from zmqrl.messages import agent
+from zmqrl.messages.command import Evaluate
 from zmqrl.messages.lines import evaluate
+from zmqrl.messages.process import ProblemReport, Ready, VersionScore
 from zmqrl.types import Version
 
 STDIN = 0
@@ -47,7 +48,7 @@ class Inbox:
         self._fd, self._refusals, self._report_every_s = fd, refusals, report_every_s
         self._report_at_s = -float("inf")
         self._rest = b""
-        self.newest: agent.Evaluate | None = None
+        self.newest: Evaluate | None = None
         self.ended = False
 
     def poll(self, timeout_s: float) -> None:
@@ -101,8 +102,8 @@ class Evaluator:
 
     def run(self) -> None:
         """Until the final version is scored, the inbox ends or `stop`."""
-        self._events.send(agent.Ready())
-        done: agent.Evaluate | None = None
+        self._events.send(Ready())
+        done: Evaluate | None = None
         while not self._stopping:
             self._inbox.poll(0.0 if self._inbox.newest != done else WAIT_S)
             if self._inbox.ended and not (self._inbox.newest is not None and self._inbox.newest.final):
@@ -117,14 +118,14 @@ class Evaluator:
         self._inbox.report()
         self._evaluation.close()
 
-    def _score(self, task: agent.Evaluate) -> None:
+    def _score(self, task: Evaluate) -> None:
         notice = task.notice
         deadline_s = FINAL_READ_DEADLINE_S if task.final else READ_DEADLINE_S
         try:
             content = self._store.read(notice.key, notice.nbytes, notice.sha256, deadline_s)
         except StoreError as error:
             if task.final:
-                self._events.send(agent.ProblemReport(str(error), "the final version is not scored"))
+                self._events.send(ProblemReport(str(error), "the final version is not scored"))
             return  # else retention was faster: a newer version has long been announced
         self._policy.load(tensors.parse(content)[0], notice.schedule)
         score = self._evaluation.play(self._policy, lambda: self._abandons(task))
@@ -134,7 +135,7 @@ class Evaluator:
         if self._videos is not None and not task.final:
             self._videos.add(self._policy, notice, lambda: self._abandons(task))
 
-    def _abandons(self, task: agent.Evaluate) -> bool:
+    def _abandons(self, task: Evaluate) -> bool:
         """Whether something more pressing has come: the end, or the final version."""
         self._inbox.poll(0.0)
         if self._stopping:
@@ -147,16 +148,16 @@ class Evaluator:
         try:
             self._store.save_best(version, content, score)
         except StoreError as error:
-            self._events.send(agent.ProblemReport(str(error), "the previous best version is kept"))
+            self._events.send(ProblemReport(str(error), "the previous best version is kept"))
             return False
         self._best = score
         return True
 
-    def _report(self, task: agent.Evaluate, content: bytes, score: Score) -> None:
+    def _report(self, task: Evaluate, content: bytes, score: Score) -> None:
         notice, best = task.notice, score.mean > self._best
         if best:
             best = self._keep(notice.version, content, score.mean)
-        report = agent.Score(
+        report = VersionScore(
             version=notice.version,
             env_steps=notice.env_steps,
             return_mean=score.mean,

@@ -10,7 +10,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.evaluator.rendering import check_packages, record
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import ProblemReport
 from zmqrl.types import Notice
 
 VIDEOS = "videos"
@@ -32,7 +32,7 @@ class Videos:
         try:
             self._record(policy, notice, abandoned)
         except (ConfigError, EnvFault, OSError) as error:
-            self._events.send(agent.ProblemReport(str(error), "no further videos are written, training continues"))
+            self._events.send(ProblemReport(str(error), "no further videos are written, training continues"))
             self._next_at = None
             return
         self._next_at = (notice.env_steps // self._every + 1) * self._every

@@ -20,7 +20,8 @@ from zmqrl.launch.run import reports
 from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.stop_signals import Request
-from zmqrl.messages.agent import Join, LogText
+from zmqrl.messages.agent import LogText
+from zmqrl.messages.command import Join
 from zmqrl.orchestrators.base import Orchestrator, Teardown
 from zmqrl.run_files.run_directory import RunDirectory, stored_config
 from zmqrl.wire.sockets import own_addresses

@@ -10,7 +10,7 @@ from pathlib import Path
 from zmqrl.config.codec import from_json, object_of, to_json
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 from zmqrl.messages.files import ConnectionFile
 
 FORMAT = 2

@@ -14,7 +14,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.config.webhook import without_secrets
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError, key_of
-from zmqrl.messages.agent import Handshake
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.agent_pool import INSTALL, INSTALL_RUNTIME
 from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
 from zmqrl.orchestrators.make import kind_of

@@ -21,7 +21,7 @@ from zmqrl.launch.run_output import RunOutput
 from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
 from zmqrl.launch.summary import end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
-from zmqrl.messages import agent
+from zmqrl.messages.command import KillAll
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.planning.initial_weights import initial_file
 from zmqrl.run_files.lineage import last_seen
@@ -178,7 +178,7 @@ class Launcher:
             self._is_taken_over = True
             taken_over = f"run directory {self._directory.path} was taken over by {successor}"
             self._state.fail(f"{taken_over}: this launcher sent no heartbeat", replaces=True)
-            self._orchestrator.command(None, agent.Kill())
+            self._orchestrator.command(None, KillAll())
         return self._is_taken_over
 
     def _take(self, event: HostEvent, output: RunOutput) -> None:

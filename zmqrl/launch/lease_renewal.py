@@ -8,7 +8,7 @@ import threading
 import time
 
 from zmqrl.errors import name_of
-from zmqrl.messages.agent import Lease
+from zmqrl.messages.command import Lease
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.views.problem import Problem
 

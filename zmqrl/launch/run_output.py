@@ -19,7 +19,7 @@ from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.logs.printable import printable
-from zmqrl.messages import agent
+from zmqrl.messages.process import Metrics, VersionScore, WorkerRates
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.run_files.environment import EnvironmentWriter
@@ -32,18 +32,18 @@ COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
 
 
-RECORDED = (agent.Metrics, agent.Score, agent.WorkerRates)
+RECORDED = (Metrics, VersionScore, WorkerRates)
 
 
 def record(recorder: Recorder, event: HostEvent, state: RunState) -> None:
     """Write the figures of an event of a type in `RECORDED`. OSError: they are lost."""
     match event.event:
-        case agent.Metrics() as metrics:
+        case Metrics() as metrics:
             recorder.record(state.wall_s, state.env_steps, metrics.values)
-        case agent.Score() as score:
+        case VersionScore() as score:
             scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
             recorder.record(state.wall_s, score.env_steps, scores)
-        case agent.WorkerRates() as worker if event.index is not None:
+        case WorkerRates() as worker if event.index is not None:
             rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}
             recorder.record_worker(state.wall_s, state.env_steps, event.index, rates)
 

@@ -15,7 +15,7 @@ from zmqrl.config.hosts import LOCAL, is_remote, limited
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
-from zmqrl.messages.agent import Reaped
+from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.make import kind_of
 from zmqrl.run_files.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
 from zmqrl.run_files.trust import opened

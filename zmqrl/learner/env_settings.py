@@ -14,7 +14,7 @@ import numpy as np
 
 from zmqrl.learner.sync_loop import Collect
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 
 NAMES = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")
 THREADS = "torch.set_num_threads"

@@ -23,7 +23,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.memory_backends.base import SegmentSource, TakenSegment
-from zmqrl.messages.agent import ProblemReport
+from zmqrl.messages.process import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
 

@@ -28,7 +28,7 @@ from zmqrl.learner.sync_loop import Collect, Learner, run_sync
 from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.make import make_backend
-from zmqrl.messages import agent
+from zmqrl.messages.process import ProblemReport, Ready, Resumed
 from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.types import Weights
 
@@ -57,7 +57,7 @@ def main(boot: Boot) -> int:
     learner = _make_learner(algorithm, context, plan.config.learner.threads or 1)
     if start.full is not None:
         load_learner(learner, start.full)
-    events.send(agent.Ready())
+    events.send(Ready())
     replay = None if plan.on_policy else _make_replay(session, algorithm, start)
     del start, weights  # with replay the file is large
     try:
@@ -90,9 +90,9 @@ def _report_start(boot: Boot, store: DataStore, events: EventPipe, start: StartS
         _report_resumed(events, start)
     damaged = store.passed_over()
     if damaged:
-        events.send(agent.ProblemReport(few(damaged), f"not loaded; {_description(start)}"))
+        events.send(ProblemReport(few(damaged), f"not loaded; {_description(start)}"))
     if (start.version or start.passed_over) is not None and not damaged:
-        events.send(agent.ProblemReport("no full checkpoint was written since the start", _description(start)))
+        events.send(ProblemReport("no full checkpoint was written since the start", _description(start)))
 
 
 def _report_resumed(events: EventPipe, start: StartState) -> None:
@@ -100,9 +100,9 @@ def _report_resumed(events: EventPipe, start: StartState) -> None:
     full, version = start.full, start.version
     if full is not None:
         written_at: Any = full.meta.get("written_at")
-        events.send(agent.Resumed(str(full.version), stored_counters(full)["env_steps"], written_at))
+        events.send(Resumed(str(full.version), stored_counters(full)["env_steps"], written_at))
     elif version is not None:
-        events.send(agent.Resumed(str(version.version), version.env_steps, None))
+        events.send(Resumed(str(version.version), version.env_steps, None))
 
 
 def _description(start: StartState) -> str:
@@ -162,7 +162,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
         schedule_env_steps=session.progress.counters.schedule_env_steps,
         replay=None if plan.on_policy else plan.config.replay,
         executor=plan.config.learner.executor,
-        report=lambda cause, done: events.send(agent.ProblemReport(cause, done)),
+        report=lambda cause, done: events.send(ProblemReport(cause, done)),
     )
 
 

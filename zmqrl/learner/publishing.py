@@ -14,7 +14,7 @@ from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerRecord
-from zmqrl.messages import agent
+from zmqrl.messages.process import NewVersion
 from zmqrl.types import Notice, Version, Weights
 
 
@@ -75,7 +75,7 @@ class Publisher:
         self.record_progress()
         self._channel.announce(notice)
         if self._mode.in_process:
-            self._events.send(agent.NewVersion(notice))
+            self._events.send(NewVersion(notice))
 
     def record_progress(self) -> None:
         """Record the current version for a successor. Before slots of older segments are released.

@@ -18,7 +18,7 @@ from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.publishing import Publisher
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import LearnerEnded, Metrics
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, WHOLE_LIMIT, Ledger, Weights
 
 METRICS_EVERY_S = 1.0
@@ -84,7 +84,7 @@ class Reporter:
         progress, c = self._progress, self._progress.counters
         if c.env_steps != self._sent_env_steps:
             self._send_metrics(time.monotonic())
-        report = agent.Ended(
+        report = LearnerEnded(
             reason=reason,
             env_steps=c.env_steps,
             env_steps_before=c.env_steps_before,
@@ -127,7 +127,7 @@ class Reporter:
             values["train_return_mean_100"] = progress.episodes.mean_return
         if progress.episodes.mean_length is not None:
             values["train_length_mean_100"] = progress.episodes.mean_length
-        self._events.send(agent.Metrics(figures_of(values)))
+        self._events.send(Metrics(figures_of(values)))
 
     def _replay_ratio(self) -> float:
         trained_steps = self._progress.counters.env_steps - (self._learning_starts or 0)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import ProblemReport, Writing
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 REPORT_AGAIN_S = 30.0
@@ -70,7 +70,7 @@ class RetryingWriter:
 
         def report() -> None:
             while not over.wait(REPORT_EVERY_S) and time.monotonic() < until:
-                self._events.send(agent.Writing())
+                self._events.send(Writing())
 
         thread = threading.Thread(target=report, name="writing", daemon=True)
         thread.start()
@@ -82,7 +82,7 @@ class RetryingWriter:
 
     def report_problem(self, cause: str, action: str) -> None:
         """Report to the user at once."""
-        self._events.send(agent.ProblemReport(cause, action))
+        self._events.send(ProblemReport(cause, action))
 
     def _failed(self, what: str, error: StoreError, meanwhile: str, bound: str = "") -> None:
         now = time.monotonic()

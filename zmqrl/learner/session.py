@@ -19,7 +19,7 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
-from zmqrl.messages.agent import UPDATE
+from zmqrl.messages.process import UPDATE
 from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
 
 

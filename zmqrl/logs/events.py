@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from zmqrl.messages.agent import ChildEvent, Refused
 from zmqrl.messages.lines import line_of
+from zmqrl.messages.process import ChildEvent, MessagesRefused
 
 
 class EventPipe:
@@ -43,4 +43,4 @@ class Refusals:
         """Send the counts if there are more than last time; to be called once per heartbeat at most."""
         if self.counts.total() != self._reported:
             self._reported = self.counts.total()
-            self._events.send(Refused(dict(self.counts)))
+            self._events.send(MessagesRefused(dict(self.counts)))

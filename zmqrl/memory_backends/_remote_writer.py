@@ -13,9 +13,9 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import TransportError
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends._arena_ends import SegmentWriter
-from zmqrl.messages import agent
 from zmqrl.messages.bus import OpenRows, Segment, SegmentHeader
 from zmqrl.messages.frames import pack
+from zmqrl.messages.process import ProblemReport
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.segment_transports.seal import Sealing
@@ -54,7 +54,7 @@ class SealedSender:
     def _set_away(self, is_away: bool, cause: str) -> None:
         if is_away != self._is_away:
             done = "segments are kept and sent again" if is_away else "segments that were kept are sent"
-            self._events.send(agent.ProblemReport(cause, done))
+            self._events.send(ProblemReport(cause, done))
         self._is_away = is_away
 
 

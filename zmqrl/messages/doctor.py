@@ -1,7 +1,7 @@
 """What `zmqrl doctor` and the agents that it examines hosts with send each other: JSON lines.
 
 Before these come the handshake of the agent and the command `examine`. A change of a request or a reply takes another
-`messages.agent.EXAMINATION`: agents of other versions with the same number answer. The lines of the agent begin with
+`messages.command.EXAMINATION`: agents of other versions with the same number answer. The lines of the agent begin with
 `MARK`. The three paragraphs of a docstring are columns of the tables in docs/protocol.md.
 """
 

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import WireError
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 from zmqrl.messages.fields import PathText, Text, refusal_of
 from zmqrl.types import Count, Finite, Name
 

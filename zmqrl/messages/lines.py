@@ -10,19 +10,22 @@ import msgspec
 from msgspec import Struct
 
 from zmqrl.errors import WireError
-from zmqrl.messages import agent
+from zmqrl.messages.agent import AGENT_EVENTS, REPORTS, AgentEvent
+from zmqrl.messages.command import COMMANDS, Command, Evaluate
 from zmqrl.messages.fields import MOST_EXPLAINED_BYTES, refusal
+from zmqrl.messages.orchestrator import LAUNCHER_EVENTS, Handshake, Reaped
+from zmqrl.messages.process import CHILD_EVENTS, ChildEvent
 from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 
 T = TypeVar("T", bound=Struct)
 MOST_CHARACTERS, MOST_ENTRIES, DEEPEST = 10_000, 1_000, 16
 """Of what is shown: of each text, of each list or mapping, of lists within lists."""
-_child_event = msgspec.json.Decoder(agent.ChildEvent).decode
-_agent_event = msgspec.json.Decoder(agent.AgentEvent).decode
-_command = msgspec.json.Decoder(agent.Command).decode
-_handshake = msgspec.json.Decoder(agent.Handshake).decode
-_reaped = msgspec.json.Decoder(agent.Reaped).decode
-_evaluate = msgspec.json.Decoder(agent.Evaluate).decode
+_child_event = msgspec.json.Decoder(ChildEvent).decode
+_agent_event = msgspec.json.Decoder(AgentEvent).decode
+_command = msgspec.json.Decoder(Command).decode
+_handshake = msgspec.json.Decoder(Handshake).decode
+_reaped = msgspec.json.Decoder(Reaped).decode
+_evaluate = msgspec.json.Decoder(Evaluate).decode
 
 
 def shown(value: Any, depth: int = 0) -> Any:
@@ -84,35 +87,35 @@ def _readable(data: Any) -> Any:
     return [_readable(inner) for inner in data] if isinstance(data, (list, tuple)) else data
 
 
-def child_event(line: str | bytes) -> agent.ChildEvent:
+def child_event(line: str | bytes) -> ChildEvent:
     """What a process reports to its agent. WireError states what is wrong with the line."""
-    found: agent.ChildEvent = decoded(_child_event, line, "event", agent.CHILD_EVENTS)
+    found: ChildEvent = decoded(_child_event, line, "event", CHILD_EVENTS)
     return found
 
 
-def agent_event(line: str | bytes) -> agent.AgentEvent:
+def agent_event(line: str | bytes) -> AgentEvent:
     """What an agent reports to the launcher. WireError states what is wrong with the line."""
-    found: agent.AgentEvent = decoded(_agent_event, line, "event", agent.AGENT_EVENTS)
+    found: AgentEvent = decoded(_agent_event, line, "event", AGENT_EVENTS)
     return found
 
 
-def command(line: str | bytes) -> agent.Command:
+def command(line: str | bytes) -> Command:
     """What the launcher commands an agent. WireError states what is wrong with the line."""
-    found: agent.Command = decoded(_command, line, "command", agent.COMMANDS)
+    found: Command = decoded(_command, line, "command", COMMANDS)
     return found
 
 
-def evaluate(line: str | bytes) -> agent.Evaluate:
+def evaluate(line: str | bytes) -> Evaluate:
     """What an agent sends to the evaluator. WireError states what is wrong with the line."""
-    return decoded(_evaluate, line, "command", agent.COMMANDS)
+    return decoded(_evaluate, line, "command", COMMANDS)
 
 
-def handshake(line: str | bytes) -> agent.Handshake:
+def handshake(line: str | bytes) -> Handshake:
     """An agent's first line. WireError states what is wrong with it."""
-    return decoded(_handshake, line, "event", agent.LAUNCHER_EVENTS)
+    return decoded(_handshake, line, "event", LAUNCHER_EVENTS)
 
 
-def reaped(line: str | bytes) -> agent.Reaped:
+def reaped(line: str | bytes) -> Reaped:
     """What a reaper prints. WireError states what is wrong with it."""
     try:
         return _reaped(line)
@@ -138,7 +141,7 @@ def _refusal(line: str | bytes, tag: str, kinds: Mapping[str, type[Struct]], err
     if not isinstance(data, dict):
         return WireError("not JSON", "not an object")
     if data.get(tag) == "process" and isinstance(data.get("report"), dict):
-        inner = refusal(data["report"], tag, agent.REPORTS, error, f"unknown {tag}")
+        inner = refusal(data["report"], tag, REPORTS, error, f"unknown {tag}")
         if inner.reason != "value":
             return inner
     return refusal(data, tag, kinds, error, f"unknown {tag}")

@@ -18,10 +18,10 @@ from msgspec import Struct
 
 TABLES: Mapping[str, tuple[str, str]] = {
     "bus": ("bus", "KINDS"),
-    "process events": ("agent", "CHILD_EVENTS"),
+    "process events": ("process", "CHILD_EVENTS"),
     "agent events": ("agent", "OWN_EVENTS"),
-    "launcher events": ("agent", "LAUNCHER_EVENTS"),
-    "commands": ("agent", "COMMANDS"),
+    "launcher events": ("orchestrator", "LAUNCHER_EVENTS"),
+    "commands": ("command", "COMMANDS"),
     "files": ("files", "FILES"),
     "doctor requests": ("doctor", "REQUESTS"),
     "doctor replies": ("doctor", "REPLIES"),
@@ -33,9 +33,10 @@ HEAD = "| name | what | from, to, when | fields | old or wrong |\n|---|---|---|-
 
 def table_of(name: str) -> str:
     """A table of message types, and the rows that their fields are made of."""
-    module = importlib.import_module(f"zmqrl.messages.{TABLES[name][0]}")
-    classes = {node.name: node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)}
     kinds = kinds_in(name)
+    modules = [sys.modules[module] for module in dict.fromkeys(kind.__module__ for kind in kinds.values())]
+    nodes = [node for module in modules for node in ast.parse(inspect.getsource(module)).body]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     rows = [f"| `{tag}` | {' | '.join(_cells(kind, classes))} |\n" for tag, kind in kinds.items()]
     plain = [node for node in classes.values() if node.bases and ast.unparse(node.bases[0]) == "NamedTuple"]
     lists = [f"- `{node.name}`: `[{', '.join(name for name, _, _ in _own_fields(node))}]`\n" for node in plain]

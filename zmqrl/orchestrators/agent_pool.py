@@ -18,8 +18,10 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, as_host_failed
-from zmqrl.messages import agent as messages
+from zmqrl.messages.agent import AgentEvent, HostFinished, LeaseLost, ProcessReport, Started, Unreachable, Warned
+from zmqrl.messages.command import Command, KillAll, Stop
 from zmqrl.messages.lines import agent_event, handshake, line_of
+from zmqrl.messages.orchestrator import AgentExited, Event, Handshake, HostUnusable, LinesRefused
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.handshake import (
     SENTINEL,
@@ -60,7 +62,7 @@ class AgentProgress:
 
     started: dict[tuple[int, int], str] = field(default_factory=dict)
     """(pid, start time) to `host/role-index (pid n)`."""
-    finished: messages.Finished | None = None
+    finished: HostFinished | None = None
     refused: Counter[str] = field(default_factory=Counter)
     """Its lines that are not events, by reason."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_LINES))
@@ -126,7 +128,7 @@ class Agent(ABC):
         """What was printed before the handshake, at its end."""
         return printed([*self.progress.output, self.unfinished().decode(errors="replace")])
 
-    def on_handshake(self, handshake: messages.Handshake) -> None:
+    def on_handshake(self, handshake: Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
         late = self.overdue()  # the main thread may not have looked since
         if late is not None:
@@ -151,7 +153,7 @@ class Agent(ABC):
             self.write(json.dumps(to_json(boot)).encode() + b"\n")
             self._is_booted = True  # after: a lease may be sent at any moment
         if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
-            self.write(line_of(messages.Stop()))
+            self.write(line_of(Stop()))
 
     @property
     def is_booted(self) -> bool:
@@ -164,12 +166,12 @@ class Agent(ABC):
             self._is_refused = True
             return not self._is_booted
 
-    def send(self, command: messages.Command) -> None:
+    def send(self, command: Command) -> None:
         """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot.
 
         Nothing is sent after its end: it would wait in memory for as long as the run lasts.
         """
-        if isinstance(command, messages.Stop):  # leases come from another thread, and set nothing
+        if isinstance(command, Stop):  # leases come from another thread, and set nothing
             self._is_stopped = True
         if self._is_booted and self.wait(0.0) is None:
             self.write(line_of(command))
@@ -298,9 +300,9 @@ class AgentsOrchestrator(Orchestrator, ABC):
 
     def warn(self, host: str, text: str) -> None:
         """Any thread: a text for the user."""
-        self.put(host, messages.Warned(text))
+        self.put(host, Warned(text))
 
-    def put(self, host: str, event: messages.Event) -> None:
+    def put(self, host: str, event: Event) -> None:
         """Any thread: an event for `monitor`."""
         self._events.put(HostEvent(host, event))
 
@@ -309,7 +311,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
         replaced = self.agents.get(agent.host)
         self.agents[agent.host] = agent
         if self._stopped & {None, agent.host}:
-            agent.send(messages.Stop())
+            agent.send(Stop())
         self._start(f"events of {agent.host}", partial(self._read, agent))
         if replaced is not None:
             self._start(f"release of {agent.host}", replaced.release)
@@ -334,12 +336,12 @@ class AgentsOrchestrator(Orchestrator, ABC):
         for agent in list(self.agents.values()):
             failure = agent.overdue()
             if failure is not None:
-                self.put(agent.host, messages.HostUnusable(failure.cause, failure.fix))
+                self.put(agent.host, HostUnusable(failure.cause, failure.fix))
                 agent.terminate()
 
-    def command(self, host: str | None, command: messages.Command) -> None:
+    def command(self, host: str | None, command: Command) -> None:
         """The first error of an agent is raised once all were sent the command: it may be a lease."""
-        if isinstance(command, messages.Stop):
+        if isinstance(command, Stop):
             self._stopped.add(host)
         errors = []
         for agent in list(self.agents.values()):
@@ -356,7 +358,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
         for agent in agents:
             if agent.refuse_boot() and agent.wait(0.0) is None:
                 agent.terminate()
-        steps: tuple[tuple[messages.Command, float], ...] = ((messages.Stop(), grace_s), (messages.Kill(), KILL_WAIT_S))
+        steps: tuple[tuple[Command, float], ...] = ((Stop(), grace_s), (KillAll(), KILL_WAIT_S))
         for command, wait_s in steps:
             running = [agent for agent in agents if agent.wait(0.0) is None]
             for agent in running:
@@ -401,16 +403,16 @@ class AgentsOrchestrator(Orchestrator, ABC):
                 elif line.startswith("{"):
                     self._take_line(agent, line)
         except HostFailed as error:
-            self.put(agent.host, messages.HostUnusable(error.cause, error.fix))
+            self.put(agent.host, HostUnusable(error.cause, error.fix))
         if agent.progress.refused:
-            self.put(agent.host, messages.LinesRefused(dict(agent.progress.refused)))
+            self.put(agent.host, LinesRefused(dict(agent.progress.refused)))
         code = agent.wait(KILL_WAIT_S)
         if self._is_superseded(agent):
             return
         why = agent.cut_off() if has_handshake else agent.silent_end(code)
         if why is not None:
-            self.put(agent.host, messages.HostUnusable(why.cause, why.fix))
-        self.put(agent.host, messages.AgentExited(code, has_handshake))
+            self.put(agent.host, HostUnusable(why.cause, why.fix))
+        self.put(agent.host, AgentExited(code, has_handshake))
 
     def _take_line(self, agent: Agent, line: str) -> None:
         """A line that is not an event is counted; the counts are reported with each power of two, and at the end."""
@@ -420,7 +422,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
             refused = agent.progress.refused
             refused[error.reason] += 1
             if refused[error.reason].bit_count() == 1:
-                self.put(agent.host, messages.LinesRefused(dict(refused)))
+                self.put(agent.host, LinesRefused(dict(refused)))
             return
         self._on_event(agent, event)
 
@@ -428,16 +430,16 @@ class AgentsOrchestrator(Orchestrator, ABC):
         """Another agent of its host has been started: its end is not the end of the host's part."""
         return self.agents.get(agent.host, agent) is not agent
 
-    def _on_event(self, agent: Agent, event: messages.AgentEvent) -> None:
-        if self._is_superseded(agent) and isinstance(event, messages.LeaseLost | messages.Unreachable):
+    def _on_event(self, agent: Agent, event: AgentEvent) -> None:
+        if self._is_superseded(agent) and isinstance(event, LeaseLost | Unreachable):
             return
-        if not isinstance(event, messages.ProcessReport):
-            if isinstance(event, messages.Finished):
+        if not isinstance(event, ProcessReport):
+            if isinstance(event, HostFinished):
                 agent.progress.finished = event
             self.put(agent.host, event)
             return
         report = event.report
-        if isinstance(report, messages.Started):
+        if isinstance(report, Started):
             who = f"{agent.host}/{event.role}-{event.index} (pid {report.pid})"
             agent.progress.started[report.pid, report.start_time] = who
         self._events.put(HostEvent(agent.host, report, event.role, event.index))
@@ -452,7 +454,7 @@ def _end(agent: Agent) -> Ended:
         return Ended(left=(f"{agent.host}/? (could not be verified: {error.cause})",))
 
 
-def _handshake(host: str, line: str) -> messages.Handshake:
+def _handshake(host: str, line: str) -> Handshake:
     try:
         return handshake(line)
     except WireError as error:

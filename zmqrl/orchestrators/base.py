@@ -15,7 +15,8 @@ from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
-from zmqrl.messages.agent import Command, Event, Reaped
+from zmqrl.messages.command import Command
+from zmqrl.messages.orchestrator import Event, Reaped
 from zmqrl.ssh.shell import HostShell
 from zmqrl.types import Role
 

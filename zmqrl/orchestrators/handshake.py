@@ -13,9 +13,10 @@ from functools import cache
 from zmqrl.capacity import usable_cores
 from zmqrl.config.sections import Config
 from zmqrl.installed import installed
-from zmqrl.messages.agent import EXAMINATION, Handshake
+from zmqrl.messages.command import EXAMINATION
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import identify
 from zmqrl.types import MODES, ModeName

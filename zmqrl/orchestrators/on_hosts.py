@@ -8,8 +8,8 @@ from typing import TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
-from zmqrl.messages.agent import Handshake, Reaped
 from zmqrl.messages.lines import handshake, reaped
+from zmqrl.messages.orchestrator import Handshake, Reaped
 from zmqrl.orchestrators.agent_pool import Ended
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (

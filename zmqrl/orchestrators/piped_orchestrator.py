@@ -12,7 +12,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, HostFailed, as_host_failed
-from zmqrl.messages.agent import HostUnusable
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent_pool import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.local import LocalAgent

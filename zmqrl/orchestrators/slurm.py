@@ -24,7 +24,7 @@ from zmqrl.config.plan import Boot, Neighbours, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.messages.agent import Handshake, Reaped
+from zmqrl.messages.orchestrator import Handshake, Reaped
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.agent_pool import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
 from zmqrl.orchestrators.base import Teardown

@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed, as_host_failed, unusable
-from zmqrl.messages.agent import HostUnusable
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, size_of, text_from
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import NOT_EXECUTABLE, NOT_FOUND, REMOTE_RUNS, agent_command

@@ -22,7 +22,7 @@ from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
 from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.memory_backends.make import make_backend
-from zmqrl.messages import agent
+from zmqrl.messages.process import FirstStep, Left, Ready, WorkerRates
 from zmqrl.rollout.collector import Collector, StopFlag
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, SegmentId, Version
@@ -86,12 +86,12 @@ class RolloutWorker:
 
     def run(self) -> None:
         """Until `stop`, or until the assignments say `stop`."""
-        self._events.send(agent.Ready())
+        self._events.send(Ready())
         timeout_s = 0.0
         while not self._stop.requested:
             assignments = self._poll(timeout_s)
             if assignments.stop:
-                self._events.send(agent.Left())  # else its host would start it again
+                self._events.send(Left())  # else its host would start it again
                 return
             timeout_s = 0.0 if self._turn(assignments) else POLL_S
 
@@ -191,7 +191,7 @@ class RolloutWorker:
     def _first_step(self, vector_env: int, rows: int) -> None:
         if not self._stepped:
             self._stepped = True
-            self._events.send(agent.FirstStep())
+            self._events.send(FirstStep())
         self._sink.progress(vector_env, rows)
 
 
@@ -224,7 +224,7 @@ class _Reports:
             self._send(time.monotonic() - self._since)
 
     def _send(self, elapsed_s: float) -> None:
-        rates = agent.WorkerRates(
+        rates = WorkerRates(
             env_steps=self._env_steps,
             env_steps_per_s=self._rows / elapsed_s,
             wait_fraction=min(1.0, self.waited_s / elapsed_s),

@@ -25,7 +25,10 @@ from zmqrl.launch.run.machine import RunMachine
 from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.start import Prepared, prepare
-from zmqrl.messages import agent
+from zmqrl.messages.agent import Exited, HostFinished, Started, Warned
+from zmqrl.messages.command import KillAll, Lease, Stop
+from zmqrl.messages.orchestrator import AgentExited, Handshake, HostUnusable, Reaped
+from zmqrl.messages.process import FirstStep, LearnerEnded, Ready
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
 from zmqrl.planning.start_request import StartRequest
@@ -157,7 +160,7 @@ class Deployed:
 
         def all_have_ended() -> bool:
             self.events += (new := self.orchestrator.monitor(0.1))
-            ended.update(event.host for event in new if isinstance(event.event, agent.AgentExited))
+            ended.update(event.host for event in new if isinstance(event.event, AgentExited))
             return ended >= set(self.others)
 
         until(all_have_ended, f"the agents of {self.others} to end", START_S)
@@ -165,8 +168,8 @@ class Deployed:
 
     def end_host(self, host: str) -> None:
         """End the agent of a host, which the launcher then takes for lost."""
-        self.orchestrator.command(host, agent.Kill())
-        self.until_of(host, agent.AgentExited)
+        self.orchestrator.command(host, KillAll())
+        self.until_of(host, AgentExited)
         lose(self._state, self._state.hosts[host], "lost", "ended by the check")
 
     def until_of(self, host: str, kind: type[E], count: int = 1) -> None:
@@ -187,8 +190,8 @@ class Deployed:
         end = time.monotonic() + START_S
         while len(found := self.of(kind)) < count:
             assert time.monotonic() < end, f"{len(found)} of {count} {kind.__name__} within {START_S:g} s: {self}"
-            unusable = self.of(agent.HostUnusable)
-            assert not unusable or kind is agent.HostUnusable, f"a host is not usable: {unusable}"
+            unusable = self.of(HostUnusable)
+            assert not unusable or kind is HostUnusable, f"a host is not usable: {unusable}"
             self.take()
         return found
 
@@ -256,8 +259,8 @@ def no_call_waits_for_a_host(make: HostsMaker) -> None:
         run.deploy()
         assert_within(time.monotonic() - begun, DEPLOY_S, "deploy")
         begun = time.monotonic()
-        run.orchestrator.command(None, agent.Lease())
-        run.orchestrator.command(run.hosts[-1], agent.Lease())
+        run.orchestrator.command(None, Lease())
+        run.orchestrator.command(run.hosts[-1], Lease())
         assert_within(time.monotonic() - begun, COMMAND_S, "command")
         begun = time.monotonic()
         run.orchestrator.monitor(0.05)
@@ -277,20 +280,20 @@ def an_early_end_leaves_nothing(make: HostsMaker) -> None:
 
 
 def events_come_in_order(make: HostsMaker) -> None:
-    """Of each host the first event is `Handshake`; the last of the learner's host are `Finished`, `AgentExited`."""
+    """Of each host the first event is `Handshake`; the last of the learner's host are `HostFinished`, `AgentExited`."""
     with deployed(make, total_env_steps=256) as run:
         run.deploy()
-        ends = run.until(agent.AgentExited, len(run.hosts))
+        ends = run.until(AgentExited, len(run.hosts))
         assert [end.code for end in ends] == [0] * len(run.hosts), str(run)
         for host in run.hosts:
             kinds = [type(event.event) for event in run.events if event.host == host]
-            received = [kind for kind in kinds if kind is not agent.Warned]
-            assert received[0] is agent.Handshake, f"{host}: {received[:3]}"
-            assert received[-1] is agent.AgentExited, f"{host}: {received[-3:]}"
-            assert agent.Finished in received, f"{host}: no Finished"
-        assert len(run.of(agent.Started)) >= run.process_count
-        assert [ended.env_steps >= 256 for ended in run.of(agent.Ended)] == [True]
-        (ledger,) = (finished.ledger for finished in run.of(agent.Finished) if finished.ledger is not None)
+            received = [kind for kind in kinds if kind is not Warned]
+            assert received[0] is Handshake, f"{host}: {received[:3]}"
+            assert received[-1] is AgentExited, f"{host}: {received[-3:]}"
+            assert HostFinished in received, f"{host}: no Finished"
+        assert len(run.of(Started)) >= run.process_count
+        assert [ended.env_steps >= 256 for ended in run.of(LearnerEnded)] == [True]
+        (ledger,) = (finished.ledger for finished in run.of(HostFinished) if finished.ledger is not None)
         assert ledger.balanced, ledger
         teardown = run.undeploy()
         assert teardown == Teardown(ended=run.process_count), teardown
@@ -301,9 +304,9 @@ def a_stop_command_ends_the_run(make: HostsMaker) -> None:
     """`command(None, Stop())` reaches every agent: the learner ends at a version boundary, each agent with code 0."""
     with deployed(make, step_s=0.005) as run:
         run.deploy()
-        run.until(agent.Ready, run.process_count)
-        run.orchestrator.command(None, agent.Stop())
-        ends = run.until(agent.AgentExited, len(run.hosts))
+        run.until(Ready, run.process_count)
+        run.orchestrator.command(None, Stop())
+        ends = run.until(AgentExited, len(run.hosts))
         assert [end.code for end in ends] == [0] * len(run.hosts), str(run)
         assert run.undeploy().left == ()
         run.await_gone()
@@ -313,7 +316,7 @@ def undeploy_ends_a_running_run(make: HostsMaker) -> None:
     """SIGTERM first: every process ends on its own, and is counted."""
     with deployed(make, step_s=0.005) as run:
         run.deploy()
-        run.until(agent.Ready, run.process_count)
+        run.until(Ready, run.process_count)
         teardown = run.undeploy()
         assert teardown == Teardown(ended=run.process_count), teardown
         run.await_gone()
@@ -323,7 +326,7 @@ def undeploy_names_what_it_had_to_kill(make: HostsMaker) -> None:
     """A worker that hangs and ignores SIGTERM is killed after the grace, and named `host/worker-index (pid n)`."""
     with deployed(make, fault="hang") as run:
         run.deploy()
-        run.until(agent.FirstStep, run.plan.total_workers)
+        run.until(FirstStep, run.plan.total_workers)
         run.await_child_processes()
         teardown = run.undeploy(0.3)
         assert any("worker-0 (pid" in killed for killed in teardown.killed), teardown
@@ -335,10 +338,10 @@ def undeploy_verifies_after_an_agent_was_killed(make: HostsMaker) -> None:
     """When the agent is gone, the orchestrator itself ends what is left, also a process that an env has started."""
     with deployed(make, fault="orphan", step_s=0.001) as run:
         run.deploy()
-        run.until(agent.FirstStep, run.plan.total_workers)
+        run.until(FirstStep, run.plan.total_workers)
         run.await_child_processes()
         run.machines.kill_agents(run.plan.run_id)
-        for end in run.until(agent.AgentExited, len(run.hosts)):
+        for end in run.until(AgentExited, len(run.hosts)):
             assert end.introduced
             assert end.code != 0
         teardown = run.undeploy(1.0)
@@ -350,15 +353,15 @@ def a_killed_worker_is_started_again(make: HostsMaker) -> None:
     """The agent restarts a worker; the orchestrator forwards its events, with the process that they are about."""
     with deployed(make, fault="die") as run:
         run.deploy()
-        died = run.until(agent.Exited)[0]
+        died = run.until(Exited)[0]
         assert (died.cause, died.expected) == ("signal SIGKILL", False)
-        who = next(event.process for event in run.events if isinstance(event.event, agent.Exited))
+        who = next(event.process for event in run.events if isinstance(event.event, Exited))
         assert who[0] == "worker"
 
         def spawns() -> list[int]:
             run.take()
             events = [event for event in run.events if event.process == who]
-            return [event.event.spawn for event in events if isinstance(event.event, agent.Started)]
+            return [event.event.spawn for event in events if isinstance(event.event, Started)]
 
         until(lambda: 1 in spawns(), f"another start of {who}", START_S)
         assert run.undeploy(1.0).left == ()
@@ -369,13 +372,13 @@ def a_lost_host_is_deployed_again(make: HostsMaker) -> None:
     """`deploy` with the boot of one host starts another agent there while the run continues, and its workers step."""
     with deployed(make, step_s=0.005) as run:
         run.deploy()
-        run.until(agent.FirstStep, run.plan.total_workers)
+        run.until(FirstStep, run.plan.total_workers)
         for host in run.others:
             if host == run.plan.config.learner.host:
                 continue  # the run ends with it
             run.end_host(host)
-            run.until_of(host, agent.Handshake, 2)
-            run.until_of(host, agent.FirstStep, 2 * run.plan.workers[host])
+            run.until_of(host, Handshake, 2)
+            run.until_of(host, FirstStep, 2 * run.plan.workers[host])
         assert run.undeploy().left == ()
         run.await_gone()
 
@@ -416,12 +419,12 @@ def down_ends_a_run_and_reports_it(make: HostsMaker) -> None:
     """`reap` without the launcher ends every process of a run on each host, also one of an env, and names them."""
     with deployed(make, fault="orphan", step_s=0.005) as run:
         run.deploy()
-        run.until(agent.FirstStep, run.plan.total_workers)
+        run.until(FirstStep, run.plan.total_workers)
         run.await_child_processes()
         found = run.reap()
         assert found.keys() == set(run.others), f"{sorted(found)}, not {sorted(run.others)}"
         for host, reaped in found.items():
-            assert isinstance(reaped, agent.Reaped) and not reaped.left, f"{host}: {reaped}"
+            assert isinstance(reaped, Reaped) and not reaped.left, f"{host}: {reaped}"
             assert reaped.ended or reaped.killed, f"{host}: no process of a running run was found: {reaped}"
         assert run.undeploy(REAP_GRACE_S).left == ()
         run.await_gone()

@@ -12,7 +12,7 @@ import zmq
 from zmqrl.config.plan import Endpoints, Keys
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages import bus, frames
-from zmqrl.messages.agent import Join
+from zmqrl.messages.command import Join
 from zmqrl.wire.sockets import connect, send
 
 TCP_S = 2.0

@@ -6,7 +6,7 @@ import signal
 
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages.agent import Ready
+from zmqrl.messages.process import Ready
 
 
 def main(boot: Boot) -> int:

@@ -7,8 +7,8 @@ import time
 
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages.agent import Ready, Score
 from zmqrl.messages.lines import evaluate
+from zmqrl.messages.process import Ready, VersionScore
 
 
 def main(boot: Boot) -> int:
@@ -20,7 +20,9 @@ def main(boot: Boot) -> int:
             sys.stdin.read()
             return 0
         notice = told.notice
-        events.send(Score(notice.version, notice.env_steps, 30.0, 1.0, 20, time.time(), best=True, final=told.final))
+        events.send(
+            VersionScore(notice.version, notice.env_steps, 30.0, 1.0, 20, time.time(), best=True, final=told.final)
+        )
         if told.final:
             return 0
     return 0

@@ -7,7 +7,7 @@ import signal
 
 from zmqrl.config.plan import Boot
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import LearnerEnded, Metrics, NewVersion, Ready
 from zmqrl.types import Ledger, Notice, Version
 
 
@@ -19,8 +19,8 @@ def main(boot: Boot) -> int:
         signal.sigwait({signal.SIGTERM})
         return 0
     notice = Notice(Version(0, 1), "v1", 8, "00", 64)
-    events.send(agent.Ready())
-    events.send(agent.NewVersion(notice))
+    events.send(Ready())
+    events.send(NewVersion(notice))
     values = {
         "env_steps": 64,
         "updates": 2,
@@ -28,13 +28,13 @@ def main(boot: Boot) -> int:
         "wait_fraction": 0.6,
         "env_steps_per_s": 900.0,
     }
-    events.send(agent.Metrics(values))
+    events.send(Metrics(values))
     if algorithm.get("learner") == "raise":
         raise ValueError("the loss is NaN")
     if algorithm.get("learner") == "returns":
         return 0
     signal.sigtimedwait({signal.SIGTERM}, float(algorithm.get("train_s", 60.0)))
-    ended = agent.Ended(
+    ended = LearnerEnded(
         reason="total_env_steps",
         env_steps=128,
         env_steps_before=0,

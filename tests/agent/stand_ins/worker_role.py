@@ -13,7 +13,7 @@ import subprocess
 from zmqrl.config.plan import Boot
 from zmqrl.errors import EnvFault
 from zmqrl.logs.events import EventPipe
-from zmqrl.messages import agent
+from zmqrl.messages.process import FirstStep, Left, Ready, WorkerRates
 
 
 def start_simulators() -> None:
@@ -37,11 +37,11 @@ def main(boot: Boot) -> int:
     if manner == "silent":
         signal.sigwait({signal.SIGTERM})
         return 0
-    events.send(agent.Ready())
+    events.send(Ready())
     if manner == "fails":
         raise KeyError("robot offline")
-    events.send(agent.FirstStep())
-    events.send(agent.WorkerRates(0 if manner == "barren" else 64, 1000.0, 0.1, 3))
+    events.send(FirstStep())
+    events.send(WorkerRates(0 if manner == "barren" else 64, 1000.0, 0.1, 3))
     if manner in ("raise", "barren"):
         error = EnvFault("step returned NaN")
         error.detail = {"env": "Broken-v0", "seed": 7, "step": 12}  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def main(boot: Boot) -> int:
     if manner == "returns":
         return 0
     if manner == "leaves":
-        events.send(agent.Left())
+        events.send(Left())
         return 0
     signal.sigwait({signal.SIGTERM})
     return 0

@@ -33,7 +33,9 @@ def worker_command(file: Path) -> int:
     when the run ends. Ctrl-C removes this host from the run.
     """
     from zmqrl.launch.connection_file import read_connection_file
-    from zmqrl.messages import agent
+    from zmqrl.messages.agent import LeaseLost, Unreachable
+    from zmqrl.messages.command import Lease
+    from zmqrl.messages.orchestrator import AgentExited, Handshake
     from zmqrl.orchestrators.local import LocalOrchestrator
 
     boot, join = read_connection_file(file)
@@ -44,16 +46,16 @@ def worker_command(file: Path) -> int:
         while code is None:
             if time.monotonic() >= lease_at:
                 lease_at = time.monotonic() + LEASE_EVERY_S
-                orchestrator.command(boot.host, agent.Lease())
+                orchestrator.command(boot.host, Lease())
             for event in orchestrator.monitor(POLL_EVERY_S):
-                if isinstance(event.event, agent.Handshake):
+                if isinstance(event.event, Handshake):
                     orchestrator.command(boot.host, join)
                 line = _line(event)
                 if line:
                     click.echo(printable(f"{boot.host}: {line}"))
-                if isinstance(event.event, (agent.Unreachable, agent.LeaseLost)):
+                if isinstance(event.event, (Unreachable, LeaseLost)):
                     code = 1
-                elif isinstance(event.event, agent.AgentExited) and code is None:
+                elif isinstance(event.event, AgentExited) and code is None:
                     code = event.event.code or 0
     finally:
         teardown = orchestrator.undeploy(GRACE_S)
@@ -64,26 +66,27 @@ def worker_command(file: Path) -> int:
 
 def _line(event: HostEvent) -> str | None:
     """Text of an event for the user."""
-    from zmqrl.messages import agent
+    from zmqrl.messages.agent import Exited, Joined, LeaseLost, Restarting, RestartLimitReached, Unreachable
+    from zmqrl.messages.process import ProcessFault, Ready
     from zmqrl.views.problem import shown_tail
 
     role, index = event.process
     match event.event:
-        case agent.Exited(expected=False) as exited:
+        case Exited(expected=False) as exited:
             tail = [f"\n    {line}" for line in shown_tail(exited.log_tail)]
             return f"{role}-{index}: {exited.cause}{''.join(tail)}\n  log: {exited.log}"
-        case agent.Joined() as joined:
+        case Joined() as joined:
             return f"joined at {joined.address}, round trip {joined.milliseconds} ms"
-        case agent.Unreachable() as unreachable:
+        case Unreachable() as unreachable:
             return unreachable.cause
-        case agent.Ready():
+        case Ready():
             return f"{role}-{index} is ready"
-        case agent.Restarting() as restart:
+        case Restarting() as restart:
             return f"{role}-{index}: restarting in {restart.in_s:g} s"
-        case agent.RestartLimitReached() as reached:
+        case RestartLimitReached() as reached:
             return f"{role}-{index} failed and is not restarted: {reached.cause}"
-        case agent.LeaseLost() as lost:
+        case LeaseLost() as lost:
             return f"no heartbeat from the {lost.source}: leaving the run"
-        case agent.Fault() as fault:
+        case ProcessFault() as fault:
             return fault.error
     return None

@@ -12,7 +12,8 @@ from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import WireError
 from zmqrl.launch.stop_signals import Request
-from zmqrl.messages import agent
+from zmqrl.messages.agent import LogText
+from zmqrl.messages.command import Command, Join
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent
 
@@ -29,7 +30,7 @@ class Send:
     """A command for the agent of a host, or of all hosts (None). `Join` gets the addresses that this host reaches."""
 
     host: str | None
-    command: agent.Command
+    command: Command
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class WriteInvitation:
     """Write the connection file of a host, by which its user joins it. `Performed` follows."""
 
     boot: Boot
-    join: agent.Join
+    join: Join
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Answer:
 class KeepLog:
     """A part of the log of a process of another host."""
 
-    part: agent.LogText
+    part: LogText
 
 
 @dataclass(frozen=True)

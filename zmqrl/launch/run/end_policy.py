@@ -11,7 +11,7 @@ from zmqrl.launch.run import reports
 from zmqrl.launch.run.actions import Action, Leave, Send, Show
 from zmqrl.launch.run.state import STOP, RunState
 from zmqrl.launch.stop_signals import SAME_PRESS_S, Request
-from zmqrl.messages import agent
+from zmqrl.messages.command import KillAll, Stop
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.summary import Status
 from zmqrl.supervision.restarts import BAD_CONFIGURATION
@@ -137,7 +137,7 @@ class EndPolicy:
         self._sent, is_first = request, self._sent is Request.NONE
         if request is Request.KILL:
             self.end_by, self._is_unstarted = now + KILL_GRACE_S, not state.hosts.learner.has_agent
-            return [Show("killing every process of the run"), Send(None, agent.Kill())]
+            return [Show("killing every process of the run"), Send(None, KillAll())]
         if not is_first or self.end_by is not None:
             return []
         actions = self._stop(state, now)
@@ -176,7 +176,7 @@ class EndPolicy:
         self._is_unstarted = not state.hosts.learner.has_agent
         self.end_by = now if self._is_unstarted else self._clean_end_by(now)
         # the learner's host alone: its learner needs the others' workers to reach a version boundary
-        return [Send(state.hosts.learner.host, agent.Stop(failed))]
+        return [Send(state.hosts.learner.host, Stop(failed))]
 
     def _clean_end_by(self, now: float) -> float:
         return now + 3 * self._limits.grace_s + self._plan.config.evaluator.final_limit_s + TEARDOWN_SLACK_S

@@ -13,7 +13,7 @@ from zmqrl.launch.run.actions import Action, KeepLog
 from zmqrl.launch.run.host_events import Handler
 from zmqrl.launch.run.host_records import ProcessRecord, Relieved
 from zmqrl.launch.run.state import UNREPORTED, RunState
-from zmqrl.messages import agent
+from zmqrl.messages import agent, orchestrator, process
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
 
@@ -45,43 +45,43 @@ def count_refused(state: RunState, where: str, reported: Mapping[str, int]) -> N
 
 
 def _on_started(message: agent.Started, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    if process.role == "broker":  # it begins to judge
+    record = state.hosts[event.host].record_of(event)
+    if record.role == "broker":  # it begins to judge
         for judged in state.hosts.processes:
             judged.judged = "well"
-    if not _is_lost(process, state):
-        process.spawn, process.judged, process.state = message.spawn, "well", "starting"
+    if not _is_lost(record, state):
+        record.spawn, record.judged, record.state = message.spawn, "well", "starting"
 
 
-def _on_ready(message: agent.Ready, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    if not _is_lost(process, state):
-        process.state, process.is_ready = "ready", True
+def _on_ready(message: process.Ready, event: HostEvent, state: RunState) -> None:
+    record = state.hosts[event.host].record_of(event)
+    if not _is_lost(record, state):
+        record.state, record.is_ready = "ready", True
 
 
-def _is_lost(process: ProcessRecord, state: RunState) -> bool:
+def _is_lost(record: ProcessRecord, state: RunState) -> bool:
     """Whether its message was on its way when its host was lost: the next agent has other processes."""
-    return process.state == "lost" or state.hosts[process.host].is_gone
+    return record.state == "lost" or state.hosts[record.host].is_gone
 
 
-def _on_first_step(message: agent.FirstStep, event: HostEvent, state: RunState) -> None:
+def _on_first_step(message: process.FirstStep, event: HostEvent, state: RunState) -> None:
     if state.first_step_s is None:
         state.first_step_s = state.wall_s
 
 
-def _on_worker_rates(message: agent.WorkerRates, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    process.env_steps, process.env_steps_per_s = message.env_steps, message.env_steps_per_s
-    process.wait_fraction, process.episodes = message.wait_fraction, message.episodes
+def _on_worker_rates(message: process.WorkerRates, event: HostEvent, state: RunState) -> None:
+    record = state.hosts[event.host].record_of(event)
+    record.env_steps, record.env_steps_per_s = message.env_steps, message.env_steps_per_s
+    record.wait_fraction, record.episodes = message.wait_fraction, message.episodes
 
 
-def _on_worker_state(message: agent.WorkerState, event: HostEvent, state: RunState) -> None:
-    process = state.hosts.process(message.role, message.index)
-    if process is not None and message.spawn >= process.spawn:
-        process.spawn, process.judged = message.spawn, message.state
+def _on_worker_state(message: process.WorkerState, event: HostEvent, state: RunState) -> None:
+    record = state.hosts.process(message.role, message.index)
+    if record is not None and message.spawn >= record.spawn:
+        record.spawn, record.judged = message.spawn, message.state
 
 
-def _on_relieved(message: agent.Relieved, event: HostEvent, state: RunState) -> None:
+def _on_relieved(message: process.WorkerRelieved, event: HostEvent, state: RunState) -> None:
     """The broker placed vector envs by the speed of the workers."""
     worker = state.hosts.process("worker", message.worker)
     if worker is None:
@@ -92,47 +92,47 @@ def _on_relieved(message: agent.Relieved, event: HostEvent, state: RunState) -> 
 
 
 def _on_exited(message: agent.Exited, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    process.state = "ended" if message.expected else "down"
-    crashed = process.role == "learner" and message.code not in (0, None)
+    record = state.hosts[event.host].record_of(event)
+    record.state = "ended" if message.expected else "down"
+    crashed = record.role == "learner" and message.code not in (0, None)
     if message.expected and not crashed:
-        process.is_ready = process.is_ready and (process.role != "worker" or state.ended is not None)
+        record.is_ready = record.is_ready and (record.role != "worker" or state.ended is not None)
         return
-    process.is_ready, process.last_exit = False, message
+    record.is_ready, record.last_exit = False, message
     if message.code == BAD_CONFIGURATION and (crashed or not state.has_begun):
         state.refused = state.refused or message.cause
     if message.expected:
-        _note(state, process, "the run ends without a final checkpoint")
-        state.fail(f"{process}: {message.cause}")
+        _note(state, record, "the run ends without a final checkpoint")
+        state.fail(f"{record}: {message.cause}")
 
 
 def _on_restarting(message: agent.Restarting, event: HostEvent, state: RunState) -> None:
-    process, window_s = state.hosts[event.host].record_of(event), state.plan.config.restart.window_s
-    process.restarts += 1
-    process.restarted_at = [at for at in process.restarted_at if event.at - at < window_s] + [event.at]
-    state.count_restart(process)
-    _note(state, process, reports.restarting(process, message, state.plan.config.restart))
+    record, window_s = state.hosts[event.host].record_of(event), state.plan.config.restart.window_s
+    record.restarts += 1
+    record.restarted_at = [at for at in record.restarted_at if event.at - at < window_s] + [event.at]
+    state.count_restart(record)
+    _note(state, record, reports.restarting(record, message, state.plan.config.restart))
 
 
 def _on_restart_limit_reached(message: agent.RestartLimitReached, event: HostEvent, state: RunState) -> None:
-    process = state.hosts[event.host].record_of(event)
-    process.state = "failed"
-    if process.role == "worker":
-        state.last_failed_worker = f"{process}: {message.cause}"
-    _note(state, process, reports.not_restarted(process, message, state), message.cause)
+    record = state.hosts[event.host].record_of(event)
+    record.state = "failed"
+    if record.role == "worker":
+        state.last_failed_worker = f"{record}: {message.cause}"
+    _note(state, record, reports.not_restarted(record, message, state), message.cause)
 
 
-def _note(state: RunState, process: ProcessRecord, action_taken: str, cause: str = UNREPORTED) -> None:
+def _note(state: RunState, record: ProcessRecord, action_taken: str, cause: str = UNREPORTED) -> None:
     """`cause`: of a process whose end was not reported."""
-    state.note(reports.ended(process, action_taken, cause, state))
-    if process.last_exit is not None and reports.has_traceback(process.last_exit):
-        state.tracebacks.add(without_numbers(process.last_exit.cause))
+    state.note(reports.ended(record, action_taken, cause, state))
+    if record.last_exit is not None and reports.has_traceback(record.last_exit):
+        state.tracebacks.add(without_numbers(record.last_exit.cause))
 
 
 # the run
 
 
-def _on_metrics(message: agent.Metrics, event: HostEvent, state: RunState) -> None:
+def _on_metrics(message: process.Metrics, event: HostEvent, state: RunState) -> None:
     state.metrics.update(message.values)
     if state.has_begun:
         state.refused = None
@@ -141,20 +141,20 @@ def _on_metrics(message: agent.Metrics, event: HostEvent, state: RunState) -> No
         state.returns.append(float(mean))
 
 
-def _on_score(message: agent.Score, event: HostEvent, state: RunState) -> None:
+def _on_score(message: process.VersionScore, event: HostEvent, state: RunState) -> None:
     if state.score is None or not state.score.final:
         state.score = message
 
 
-def _on_writing(message: agent.Writing, event: HostEvent, state: RunState) -> None:
+def _on_writing(message: process.Writing, event: HostEvent, state: RunState) -> None:
     state.writing_reports += 1
 
 
-def _on_resumed(message: agent.Resumed, event: HostEvent, state: RunState) -> None:
+def _on_resumed(message: process.Resumed, event: HostEvent, state: RunState) -> None:
     state.resumed_from = message
 
 
-def _on_ended(message: agent.Ended, event: HostEvent, state: RunState) -> None:
+def _on_ended(message: process.LearnerEnded, event: HostEvent, state: RunState) -> None:
     state.ended, state.hosts.ending = message, True
 
 
@@ -164,13 +164,13 @@ def _on_failed(message: agent.RunFailed, event: HostEvent, state: RunState) -> N
     state.fail(reports.failure(message, state), replaces=bool(state.problems))
 
 
-def _on_finished(message: agent.Finished, event: HostEvent, state: RunState) -> None:
+def _on_finished(message: agent.HostFinished, event: HostEvent, state: RunState) -> None:
     if state.is_of_learners_host(event):
         state.finished = message
     state.count_peaks(message.peak_pss_mb)
 
 
-def _on_problem(message: agent.ProblemReport, event: HostEvent, state: RunState) -> None:
+def _on_problem(message: process.ProblemReport, event: HostEvent, state: RunState) -> None:
     """Something failed that killed no process."""
     state.note(reports.reported(message, event, state))
 
@@ -179,11 +179,11 @@ def _on_warning(message: agent.Warned, event: HostEvent, state: RunState) -> Non
     state.note(reports.warned(message, event))
 
 
-def _on_refused(message: agent.Refused, event: HostEvent, state: RunState) -> None:
+def _on_refused(message: process.MessagesRefused, event: HostEvent, state: RunState) -> None:
     count_refused(state, event.where, message.counts)
 
 
-def _on_lines_refused(message: agent.LinesRefused, event: HostEvent, state: RunState) -> None:
+def _on_lines_refused(message: orchestrator.LinesRefused, event: HostEvent, state: RunState) -> None:
     count_refused(state, f"the launcher, messages from {event.where}", message.counts)
 
 
@@ -193,11 +193,11 @@ def _on_log(message: agent.LogText, event: HostEvent, state: RunState) -> Sequen
 
 OF_PROCESSES: Mapping[type, Handler] = {
     agent.Started: _on_started,
-    agent.Ready: _on_ready,
-    agent.FirstStep: _on_first_step,
-    agent.WorkerRates: _on_worker_rates,
-    agent.WorkerState: _on_worker_state,
-    agent.Relieved: _on_relieved,
+    process.Ready: _on_ready,
+    process.FirstStep: _on_first_step,
+    process.WorkerRates: _on_worker_rates,
+    process.WorkerState: _on_worker_state,
+    process.WorkerRelieved: _on_relieved,
     agent.Exited: _on_exited,
     agent.Restarting: _on_restarting,
     agent.RestartLimitReached: _on_restart_limit_reached,
@@ -206,16 +206,16 @@ OF_PROCESSES: Mapping[type, Handler] = {
 HANDLERS: Mapping[type, Handler] = {
     **OF_PROCESSES,
     **host_events.HANDLERS,
-    agent.Metrics: _on_metrics,
-    agent.Score: _on_score,
-    agent.Writing: _on_writing,
-    agent.Resumed: _on_resumed,
-    agent.Ended: _on_ended,
+    process.Metrics: _on_metrics,
+    process.VersionScore: _on_score,
+    process.Writing: _on_writing,
+    process.Resumed: _on_resumed,
+    process.LearnerEnded: _on_ended,
     agent.RunFailed: _on_failed,
-    agent.Finished: _on_finished,
-    agent.ProblemReport: _on_problem,
+    agent.HostFinished: _on_finished,
+    process.ProblemReport: _on_problem,
     agent.Warned: _on_warning,
-    agent.Refused: _on_refused,
-    agent.LinesRefused: _on_lines_refused,
+    process.MessagesRefused: _on_refused,
+    orchestrator.LinesRefused: _on_lines_refused,
     agent.LogText: _on_log,
 }

@@ -11,7 +11,9 @@ from zmqrl.launch.run import reports
 from zmqrl.launch.run.actions import Action, RemoveInvitation
 from zmqrl.launch.run.host_records import HostRecord, HostState
 from zmqrl.launch.run.state import RunState
-from zmqrl.messages import agent
+from zmqrl.messages.agent import ActingDigest, BrokerAddresses, GpuUse, Joined, LeaseLost, OtherUse, Unreachable, Usage
+from zmqrl.messages.orchestrator import AgentExited, Handshake, HostUnusable
+from zmqrl.messages.process import Enrolled, HostHere, HostLost, ProcessFault
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import ProcessSlot
 
@@ -19,12 +21,12 @@ Handler: TypeAlias = Callable[..., Sequence[Action] | None]
 """Takes one type of event in: the message, its `HostEvent`, and the `RunState` that it changes."""
 
 
-def _on_handshake(message: agent.Handshake, event: HostEvent, state: RunState) -> None:
+def _on_handshake(message: Handshake, event: HostEvent, state: RunState) -> None:
     record = state.hosts[event.host]
     record.begin_agent("ready" if record is state.hosts.learner else "joining", message.public)
 
 
-def _on_enrolled(message: agent.Enrolled, event: HostEvent, state: RunState) -> Sequence[Action]:
+def _on_enrolled(message: Enrolled, event: HostEvent, state: RunState) -> Sequence[Action]:
     """A host that SSH does not reach has shown its token, by its digest. A used or unknown one is ignored."""
     for record in state.hosts if state.is_of_learners_host(event) and message.token else ():
         if record.invitation == message.token:
@@ -34,7 +36,7 @@ def _on_enrolled(message: agent.Enrolled, event: HostEvent, state: RunState) -> 
     return ()
 
 
-def _on_broker_addresses(message: agent.BrokerAddresses, event: HostEvent, state: RunState) -> None:
+def _on_broker_addresses(message: BrokerAddresses, event: HostEvent, state: RunState) -> None:
     if not state.is_of_learners_host(event):
         return
     state.hosts.listening = message
@@ -51,7 +53,7 @@ def reconnect(state: RunState, cause: str, records: Sequence[HostRecord]) -> Non
             lose(state, record, "lost", cause)
 
 
-def _on_joined(message: agent.Joined, event: HostEvent, state: RunState) -> None:
+def _on_joined(message: Joined, event: HostEvent, state: RunState) -> None:
     record = state.hosts[event.host]
     record.state, record.milliseconds, record.sees_store = "ready", message.milliseconds, message.store
     record.address = message.address
@@ -60,7 +62,7 @@ def _on_joined(message: agent.Joined, event: HostEvent, state: RunState) -> None
         state.note(reports.store_not_shared(record, state.plan))
 
 
-def _on_host_here(message: agent.HostHere, event: HostEvent, state: RunState) -> None:
+def _on_host_here(message: HostHere, event: HostEvent, state: RunState) -> None:
     """A host that SSH does not reach has joined, or left (no workers): its events do not come to this launcher."""
     record = state.hosts.get(message.host)
     if record is None or not record.section.manual or not state.is_of_learners_host(event):
@@ -77,24 +79,24 @@ def _on_host_here(message: agent.HostHere, event: HostEvent, state: RunState) ->
         record.set_workers("ready")
 
 
-def _on_fault(message: agent.Fault, event: HostEvent, state: RunState) -> None:
+def _on_fault(message: ProcessFault, event: HostEvent, state: RunState) -> None:
     if event.role is None:
         state.hosts[event.host].fault = message.error
         if state.is_of_learners_host(event):
             state.agent_fault = message.error
 
 
-def _on_unreachable(message: agent.Unreachable, event: HostEvent, state: RunState) -> None:
+def _on_unreachable(message: Unreachable, event: HostEvent, state: RunState) -> None:
     record = state.hosts[event.host]
     cause = f"cannot connect to the learner's host: {message.cause}"
     lose(state, record, "failed", cause, reports.fix_of_unreachable(record, message.cause))
 
 
-def _on_host_unusable(message: agent.HostUnusable, event: HostEvent, state: RunState) -> None:
+def _on_host_unusable(message: HostUnusable, event: HostEvent, state: RunState) -> None:
     lose(state, state.hosts[event.host], "failed", message.cause, message.fix)
 
 
-def _on_lease_lost(message: agent.LeaseLost, event: HostEvent, state: RunState) -> None:
+def _on_lease_lost(message: LeaseLost, event: HostEvent, state: RunState) -> None:
     record = state.hosts[event.host]
     if record.state != "connecting":  # else of its former agent
         lose(state, record, "lost", reports.lease_lost(message, state.plan))
@@ -102,7 +104,7 @@ def _on_lease_lost(message: agent.LeaseLost, event: HostEvent, state: RunState) 
         state.fail(f"{record.host}: {record.cause}")
 
 
-def _on_host_lost(message: agent.HostLost, event: HostEvent, state: RunState) -> None:
+def _on_host_lost(message: HostLost, event: HostEvent, state: RunState) -> None:
     record = state.hosts.get(message.host)
     if record is None or not state.is_of_learners_host(event):
         return
@@ -111,7 +113,7 @@ def _on_host_lost(message: agent.HostLost, event: HostEvent, state: RunState) ->
         record.is_revoked = True  # without encryption it has no key that could leave the allow-list
 
 
-def _on_agent_exited(message: agent.AgentExited, event: HostEvent, state: RunState) -> None:
+def _on_agent_exited(message: AgentExited, event: HostEvent, state: RunState) -> None:
     record, code, is_ending = state.hosts[event.host], message.code, state.hosts.ending
     is_learners = record is state.hosts.learner
     if is_learners:
@@ -128,21 +130,21 @@ def _on_agent_exited(message: agent.AgentExited, event: HostEvent, state: RunSta
         lose(state, record, "lost", record.fault or reports.agent_exited(code))
 
 
-def _on_acting_digest(message: agent.ActingDigest, event: HostEvent, state: RunState) -> None:
+def _on_acting_digest(message: ActingDigest, event: HostEvent, state: RunState) -> None:
     state.hosts[event.host].acting = message.digest
     digests = {row.host: row.acting for row in state.hosts if row.acting and row.workers and not row.is_gone}
     state.note_once(reports.differing_digests(digests))
 
 
-def _on_gpu_use(message: agent.GpuUse, event: HostEvent, state: RunState) -> None:
+def _on_gpu_use(message: GpuUse, event: HostEvent, state: RunState) -> None:
     state.hosts[event.host].gpus = message.gpus
 
 
-def _on_other_use(message: agent.OtherUse, event: HostEvent, state: RunState) -> None:
+def _on_other_use(message: OtherUse, event: HostEvent, state: RunState) -> None:
     state.hosts[event.host].other_use = message
 
 
-def _on_usage(message: agent.Usage, event: HostEvent, state: RunState) -> None:
+def _on_usage(message: Usage, event: HostEvent, state: RunState) -> None:
     record, used = state.hosts[event.host], message.processes
     cpu, before = sum(process.cpu for process in used.values()), record.cpu_sample
     if before is not None and event.at > before[0] and cpu >= before[1]:
@@ -174,19 +176,19 @@ def lose(state: RunState, record: HostRecord, to: HostState, cause: str, fix: st
 
 
 HANDLERS: Mapping[type, Handler] = {
-    agent.Handshake: _on_handshake,
-    agent.Enrolled: _on_enrolled,
-    agent.BrokerAddresses: _on_broker_addresses,
-    agent.Joined: _on_joined,
-    agent.HostHere: _on_host_here,
-    agent.Fault: _on_fault,
-    agent.Unreachable: _on_unreachable,
-    agent.HostUnusable: _on_host_unusable,
-    agent.LeaseLost: _on_lease_lost,
-    agent.HostLost: _on_host_lost,
-    agent.AgentExited: _on_agent_exited,
-    agent.ActingDigest: _on_acting_digest,
-    agent.GpuUse: _on_gpu_use,
-    agent.OtherUse: _on_other_use,
-    agent.Usage: _on_usage,
+    Handshake: _on_handshake,
+    Enrolled: _on_enrolled,
+    BrokerAddresses: _on_broker_addresses,
+    Joined: _on_joined,
+    HostHere: _on_host_here,
+    ProcessFault: _on_fault,
+    Unreachable: _on_unreachable,
+    HostUnusable: _on_host_unusable,
+    LeaseLost: _on_lease_lost,
+    HostLost: _on_host_lost,
+    AgentExited: _on_agent_exited,
+    ActingDigest: _on_acting_digest,
+    GpuUse: _on_gpu_use,
+    OtherUse: _on_other_use,
+    Usage: _on_usage,
 }

@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection
-from zmqrl.messages import agent
+from zmqrl.messages.agent import Exited, OtherUse
+from zmqrl.messages.command import Join
+from zmqrl.messages.process import State
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import Gpu, Role
@@ -76,10 +78,10 @@ class ProcessRecord:
     restarts: int = 0
     restarted_at: list[float] = field(default_factory=list)
     """Unix times, as far as they count for the restart limit."""
-    last_exit: agent.Exited | None = None
+    last_exit: Exited | None = None
     """The last one that was not expected."""
     spawn: int = 0
-    judged: agent.State = "well"
+    judged: State = "well"
     """How the broker judges this spawn."""
     relieved: Relieved | None = None
     """It has fewer vector envs than others because it is slower."""
@@ -125,7 +127,7 @@ class HostRecord:
     """The public key of its agent; an agent that is started again has another."""
     listed_at: int = 0
     """The first serial of the allow-list that has this key."""
-    joins: agent.Join | None = None
+    joins: Join | None = None
     """What its agent was sent."""
     incarnation: int = 0
     """How many agents it has had."""
@@ -133,7 +135,7 @@ class HostRecord:
     """Why it has no workers for now, by its keys `only` and `yield_when`."""
     is_kept: bool = False
     """Its agent stays without workers."""
-    other_use: agent.OtherUse | None = None
+    other_use: OtherUse | None = None
     """What others do there."""
     reported: set[str] = field(default_factory=set)
     """Why it was lost and could not be connected to again, since it was last ready."""

@@ -9,7 +9,7 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.launch.run.addresses import AddressWatch
 from zmqrl.launch.run.boots import boots
 from zmqrl.launch.run.host_records import HostRecord, ProcessRecord
-from zmqrl.messages import agent
+from zmqrl.messages.agent import BrokerAddresses
 from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import HostKey, Role
 
@@ -27,7 +27,7 @@ class Hosts:
         self._rejoins = plan.config.rejoin == "auto"
         self.next_index = plan.total_workers
         """Of the next worker that is added: each index is used once."""
-        self.listening: agent.BrokerAddresses | None = None
+        self.listening: BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
         self.addresses = AddressWatch()
         """Of the learner's host."""

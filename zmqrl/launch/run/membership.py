@@ -11,7 +11,8 @@ from zmqrl.config.sections import Config
 from zmqrl.launch.run import actions as act
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.run.worker_changes import moves_vector_envs
-from zmqrl.messages import agent
+from zmqrl.messages.agent import BrokerAddresses
+from zmqrl.messages.command import Join, SetAllowList
 from zmqrl.types import AllowList
 from zmqrl.wire.admission import digest_of
 
@@ -64,7 +65,7 @@ class Membership:
         for record in hosts:
             if record.public in newest.hosts and record.public not in before.hosts:
                 record.listed_at = self._allowed.serial
-        return [act.Send(hosts.learner.host, agent.Allow(self._allowed))]
+        return [act.Send(hosts.learner.host, SetAllowList(self._allowed))]
 
     def _join(self) -> list[act.Action]:
         """Hosts whose key is on the list that the broker follows receive its addresses, once unless they change."""
@@ -80,7 +81,7 @@ class Membership:
                 actions.append(act.Send(record.host, join))
         return actions
 
-    def _join_command(self, listening: agent.BrokerAddresses) -> agent.Join:
+    def _join_command(self, listening: BrokerAddresses) -> Join:
         named = self._config.learner.address
         server = None if self._config.security.curve == "off" else self._state.hosts.learner.public
-        return agent.Join([named] if named else listening.addresses, listening.ports, listening.token, server, None)
+        return Join([named] if named else listening.addresses, listening.ports, listening.token, server, None)

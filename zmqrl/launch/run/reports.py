@@ -12,7 +12,8 @@ from zmqrl.errors import ConfigError
 from zmqrl.launch.run.bottleneck import Slowest, times
 from zmqrl.launch.run.host_records import HostRecord, ProcessRecord
 from zmqrl.launch.run.state import RunState
-from zmqrl.messages import agent
+from zmqrl.messages.agent import Exited, LeaseLost, Restarting, RestartLimitReached, RunFailed, Warned
+from zmqrl.messages.process import ProblemReport, WorkerRelieved
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import other_bits
 from zmqrl.supervision.process_table import cause_of
@@ -50,19 +51,19 @@ def ended(process: ProcessRecord, action_taken: str, cause: str, state: RunState
     )
 
 
-def has_traceback(died: agent.Exited) -> bool:
+def has_traceback(died: Exited) -> bool:
     """Whether the end of the log shows where an exception was raised."""
     return any(line.startswith(TRACEBACK) for line in died.log_tail)
 
 
-def restarting(process: ProcessRecord, message: agent.Restarting, limits: RestartSection) -> str:
+def restarting(process: ProcessRecord, message: Restarting, limits: RestartSection) -> str:
     """From the second restart on with how many it has had, as its agent counts them."""
     count, when = len(process.restarted_at), f"in {message.in_s:g} s" if message.in_s else "immediately"
     how_often = f" (restart {count} of at most {limits.max} within {limits.window_s:g} s)"
     return f"restarting {when}{'' if count < 2 and limits.max > 1 else how_often}"
 
 
-def not_restarted(process: ProcessRecord, message: agent.RestartLimitReached, state: RunState) -> str:
+def not_restarted(process: ProcessRecord, message: RestartLimitReached, state: RunState) -> str:
     """Why, and its effect on the run."""
     died, limits = process.last_exit, state.plan.config.restart
     why = f"restart limit reached ({limits.max} within {limits.window_s:g} s)"
@@ -88,14 +89,14 @@ def _where_vector_envs_go(state: RunState) -> str:
     return "move to the other workers" if state.plan.config.mode.deterministic else "are removed"
 
 
-def relieved(worker: ProcessRecord, message: agent.Relieved) -> Problem:
+def relieved(worker: ProcessRecord, message: WorkerRelieved) -> Problem:
     """Vector envs of a slow worker move to others."""
     cause = f"worker {worker.index} is {times(message.factor)} times slower than the others"
     moved = f"{message.before - message.after} of its {message.before} vector envs move to faster workers"
     return Problem(worker.host, cause, f"{moved}; the weights do not depend on it")
 
 
-def faster_again(worker: ProcessRecord, message: agent.Relieved) -> Problem:
+def faster_again(worker: ProcessRecord, message: WorkerRelieved) -> Problem:
     """Vector envs move back."""
     done = f"it has {message.after} vector envs now, before {message.before}"
     return Problem(worker.host, f"worker {worker.index} is faster again", done)
@@ -113,7 +114,7 @@ def slow_worker(late: Slowest, state: RunState) -> Problem:
 # hosts
 
 
-def lease_lost(lost: agent.LeaseLost, plan: RunPlan) -> str:
+def lease_lost(lost: LeaseLost, plan: RunPlan) -> str:
     """Why an agent ended in order."""
     return f"no {lost.source} heartbeat for {_lease_limit(plan)}: the host agent ended"
 
@@ -268,19 +269,19 @@ def _waited_for(state: RunState) -> str:
     return ", ".join(away) if away else "all processes are running and responsive; see zmqrl logs"
 
 
-def failure(message: agent.RunFailed, state: RunState) -> str:
+def failure(message: RunFailed, state: RunState) -> str:
     """Why the learner's host cannot continue the run: with the last problem, which is its cause."""
     if not state.problems:
         return message.cause
     return f"{message.cause}\n{replace(state.problems[-1], is_repeated=False)}"
 
 
-def reported(message: agent.ProblemReport, event: HostEvent, state: RunState) -> Problem:
+def reported(message: ProblemReport, event: HostEvent, state: RunState) -> Problem:
     """Something failed that killed no process."""
     return Problem(event.where, message.cause, message.done, log=log_of(event.host, *event.process, state))
 
 
-def warned(message: agent.Warned, event: HostEvent) -> Problem:
+def warned(message: Warned, event: HostEvent) -> Problem:
     """What an agent found."""
     return Problem(event.host, message.text, "the run continues")
 

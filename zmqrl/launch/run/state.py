@@ -14,7 +14,8 @@ from zmqrl.config.hosts import is_remote
 from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run.host_records import ProcessRecord
 from zmqrl.launch.run.hosts import Hosts
-from zmqrl.messages import agent
+from zmqrl.messages.agent import HostFinished
+from zmqrl.messages.process import LearnerEnded, Resumed, VersionScore
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.run_files.lineage import LastSeen
 from zmqrl.summary import RestartCause
@@ -42,9 +43,9 @@ class RunState:
     """Monotonic time of the last input of the machine."""
     metrics: dict[str, int | float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS_KEPT))
-    score: agent.Score | None = None
-    ended: agent.Ended | None = None
-    finished: agent.Finished | None = None
+    score: VersionScore | None = None
+    ended: LearnerEnded | None = None
+    finished: HostFinished | None = None
     """Of the learner's host."""
     first_step_s: float | None = None
     """`wall_s` at the first env step of the attempt."""
@@ -73,7 +74,7 @@ class RunState:
     """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
     """Of a resume: the recorded progress of earlier attempts."""
-    resumed_from: agent.Resumed | None = None
+    resumed_from: Resumed | None = None
     """The FULL that the learner resumed from."""
     refused_by: dict[str, Counter[str]] = field(default_factory=dict)
     """By place: messages of strangers, and of others that do not keep to the protocol, by reason."""

@@ -17,7 +17,7 @@ from zmqrl.launch.run.boots import boot_of
 from zmqrl.launch.run.host_records import HostRecord
 from zmqrl.launch.run.hosts import Hosts
 from zmqrl.launch.run.scaling import Scaling
-from zmqrl.messages import agent
+from zmqrl.messages.command import SetWorkers
 from zmqrl.messages.files import ScaleRequest
 from zmqrl.views.problem import counted
 
@@ -105,7 +105,7 @@ class WorkerChanges:
         indexes = self._scaling.scale(host, workers, failed=self._hosts.failed_workers)
         record.is_kept = stays
         if not record.is_gone and record.state != "leaving":
-            command = Send(host, agent.SetWorkers(list(indexes), stays))
+            command = Send(host, SetWorkers(list(indexes), stays))
             return [command], some if workers else "workers leave at the end of their segments"
         if not workers and not stays:
             return [], "not part of this run"
