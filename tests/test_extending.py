@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md and examples/: their tests pass, they run, and they import stable modules only."""
+"""The examples of docs/extending/ and examples/: their tests pass, they run, and they import stable modules only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Version
 
 pytestmark = pytest.mark.whole
-PAGE = ROOT / "docs" / "extending.md"
+PAGES = [ROOT / "docs" / "extending.md", *sorted((ROOT / "docs" / "extending").glob("*.md"))]
+TEXT = "".join(page.read_text() for page in PAGES)
 BLOCK = re.compile(
     r"^```(?:python|yaml)\n# (?P<name>[\w./]+\.(?:py|yaml))\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
@@ -41,8 +42,8 @@ PARTS = 6
 
 
 def blocks() -> Mapping[str, str]:
-    """File name to content, of each block of the page whose first line names a file."""
-    return {block["name"]: block["text"] for block in BLOCK.finditer(PAGE.read_text())}
+    """File name to content, of each block of the pages whose first line names a file."""
+    return {block["name"]: block["text"] for block in BLOCK.finditer(TEXT)}
 
 
 BLOCKS = blocks()
@@ -52,7 +53,7 @@ ORCHESTRATOR = "test_my_orchestrator.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the page and of examples/ in one directory, as a user has them."""
+    """The files of the pages and of examples/ in one directory, as a user has them."""
     path = tmp_path_factory.mktemp("extending")
     for example in (ROOT / "examples").iterdir():
         if example.is_file():
@@ -69,7 +70,7 @@ def command(folder: Path, *words: str, limit_s: float = RUN_S, path: str = "") -
     return subprocess.run(argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
-def test_every_suite_is_on_the_page() -> None:
+def test_every_suite_is_on_a_page() -> None:
     used = {name for test in TESTS for name in re.findall(r"zmqrl\.testing\.([A-Z_]+)\b", BLOCKS[test])} - {"KEEP"}
     assert used == {name for name in zmqrl.testing.__all__ if isinstance(getattr(zmqrl.testing, name), tuple)}
 
@@ -150,6 +151,14 @@ def test_a_wrong_key_of_an_example_is_named(folder: Path) -> None:
     assert "wrong.yaml:4" in done.stderr and "'folder'" in done.stderr, done.stderr
 
 
+def test_the_first_commands_of_the_pages_are_accepted(folder: Path) -> None:
+    lines = [line.partition("#")[0] for line in TEXT.splitlines() if line.startswith("zmqrl train ")]
+    assert len(lines) > 5
+    for line in lines:
+        done = command(folder, *line.split(), "--dry-run")
+        assert done.returncode == 0, line + done.stderr
+
+
 def imports(source: str) -> Iterator[tuple[str, str]]:
     """(module, name) of what is imported from zmqrl."""
     for node in ast.walk(ast.parse(source)):
@@ -173,7 +182,7 @@ SEAMS = {
 @pytest.mark.parametrize("title", SEAMS)
 def test_the_tables_have_every_method_and_mark_those_that_are_required(title: str) -> None:
     base = SEAMS[title]
-    section = re.split(r"^##+ ", PAGE.read_text().partition(f" {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    section = re.split(r"^##+ ", TEXT.partition(f"# {title}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
     named = {name: row[1] for row in rows for name in re.findall(r"`(\w+)", row[0])}
     required = base.__abstractmethods__
@@ -184,8 +193,8 @@ def test_the_tables_have_every_method_and_mark_those_that_are_required(title: st
 
 
 def stable_modules() -> set[str]:
-    table = PAGE.read_text().partition("**Stable modules.**")[2].partition("## ")[0]
-    return {"zmqrl", *STABLE.findall(table)}
+    page = ROOT / "docs" / "extending" / "stable-modules.md"
+    return {"zmqrl", *STABLE.findall(page.read_text())}
 
 
 def examples() -> dict[str, str]:

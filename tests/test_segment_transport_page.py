@@ -1,4 +1,4 @@
-"""The segment transport of docs/extending.md: a real broker receives its segments; its errors are those of the page."""
+"""The segment transport of docs/extending/: a real broker receives its segments; its errors are those of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.config.sections import SegmentTransportSection
 from zmqrl.errors import ConfigError, TransportError
 
-PAGE = (ROOT / "docs" / "extending.md").read_text()
+PAGE = (ROOT / "docs" / "extending" / "segment-transport.md").read_text()
 MODULE, KIND = "folder_transport", "folder_transport:FolderTransport"
 
 

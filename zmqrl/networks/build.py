@@ -87,7 +87,7 @@ def _check_activation(name: str) -> None:
     except ConfigError as error:
         refused = error
     known = [kind for kind in known_kinds() if layer_kind(kind).is_activation]
-    fix = f"known: {', '.join(known)}; or `module:Name` of a LayerKind of your own (docs/extending.md)"
+    fix = f"known: {', '.join(known)}; or `module:Name` of a LayerKind of your own (docs/extending/layer.md)"
     raise refused.of(("network", "activation"), fix=f"{fix}{did_you_mean(name, known)}") from refused.__cause__
 
 

@@ -37,7 +37,7 @@ def check_parts(config: Config) -> None:
     store.check_mode(options, config.run.mode)
     if config.store.keep_every is not None and store.keep is DataStore.keep:
         raise ConfigError(
-            f"store.kind {config.store.kind!r} has no method `keep` (docs/extending.md)",
+            f"store.kind {config.store.kind!r} has no method `keep` (docs/extending/data-store.md)",
             key=("store", "keep_every"),
             value=str(config.store.keep_every),
             fix="remove the key",

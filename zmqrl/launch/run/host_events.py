@@ -160,7 +160,7 @@ def lose(state: RunState, record: HostRecord, to: HostState, cause: str, fix: st
     """A host is not there, though it should be: the only function that makes one `lost`, or `failed`.
 
     Called for `LeaseLost`, `HostLost` (silent to the broker) and `AgentExited` here, and by `RunMachine` for another
-    address of a machine and for an agent that ended with 0 before the run. docs/hosts.md lists the causes. The
+    address of a machine and for an agent that ended with 0 before the run. docs/hosts/changes.md lists the causes. The
     same cause is reported once until the host was ready again.
     """
     if record.is_gone:
