@@ -113,7 +113,6 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),
         (["--at-least", "worker:kill=13"], "13 faults in all, and the drill has 12; set --faults 13"),
         (["--at-least", "worker:kill"], "--at-least worker:kill: write ROLE:FAULT=N"),
-        (["--plant", "lose", "--mode", "single"], "--plant: mode single"),
         (["--workers", "9", "--mode", "sync"], "vector_envs"),
     ],
 )

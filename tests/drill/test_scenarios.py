@@ -9,7 +9,6 @@ import pytest
 from tests.drill.witness_drills import drilled
 from tests.marks import long
 from tests.raising import raises
-from zmqrl.config.codec import replace
 from zmqrl.drill.report import Report, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
@@ -86,9 +85,3 @@ def test_a_planted_defect_is_found_and_named(tmp_path: Path, plant: str, scenari
     assert [fault for fault in report.faults if fault.startswith("outside check: ")], report
     assert {"lose": outside.lost, "double": outside.doubled, "tear": outside.lost}[plant] > 0
     assert outside.findings
-
-
-def test_a_plant_needs_a_memory_backend(tmp_path: Path) -> None:
-    single = replace(SCENARIOS["ppo-sync"], mode="single")
-    with raises(ConfigError, key=("--plant",), fix="write --mode sync or async"):
-        drilled(tmp_path / "d", single, [], "lose")

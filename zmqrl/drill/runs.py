@@ -11,11 +11,9 @@ from typing import Any
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.faults import Kind, Minimum
-from zmqrl.drill.planted import DEFECTS
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.scenarios import Scenario
 from zmqrl.drill.witness import EPISODE_LIMIT
-from zmqrl.errors import ConfigError
 from zmqrl.launch.start import configured, planned
 from zmqrl.planning.checked import call
 from zmqrl.planning.start_request import StartRequest
@@ -66,10 +64,6 @@ def learning_run(request: DrillRequest) -> tuple[RunUnderTest, int]:
     mode, workers, changes = scenario.mode, scenario.workers, scenario.overrides
     asked = StartRequest(preset=scenario.preset, mode=mode, workers=workers, overrides=changes)
     run = configured(asked).config.run
-    if request.plant is not None and MODES[run.mode].in_process:
-        raise ConfigError(
-            "mode single has no memory backend to choose", key=("--plant",), fix="write --mode sync or async"
-        )
     settings = {
         "run.name": LEARNING,
         "run.stop_at_return": None,
@@ -122,13 +116,13 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
             "kind": f"zmqrl.drill.witness_algorithm:{'WitnessOffPolicy' if off_policy else 'WitnessOnPolicy'}",
             "record": record,
             "prioritised": prioritised,
+            "plant": request.plant,
         },
         "replay": {
             "capacity": FULL_AFTER * rows,
             "learning_starts": 0,
             "ratio": OWN_RATIO if learning.on_policy else replay.ratio,
         },
-        "memory_backend": {"kind": _backend(request.plant)},
         "evaluator": {"episodes": 0},
         "restart": dict(RESTART),
         "limits": dict(LIMITS),
@@ -142,10 +136,6 @@ def record_folder(folder: Path) -> Path:
 
 def _max_wall_s(for_s: float) -> float:
     return 2 * for_s + WALL_SLACK_S
-
-
-def _backend(plant: str | None) -> str:
-    return "zmq" if plant is None else f"zmqrl.drill.planted:{DEFECTS[plant].__name__}"
 
 
 def _under_test(name: str, request: StartRequest, is_witness: bool = False) -> RunUnderTest:

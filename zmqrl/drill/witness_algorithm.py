@@ -21,6 +21,7 @@ from zmqrl.algorithms.base import (
 )
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
+from zmqrl.drill.planted import DEFECTS, Spoiler
 from zmqrl.drill.witness import rows_of
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
@@ -41,6 +42,8 @@ class WitnessConfig:
     """Folder of the journals."""
     prioritised: bool = False
     """Whether replay is the prioritised one."""
+    plant: str | None = None
+    """The defect (`planted.DEFECTS`) in what the learner records."""
 
 
 class _Witness(Algorithm):
@@ -62,9 +65,6 @@ class _Witness(Algorithm):
         del progress
         return {"epsilon": 1.0}
 
-    def _journal(self) -> Journal:
-        return Journal(Path(self.config.record), SUFFIX)
-
 
 class WitnessOnPolicy(_Witness):
     """Given each segment once, as PPO would be."""
@@ -78,7 +78,7 @@ class WitnessOnPolicy(_Witness):
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
         """A recorder."""
-        return _OnPolicyRecorder(context.weights, self._journal())
+        return _OnPolicyRecorder(context.weights, self.config)
 
 
 class WitnessOffPolicy(_Witness):
@@ -92,13 +92,14 @@ class WitnessOffPolicy(_Witness):
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         """A recorder."""
-        return _OffPolicyRecorder(context.weights, self._journal())
+        return _OffPolicyRecorder(context.weights, self.config)
 
 
 class _Recorder(BaseLearner):
-    def __init__(self, weights: Weights, journal: Journal) -> None:
+    def __init__(self, weights: Weights, config: WitnessConfig) -> None:
         self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
-        self._journal = journal
+        self._journal = Journal(Path(config.record), SUFFIX)
+        self._spoiler = None if config.plant is None else Spoiler(DEFECTS[config.plant])
 
     def weights(self) -> dict[str, Array]:
         return dict(self._weights)
@@ -114,7 +115,8 @@ class _Recorder(BaseLearner):
         self._weights = {name: np.array(weights[name]) for name in self._weights}
 
     def _record(self, batch: SegmentBatch) -> None:
-        self._journal.append(rows_of(batch.columns, batch.metas).tobytes())
+        columns = batch.columns if self._spoiler is None else self._spoiler.spoiled(batch)
+        self._journal.append(rows_of(columns, batch.metas).tobytes())
 
 
 class _OnPolicyRecorder(_Recorder, OnPolicyLearner):
