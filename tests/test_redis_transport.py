@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
-from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.bus_ends.far_bus import FarBus, ready, take, write
 from tests.raising import fields, raises
 from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, RUN_S, environment

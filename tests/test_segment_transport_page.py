@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.memory_backends.far_bus import FarBus, ready, take, write
+from tests.bus_ends.far_bus import FarBus, ready, take, write
 from tests.raising import raises
 from tests.running import ROOT
 from tests.shared_memory.bus_plans import ROWS, bus_plan

@@ -6,8 +6,8 @@ import pytest
 
 from zmqrl.bench import bus
 from zmqrl.bench.bus_processes import segment_columns
+from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.errors import TrainingFailed
-from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 
 pytestmark = pytest.mark.whole

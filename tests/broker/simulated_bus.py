@@ -19,7 +19,7 @@ from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import Handover
 from zmqrl.broker.state import BrokerState
-from zmqrl.memory_backends.base import Assignments, HandoverRequest, LearnerRecord, OpenSegment, TakenSegment
+from zmqrl.bus_ends.base import Assignments, HandoverRequest, LearnerRecord, OpenSegment, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import ModeName, Notice, SegmentId, Version
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from zmqrl.broker import events as ev
+from zmqrl.bus_ends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.bus_ends._remote_writer import RemoteWriter
+from zmqrl.bus_ends.base import Assignments, TakenSegment
 from zmqrl.config.plan import RunPlan
-from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends.base import Assignments, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef
 

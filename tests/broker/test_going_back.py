@@ -8,7 +8,7 @@ from tests.broker.simulated_ends import Source
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.broker.ledger import StreamLedger
-from zmqrl.memory_backends.base import LearnerRecord
+from zmqrl.bus_ends.base import LearnerRecord
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Version
 

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from msgspec import structs
 
-from tests.memory_backends.event_pipe import EventPipe
+from tests.bus_ends.event_pipe import EventPipe
 from tests.raising import raises
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
 from tests.waiting import WAIT_S, until

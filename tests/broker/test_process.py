@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.bus_ends.event_pipe import EventPipe
 from tests.clock import Clock
 from tests.marks import at_once
-from tests.memory_backends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev

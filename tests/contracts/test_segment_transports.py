@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
+from tests.bus_ends.far_bus import FarBus, ready, take, write
+from tests.bus_ends.faulty_transport import FaultyConfig, FaultyTransport
 from tests.contracts.suites import name_of
-from tests.memory_backends.far_bus import FarBus, ready, take, write
-from tests.memory_backends.faulty_transport import FaultyConfig, FaultyTransport
 from tests.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
@@ -30,7 +30,7 @@ from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.sockets import connect, make_keys
 
 pytestmark = pytest.mark.whole
-FAULTY = "tests.memory_backends.faulty_transport:FaultyTransport"
+FAULTY = "tests.bus_ends.faulty_transport:FaultyTransport"
 SEGMENTS, AT_ONCE = 40, 2
 
 

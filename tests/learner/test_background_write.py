@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from tests.raising import raises
+from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.data_stores.base import Full, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError
 from zmqrl.learner.checkpointing import BackgroundWrite
 from zmqrl.learner.full_content import held_segments, refill
-from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version

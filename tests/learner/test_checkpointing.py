@@ -18,6 +18,7 @@ import pytest
 from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
 from zmqrl.data_stores import files
@@ -33,7 +34,6 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.replay.segment_replay import SegmentReplay

@@ -13,6 +13,8 @@ import pytest
 
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import LearnerReported
+from zmqrl.bus_ends.base import Handover, LearnerEnds, LearnerRecord, TakenSegment
+from zmqrl.bus_ends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
@@ -22,8 +24,6 @@ from zmqrl.learner import process
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.reporting import Reporter, weights_sha256
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import Handover, LearnerEnds, LearnerRecord, TakenSegment
-from zmqrl.memory_backends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.rollout.in_process import StoredWeights
 from zmqrl.rollout.worker import RolloutWorker

@@ -14,6 +14,14 @@ import pytest
 from tests.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.bus_ends.base import (
+    LearnerChannel,
+    LearnerEnds,
+    LearnerRecord,
+    SegmentSource,
+    StreamPosition,
+    TakenSegment,
+)
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import (
@@ -33,14 +41,6 @@ from zmqrl.learner.full_content import metas_array, stored_counters
 from zmqrl.learner.process import _report_start
 from zmqrl.learner.restore import StartState, load_start_state
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import (
-    LearnerChannel,
-    LearnerEnds,
-    LearnerRecord,
-    SegmentSource,
-    StreamPosition,
-    TakenSegment,
-)
 from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import published, version_0

@@ -13,6 +13,7 @@ import pytest
 
 from zmqrl.algorithms.base import Progress
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, Boot
 from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
@@ -28,7 +29,6 @@ from zmqrl.learner.restore import load_start_state
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.initial_weights import initial_file
 from zmqrl.planning.plan_run import plan_run

@@ -22,7 +22,7 @@ FILES = [
     if path.parent.name != "messages" and path.name not in BEFORE_THE_INSTALLATION
 ]
 ENDS = {
-    "agent", "broker", "doctor", "evaluator", "launch", "launcher_place", "learner", "logs", "memory_backends",
+    "agent", "broker", "doctor", "evaluator", "launch", "launcher_place", "learner", "logs", "bus_ends",
     "orchestrators", "rollout", "run_files", "ssh", "wire", "zmqrl",
 }  # fmt: skip
 """Packages that send and receive."""

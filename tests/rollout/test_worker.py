@@ -13,6 +13,7 @@ import pytest
 
 from tests.waiting import WAIT_S
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.bus_ends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection
@@ -20,7 +21,6 @@ from zmqrl.data_stores import tensors
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.types import ColumnSpec, ModeName, Notice, SegmentId, SlotRef, Version

@@ -163,11 +163,11 @@ def experience(run: RecordedRun, mode: str) -> list[str]:
     """From the env step to the gradient."""
     if mode == "single":
         return [
-            *run.below("rollout.collector.collect", then="memory_backends.inproc.poll", until="broker.limiter.allows"),
-            *run.below("memory_backends.inproc.take", then="learner.sync_loop._learn"),
+            *run.below("rollout.collector.collect", then="bus_ends.inproc.poll", until="broker.limiter.allows"),
+            *run.below("bus_ends.inproc.take", then="learner.sync_loop._learn"),
         ]
     return [
-        *run.below("rollout.collector.collect", then="memory_backends.zmq.poll"),
+        *run.below("rollout.collector.collect", then="bus_ends.zmq.poll"),
         *run.below("broker.process._round", holds="broker.acceptance.take_sealed", until="wire.sockets.send"),
         *run.below("learner.sync_loop._take_round", then="learner.sync_loop._learn"),
     ]

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.make import make_backend
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
 from zmqrl.entry import PARENT_VARIABLE, die_with_parent, read_line
-from zmqrl.memory_backends.base import SegmentSource
-from zmqrl.memory_backends.make import make_backend
-from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Array, ColumnSpec, EnvSpec, SegmentId, SpaceSpec, Version
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.learner.session import Session
-from zmqrl.memory_backends.base import TakenSegment
 from zmqrl.replay.base import gather
 from zmqrl.replay.segment_replay import SegmentReplay
 

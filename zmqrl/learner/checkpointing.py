@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
+from zmqrl.bus_ends.base import SegmentSource, TakenSegment
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_replay
 from zmqrl.learner.retrying_writer import RetryingWriter
-from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.supervision.run_owner import OwnerCheck
 from zmqrl.types import Array, SlotRef, Weights

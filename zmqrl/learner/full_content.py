@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
+from zmqrl.bus_ends.base import SegmentSource, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learning.package_cache import cpu_flags
-from zmqrl.memory_backends.base import SegmentSource, TakenSegment
 from zmqrl.messages.process import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights

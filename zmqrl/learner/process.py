@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
+from zmqrl.bus_ends.make import make_backend
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
@@ -27,7 +28,6 @@ from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Collect, Learner, run_sync
 from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages.process import ProblemReport, Ready, Resumed
 from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.types import Weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.bus_ends.base import LearnerChannel, LearnerRecord
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
@@ -13,7 +14,6 @@ from zmqrl.errors import StoreError
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerChannel, LearnerRecord
 from zmqrl.messages.process import NewVersion
 from zmqrl.types import Notice, Version, Weights
 

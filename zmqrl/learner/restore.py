@@ -10,6 +10,7 @@ from pathlib import Path
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.start_weights import start_weights
 from zmqrl.broker.events import RESUMED_SHIFT
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors
@@ -20,7 +21,6 @@ from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import has_state, held_segments, restore_segments, stored_counters
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.limiter import NO_LIMIT

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from zmqrl.algorithms.base import Algorithm, LearnResult, Progress
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, unprefixed
 from zmqrl.learner.checkpointing import FullCheckpoints
@@ -18,7 +19,6 @@ from zmqrl.learner.reporting import Reporter
 from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.messages.process import UPDATE
 from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
 

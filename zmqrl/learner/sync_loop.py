@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.bus_ends.base import Handover, TakenSegment
 from zmqrl.learner.session import Session
-from zmqrl.memory_backends.base import Handover, TakenSegment
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT
 from zmqrl.replay.observations import last_observation

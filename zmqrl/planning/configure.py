@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.bus_ends.base import MemoryBackend
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.kinds import KindConfig, NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
 from zmqrl.config.yaml_source import read_text
 from zmqrl.data_stores.base import DataStore
-from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.messages.check import data_of
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.planning.checked import call, checked_env, located
@@ -30,7 +30,7 @@ from zmqrl.types import EnvSpec, ModeName
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
     "algorithm": ("zmqrl.algorithms", Algorithm),
     "store": ("zmqrl.data_stores", DataStore),
-    "memory_backend": ("zmqrl.memory_backends", MemoryBackend),
+    "memory_backend": ("zmqrl.bus_ends", MemoryBackend),
     "segment_transport": ("zmqrl.segment_transports", SegmentTransport),
     "orchestrator": ("zmqrl.orchestrators", Orchestrator),
 }

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from zmqrl.bus_ends.base import LearnerEnds
+from zmqrl.bus_ends.inproc import InprocChannel, InprocStream
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import LearnerEnds
-from zmqrl.memory_backends.inproc import InprocChannel, InprocStream
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.types import Ledger, Notice, Version
 

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.bus_ends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
+from zmqrl.bus_ends.make import make_backend
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
-from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages.process import FirstStep, Left, Ready, WorkerRates
 from zmqrl.rollout.collector import Collector, StopFlag
 from zmqrl.shared_memory.weights import WeightsReader

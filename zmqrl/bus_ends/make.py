@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from zmqrl.bus_ends.base import MemoryBackend
 from zmqrl.config.kinds import options_of
 from zmqrl.config.plan import RunPlan
-from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.plugins import load
 
 
 def make_backend(plan: RunPlan) -> MemoryBackend:
     """The kind that the plan names. ConfigError when there is none."""
     section = plan.config.memory_backend
-    cls: type[MemoryBackend] = load(section.kind, "zmqrl.memory_backends", MemoryBackend)
+    cls: type[MemoryBackend] = load(section.kind, "zmqrl.bus_ends", MemoryBackend)
     return cls(options_of(cls.Config, "memory_backend", section.options), plan)

@@ -15,14 +15,11 @@ from typing import Any
 import zmq
 
 from zmqrl.broker.events import AssignmentSnapshot
-from zmqrl.config.plan import Boot
-from zmqrl.errors import WireError
-from zmqrl.logs.events import EventPipe, Refusals
-from zmqrl.memory_backends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.memory_backends._learner_channel import ZmqChannel
-from zmqrl.memory_backends._record_fetching import RecordFetching
-from zmqrl.memory_backends._remote_writer import RemoteWriter, make_sender
-from zmqrl.memory_backends.base import (
+from zmqrl.bus_ends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.bus_ends._learner_channel import ZmqChannel
+from zmqrl.bus_ends._record_fetching import RecordFetching
+from zmqrl.bus_ends._remote_writer import RemoteWriter, make_sender
+from zmqrl.bus_ends.base import (
     Assignments,
     LearnerEnds,
     MemoryBackend,
@@ -31,6 +28,9 @@ from zmqrl.memory_backends.base import (
     StreamAssignment,
     TakenSegment,
 )
+from zmqrl.config.plan import Boot
+from zmqrl.errors import WireError
+from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena

@@ -12,8 +12,8 @@ import zmq
 
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import WAIT_S
+from zmqrl.bus_ends.make import make_backend
 from zmqrl.config.plan import Boot, Endpoints
-from zmqrl.memory_backends.make import make_backend
 from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import StreamRecord

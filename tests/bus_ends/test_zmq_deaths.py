@@ -12,11 +12,11 @@ import msgpack
 import pytest
 import zmq
 
-from tests.memory_backends.real_bus import RealBus
+from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.memory_backends.base import Handover, SegmentSource
-from zmqrl.memory_backends.zmq import ZmqSink
+from zmqrl.bus_ends.base import Handover, SegmentSource
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
 from zmqrl.types import SegmentId, Version

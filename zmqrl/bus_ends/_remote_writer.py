@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zmq
 
+from zmqrl.bus_ends._arena_ends import SegmentWriter
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import TransportError
 from zmqrl.logs.events import EventPipe
-from zmqrl.memory_backends._arena_ends import SegmentWriter
 from zmqrl.messages.bus import OpenRows, Segment, SegmentHeader
 from zmqrl.messages.frames import pack
 from zmqrl.messages.process import ProblemReport

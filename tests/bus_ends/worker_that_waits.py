@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
-from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.types import SegmentId, Version
 
 

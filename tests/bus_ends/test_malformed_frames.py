@@ -12,13 +12,13 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.memory_backends.event_pipe import EventPipe
+from tests.bus_ends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import WAIT_S
+from zmqrl.bus_ends._learner_channel import ZmqChannel
+from zmqrl.bus_ends.zmq import ZmqSink, ZmqSource
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
-from zmqrl.memory_backends._learner_channel import ZmqChannel
-from zmqrl.memory_backends.zmq import ZmqSink, ZmqSource
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, pack_descriptors, unpack
 from zmqrl.shared_memory.arena import Arena

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.memory_backends.event_pipe import EventPipe
+from tests.bus_ends.event_pipe import EventPipe
 from tests.raising import raises
 from tests.shared_memory.bus_plans import bus_plan
+from zmqrl.bus_ends._remote_writer import SealedSender
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.memory_backends._remote_writer import SealedSender
 from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.segment_transports.seal import Opening
 from zmqrl.wire.admission import Admission

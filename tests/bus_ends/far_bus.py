@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.memory_backends.event_pipe import EventPipe
-from tests.memory_backends.real_bus import RealBus
+from tests.bus_ends.event_pipe import EventPipe
+from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
+from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Listen
 from zmqrl.config.sections import SegmentTransportSection
-from zmqrl.memory_backends.base import SegmentSource
-from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.types import AllowList, HostKey, SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.sockets import make_keys

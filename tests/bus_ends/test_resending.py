@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.memory_backends.far_bus import FarBus, ready, write
+from tests.bus_ends.far_bus import FarBus, ready, write
 from tests.shared_memory.bus_plans import HEARTBEAT_S
 from tests.waiting import until
-from zmqrl.memory_backends.zmq import MOST_RESEND_S, RESEND_HEARTBEATS, Resending
+from zmqrl.bus_ends.zmq import MOST_RESEND_S, RESEND_HEARTBEATS, Resending
 from zmqrl.messages.bus import WorkerAssignments
 from zmqrl.types import SegmentId
 

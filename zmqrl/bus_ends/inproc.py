@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from zmqrl.broker.events import Announced, HandoverAnswered, LearnerReported, Sealed, WorkerExited, WorkerReported
 from zmqrl.broker.state import BrokerState
-from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.errors import ConfigError
-from zmqrl.memory_backends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.memory_backends.base import (
+from zmqrl.bus_ends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
+from zmqrl.bus_ends.base import (
     Assignments,
     Handover,
     HandoverRequest,
@@ -19,6 +17,8 @@ from zmqrl.memory_backends.base import (
     SegmentSink,
     TakenSegment,
 )
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.errors import ConfigError
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice, SlotRef
 

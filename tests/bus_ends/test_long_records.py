@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.memory_backends.real_bus import RealBus
+from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
+from zmqrl.bus_ends.base import Handover, LearnerEnds, StreamAssignment
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.envs.base import EnvSlotState
-from zmqrl.memory_backends.base import Handover, LearnerEnds, StreamAssignment
-from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import MAX_CONTROL_BYTES
 from zmqrl.types import SegmentId, Version

@@ -1,6 +1,6 @@
 """The experience stream seam: segments from workers (sink) to the learner (source), and the learner's channel.
 
-A `MemoryBackend` makes the ends. Contract tests in `tests/contracts/test_memory_backends.py` run over every kind.
+A `MemoryBackend` makes the ends. Contract tests in `tests/contracts/test_bus_ends.py` run over every kind.
 """
 
 from __future__ import annotations

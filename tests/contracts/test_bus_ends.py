@@ -1,4 +1,4 @@
-"""One suite for every kind of experience stream: what `memory_backends/base.py` promises."""
+"""One suite for every kind of experience stream: what `bus_ends/base.py` promises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bus_ends.real_bus import RealBus
 from tests.marks import at_once
-from tests.memory_backends.real_bus import RealBus
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.memory_backends.base import (
+from zmqrl.bus_ends.base import (
     LearnerChannel,
     LearnerEnds,
     MemoryBackend,
@@ -23,7 +23,7 @@ from zmqrl.memory_backends.base import (
     SegmentSource,
     TakenSegment,
 )
-from zmqrl.memory_backends.inproc import InprocStream
+from zmqrl.bus_ends.inproc import InprocStream
 from zmqrl.plugins import load, modules
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SegmentId, Version
@@ -63,7 +63,7 @@ class Ends:
         return taken
 
 
-@pytest.fixture(params=modules("zmqrl.memory_backends", MemoryBackend))
+@pytest.fixture(params=modules("zmqrl.bus_ends", MemoryBackend))
 def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
     if request.param == "inproc":
         stream = InprocStream(bus_plan("single", vector_envs=2, leases=LEASES, slots=SLOTS))
@@ -90,8 +90,8 @@ def begin(ends: Ends) -> None:
 
 
 def test_every_kind_is_a_memory_backend() -> None:
-    for kind in modules("zmqrl.memory_backends", MemoryBackend):
-        assert issubclass(load(kind, "zmqrl.memory_backends", MemoryBackend), MemoryBackend)
+    for kind in modules("zmqrl.bus_ends", MemoryBackend):
+        assert issubclass(load(kind, "zmqrl.bus_ends", MemoryBackend), MemoryBackend)
 
 
 def test_a_segment_arrives_whole_and_once(ends: Ends) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.events import AssignmentSnapshot
-from zmqrl.memory_backends._arena_ends import LeasedSink
-from zmqrl.memory_backends._remote_writer import RemoteWriter
-from zmqrl.memory_backends.base import Assignments, StreamAssignment
+from zmqrl.bus_ends._arena_ends import LeasedSink
+from zmqrl.bus_ends._remote_writer import RemoteWriter
+from zmqrl.bus_ends.base import Assignments, StreamAssignment
 from zmqrl.types import SegmentId, SlotRef, Version
 
 ASSIGNMENT = StreamAssignment(0, 0, 0, None)

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from zmqrl.bus_ends.base import LearnerEnds, SegmentSource
+from zmqrl.bus_ends.make import make_backend
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
-from zmqrl.memory_backends.base import LearnerEnds, SegmentSource
-from zmqrl.memory_backends.make import make_backend
-from zmqrl.memory_backends.zmq import ZmqSink
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.wire.agent_link import AgentLink
 

@@ -7,11 +7,11 @@ from typing import Any
 import zmq
 
 from zmqrl.broker.env_records import PART_BYTES, pack_record
+from zmqrl.bus_ends._arena_ends import ArenaChannel
+from zmqrl.bus_ends.base import Handover, HandoverRequest
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe, Refusals
-from zmqrl.memory_backends._arena_ends import ArenaChannel
-from zmqrl.memory_backends.base import Handover, HandoverRequest
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.arena import Arena

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from zmqrl.broker.events import RESUMED_SHIFT, AssignmentSnapshot
-from zmqrl.errors import ArenaError
-from zmqrl.memory_backends.base import (
+from zmqrl.bus_ends.base import (
     Assignments,
     LearnerChannel,
     LearnerRecord,
@@ -21,6 +20,7 @@ from zmqrl.memory_backends.base import (
     StreamPosition,
     TakenSegment,
 )
+from zmqrl.errors import ArenaError
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
