@@ -1,8 +1,8 @@
-"""Experience of remote workers over Redis streams, as a segment transport in one file.
+"""Experience of remote workers over Redis streams, as a memory backend in one file.
 
 hosts.yaml:
 
-    segment_transport: {kind: redis_transport:RedisTransport, url: rediss://redis.lab:6379}
+    memory_backend: {kind: redis_transport:RedisTransport, url: rediss://redis.lab:6379}
     code: {sync: [redis_transport.py]}
 
 The password is taken from the environment variable REDISCLI_AUTH of each host that has workers, and of the learner's
@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.memory_backends.base import MemoryBackend
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -52,7 +52,7 @@ class RedisConfig:
     """File with the certificate authority of the server, on each host; null: those of the system."""
 
 
-class RedisTransport(SegmentTransport):
+class RedisTransport(MemoryBackend):
     """One Redis stream per run. The broker reads from its beginning and deletes what it has read."""
 
     Config: ClassVar[type[Any]] = RedisConfig
@@ -122,7 +122,7 @@ class RedisTransport(SegmentTransport):
 
 def _check(url: str) -> None:
     """ConfigError unless the URL is one of Redis, without a password, and encrypted outside of this machine."""
-    key, fix = ("segment_transport", "url"), "write rediss://HOST:PORT/DB"
+    key, fix = ("memory_backend", "url"), "write rediss://HOST:PORT/DB"
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -17,7 +17,7 @@ import pytest
 from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
-from zmqrl.testing.segment_transport import Ends, TransportMaker
+from zmqrl.testing.memory_backend import BackendMaker, Ends
 
 STARTS, LIFE_S = 3, 300
 PASSWORD = "correct-horse"
@@ -89,7 +89,7 @@ def redis_server(folder: Path, tls: bool = False) -> Iterator[RedisServer]:
             server.stop()
 
 
-def redis_ends(server: RedisServer) -> TransportMaker:
+def redis_ends(server: RedisServer) -> BackendMaker:
     @contextmanager
     def make(plan: RunPlan) -> Iterator[Ends]:
         ends = Ends(RedisTransport(server.config, plan), RedisTransport(server.config, plan))

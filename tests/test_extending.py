@@ -23,11 +23,11 @@ from tests.raising import raises
 from tests.running import ROOT, environment
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 from zmqrl.replay.samplers.base import Sampler
-from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import Version
 
 pytestmark = pytest.mark.whole
@@ -173,7 +173,7 @@ SEAMS = {
     "Data store": DataStore,
     "A command that reaches a host": PipedOrchestrator,
     "Other engines": Orchestrator,
-    "Segment transport": SegmentTransport,
+    "Memory backend": MemoryBackend,
     "Layer": LayerKind,
     "Sampler": Sampler,
 }

@@ -12,15 +12,15 @@ from tests.raising import raises
 from zmqrl.config.sections import NetworkSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.networks.build import tower
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load
-from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.types import SpaceSpec
 
 
 @pytest.mark.parametrize(("base", "missing"), [
-    (SegmentTransport, "receive, send"),
+    (MemoryBackend, "receive, send"),
     (DataStore, "best, newest, newest_full, place, read, retire, save, save_best, save_full"),
     (Orchestrator, "command, deploy, monitor, undeploy"),
 ], ids=lambda case: getattr(case, "__name__", ""))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The example of a segment transport: whatever Redis loses, each row is stored once; secrets stay out of files."""
+"""The example of a memory backend: whatever Redis loses, each row is stored once; secrets stay out of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.drill.drill import outside_check
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_config
@@ -59,7 +59,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-URL, TLS = "segment_transport.url", "which needs TLS in Redis"
+URL, TLS = "memory_backend.url", "which needs TLS in Redis"
 NO_PASSWORD = fields(URL, "", fix=f"set {PASSWORD_VARIABLE} in the environment of each host")
 
 
@@ -88,14 +88,14 @@ def test_a_url_that_would_expose_something_is_refused(url: str, fault: dict[str,
 
 def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
     command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
-    assert f"{file}:4: segment_transport.url: 'redis://10.0.0.5': " in line, line
+    assert f"{file}:4: memory_backend.url: 'redis://10.0.0.5': " in line, line
     assert not (tmp_path / "run").exists()
 
 
@@ -118,7 +118,7 @@ def test_a_server_that_is_away_and_a_wrong_password(server: RedisServer, monkeyp
 
 @pytest.mark.whole
 def test_segments_in_redis_are_lost_and_each_is_stored_once(server: RedisServer, tmp_path: Path) -> None:
-    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, to_json(server.config)))
+    bus = FarBus(tmp_path, backend=MemoryBackendSection(KIND, to_json(server.config)))
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)
@@ -147,7 +147,7 @@ def problems(bus: FarBus) -> list[str]:
 
 @pytest.mark.whole
 def test_an_outage_is_waited_for_and_reported_once(server: RedisServer, tmp_path: Path) -> None:
-    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, to_json(server.config)))
+    bus = FarBus(tmp_path, backend=MemoryBackendSection(KIND, to_json(server.config)))
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)
@@ -216,7 +216,7 @@ def launched(folder: Path, server: RedisServer) -> Launched:
         **witness_config(request, learning_run(request)[0].plan),
         "hosts": {"local": {"workers": 0}, "far": {"manual": True, "workers": 2}},
         "min_workers": 2,
-        "segment_transport": {"kind": KIND, **to_json(server.config)},
+        "memory_backend": {"kind": KIND, **to_json(server.config)},
     }
     file = folder / "hosts.yaml"
     file.write_text(json.dumps(config))
@@ -274,10 +274,10 @@ def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path
 
 def test_the_example_names_its_own_keys(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport:\n  kind: {KIND}\n  urll: {LOCAL}\n")
-    with raises(ConfigError, key=("segment_transport", "urll"), fix="did you mean 'url'?"):
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend:\n  kind: {KIND}\n  urll: {LOCAL}\n")
+    with raises(ConfigError, key=("memory_backend", "urll"), fix="did you mean 'url'?"):
         load(None, file)
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nsegment_transport: {{kind: {KIND}, url: {LOCAL}}}\n")
-    config = load(None, file).config.segment_transport
-    assert replace(config, options={}) == SegmentTransportSection(KIND)
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend: {{kind: {KIND}, url: {LOCAL}}}\n")
+    config = load(None, file).config.memory_backend
+    assert replace(config, options={}) == MemoryBackendSection(KIND)
     assert config.options == {"url": LOCAL, "ca": None}

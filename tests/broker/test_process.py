@@ -174,7 +174,7 @@ def test_refused_messages_are_counted_reported_once_per_heartbeat_and_logged_at_
     assert "messages rejected: {'frames': 2}" in caplog.text
 
 
-class Transport:
+class Receiver:
     """In place of the receiver of segments."""
 
     def __init__(self) -> None:
@@ -189,18 +189,18 @@ class Transport:
         pass
 
 
-def test_segments_of_another_transport_are_taken_in_and_its_absence_is_reported_once(
+def test_segments_of_another_memory_backend_are_taken_in_and_its_absence_is_reported_once(
     make: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, now, transport, taken = make(), [100.0], Transport(), list[list[bytes]]()
+    made, now, receiver, taken = make(), [100.0], Receiver(), list[list[bytes]]()
     assert made.broker._segment_receiver is None
-    monkeypatch.setattr(made.broker, "_segment_receiver", transport)
+    monkeypatch.setattr(made.broker, "_segment_receiver", receiver)
     monkeypatch.setattr(made.broker._clock, "now", lambda: now[0])
     monkeypatch.setattr(made.broker._inbound, "on_forwarded", taken.append)
-    transport.forwarded = [[b"segment"]]
+    receiver.forwarded = [[b"segment"]]
     problems = []
     for away in (None, "it is away", "it is away", None, None):
-        transport.away = away
+        receiver.away = away
         now[0] += made.plan.config.limits.heartbeat_s
         made.broker._round()
         problems.append([(event["cause"], event["done"]) for event in made.events()])
@@ -208,7 +208,7 @@ def test_segments_of_another_transport_are_taken_in_and_its_absence_is_reported_
         [],
         [("it is away", "no segments arrive over it; retrying")],
         [],
-        [("the segment transport delivers again", "segments arrive")],
+        [("the memory backend delivers again", "segments arrive")],
         [],
     ]
     assert taken == [[b"segment"]]

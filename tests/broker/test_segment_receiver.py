@@ -1,4 +1,4 @@
-"""Segments over another transport than the bus: received by a thread, bound to the host that sealed them."""
+"""Segments over another memory backend than the bus: received by a thread, bound to the host that sealed them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from zmqrl.broker import segment_receiver
 from zmqrl.broker.segment_receiver import MOST_WAITING, SegmentReceiver
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.errors import ConfigError, TransportError, WireError
-from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.segment_transports.seal import Opening, Sealing
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.memory_backends.seal import Opening, Sealing
 from zmqrl.wire.sockets import bind, connect
 
 LOCAL, FAR, MOST = 0, 1, 100
 
 
-class Hand(SegmentTransport):
+class Hand(MemoryBackend):
     """Gives what the test puts into it."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ def test_a_carrier_that_is_away_is_left_alone_for_a_while(hand: Hand, monkeypatc
     assert hand.calls == 1
 
 
-@pytest.mark.parametrize("error", [ConfigError("wrong password"), ValueError("a defect of the transport")])
+@pytest.mark.parametrize("error", [ConfigError("wrong password"), ValueError("a defect of the backend")])
 def test_any_other_error_ends_the_broker(hand: Hand, receiver: SegmentReceiver, error: Exception) -> None:
     hand.next = error
 
@@ -132,11 +132,11 @@ def test_any_other_error_ends_the_broker(hand: Hand, receiver: SegmentReceiver, 
 
 
 @at_once
-def test_it_ends_in_time_and_closes_the_transport_in_its_thread(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_ends_in_time_and_closes_the_backend_in_its_thread(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_receiver, "JOIN_S", 3600.0)
     receiver = SegmentReceiver(hand)
     receiver.close()
-    assert hand.closed_in == "segment-transport"
+    assert hand.closed_in == "memory-backend"
 
 
 @pytest.fixture

@@ -12,19 +12,19 @@ from zmqrl.bus_ends.base import SegmentSource
 from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Listen
-from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.types import AllowList, HostKey, SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.sockets import make_keys
 
 TURN_S = 0.05
-BUS = SegmentTransportSection()
+BUS = MemoryBackendSection()
 
 
 class FarBus(RealBus):
     """The broker listens on loopback too; host b may come in."""
 
-    def __init__(self, folder: Path, lost_after_s: float = 20.0, transport: SegmentTransportSection = BUS) -> None:
+    def __init__(self, folder: Path, lost_after_s: float = 20.0, backend: MemoryBackendSection = BUS) -> None:
         self.server_keys = make_keys()
         self.far_keys = replace(make_keys(), server=self.server_keys.public)
         self.allowed = AllowList(1, {self.far_keys.public: HostKey("b", 1)})
@@ -32,7 +32,7 @@ class FarBus(RealBus):
         self.events = EventPipe()
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
         limits = replace(plan.config.limits, lost_after_s=lost_after_s)
-        config = replace(plan.config, limits=limits, segment_transport=transport)
+        config = replace(plan.config, limits=limits, memory_backend=backend)
         super().__init__(replace(plan, config=config, workers={"b": 1}), folder)
         self.listen = Listen("127.0.0.1", self._ports())
         self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.bus_ends.base import LearnerEnds, SegmentSource
-from zmqrl.bus_ends.make import make_backend
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.bus_ends.zmq import ZmqSink, learner_ends
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.shared_memory.arena import Arena
@@ -36,7 +35,7 @@ class RealBus:
         return Boot(role, index, spawn, "local", self.plan, self.endpoints, {"arena": fd})
 
     def learner(self) -> LearnerEnds:
-        self._ends.append(make_backend(self.plan).learner(self.boot("learner")))
+        self._ends.append(learner_ends(self.boot("learner")))
         return self._ends[-1]  # type: ignore[no-any-return]
 
     def source(self) -> SegmentSource:

@@ -14,19 +14,19 @@ from zmqrl.bus_ends._remote_writer import SealedSender
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, TransportError
-from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.segment_transports.seal import Opening
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.memory_backends.seal import Opening
 from zmqrl.wire.admission import Admission
 
 AWAY = {"event": "problem", "cause": "it is away", "done": "segments are kept and sent again"}
 BACK = {
     "event": "problem",
-    "cause": "the segment transport accepts segments again",
+    "cause": "the memory backend accepts segments again",
     "done": "segments that were kept are sent",
 }
 
 
-class Hand(SegmentTransport):
+class Hand(MemoryBackend):
     def __init__(self) -> None:
         super().__init__(NO_KEYS, bus_plan())
         self.error: Exception | None = None

@@ -12,7 +12,7 @@ import zmq
 
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import WAIT_S
-from zmqrl.bus_ends.make import make_backend
+from zmqrl.bus_ends.zmq import learner_ends
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena
@@ -34,7 +34,7 @@ class HandBroker:
         self.control.bind(endpoints.control)
         assert self.arena.fd is not None
         boot = Boot("learner", 0, 0, "local", plan, endpoints, {"arena": os.dup(self.arena.fd)})
-        self.ends = make_backend(plan).learner(boot)
+        self.ends = learner_ends(boot)
         self.source = self.ends.source
         assert self.source.take(0.0) == []
 

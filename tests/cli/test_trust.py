@@ -99,7 +99,6 @@ NAMED: Mapping[str, Any] = {
     "network.activation": f"{MODULE}:Kind",
     "store.kind": f"{MODULE}:Store",
     "memory_backend.kind": f"{MODULE}:Memory",
-    "segment_transport.kind": f"{MODULE}:Transport",
     "orchestrator.kind": f"{MODULE}:Orchestrator",
 }
 

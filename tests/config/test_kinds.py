@@ -112,6 +112,37 @@ def test_the_stored_form_has_the_options_next_to_the_kind(tmp_path: Path) -> Non
     assert nested(stored) == json.loads(json.dumps(config))
 
 
+# --- the former section segment_transport
+
+CARRIER = "tests.memory_backends.faulty_backend:FaultyBackend"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (f"segment_transport: {{kind: '{CARRIER}', folder: /x}}", []),
+        (f"memory_backend: {{kind: zmq}}\nsegment_transport: {{kind: '{CARRIER}', folder: /x}}", []),
+        (f"modes: {{sync: {{segment_transport: {{kind: '{CARRIER}', folder: /x}}}}}}", []),
+        (f"memory_backend: {{kind: '{CARRIER}', folder: /y}}", ["segment_transport.folder=/x"]),
+    ],
+)
+def test_a_former_section_is_accepted_and_reported_once(
+    tmp_path: Path, text: str, overrides: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, text)
+    for _ in range(2):
+        backend = load_config(hosts_file=path, overrides=overrides).memory_backend
+        assert (backend.kind, backend.options["folder"]) == (CARRIER, "/x")
+    (record,) = caplog.records
+    assert record.args is not None and record.args[1:3] == ("segment_transport", "memory_backend")
+
+
+def test_a_stored_former_section_is_the_section_of_today() -> None:
+    stored = {"memory_backend": {"kind": "zmq"}, "segment_transport": {"kind": CARRIER, "folder": "/x"}}
+    assert nested(stored) == {"memory_backend": {"kind": CARRIER, "options": {"folder": "/x"}}}
+    assert nested({"memory_backend": {"kind": "zmq"}}) == {"memory_backend": {"kind": "zmq", "options": {}}}
+
+
 # --- the JSON schema
 
 

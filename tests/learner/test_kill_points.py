@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,7 +165,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
         sha = weights_sha256(learner.weights(), learner.network_names())
         ended.update(reason=reason, sha=sha, env_steps=counters.env_steps, updates=counters.updates)
 
-    monkeypatch.setattr(process, "make_backend", lambda _: SimpleNamespace(learner=lambda _: bus.ends()))
+    monkeypatch.setattr(process, "learner_ends", lambda _: bus.ends())
     monkeypatch.setattr(process, "make_store", lambda _: bus.store)
     monkeypatch.setattr(FullCheckpoints, "is_due", lambda *_, **__: bus.store.newest_n % FULL_EVERY == FULL_EVERY - 1)
     monkeypatch.setattr(Reporter, "ended", end)

@@ -182,7 +182,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-ppo", "sync", {"store__path": "/proc/x"}, "--set: store.path: '/proc/x' cannot be written"),
         ("cartpole-ppo", "sync", {"store__path": "/etc/hostname/x"}, "--set: store.path: '/etc/hostname/x' cannot be created"),
         ("cartpole-ppo", "sync", {"store__kind": "directry"}, "--set: store.kind: unknown data store 'directry'"),
-        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: 'inproc' cannot be set"),
+        ("cartpole-ppo", "sync", {"memory_backend__kind": "inproc"}, "--set: memory_backend.kind: unknown memory backend 'inproc'"),
     ],
 )  # fmt: skip
 def test_faults(

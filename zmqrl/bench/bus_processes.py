@@ -15,8 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from zmqrl.bus_ends.base import SegmentSource
-from zmqrl.bus_ends.make import make_backend
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.bus_ends.zmq import ZmqSink, learner_ends
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
@@ -91,7 +90,7 @@ def running(columns: tuple[ColumnSpec, ...], workers: int, leases: int) -> Itera
             for index in range(workers):
                 worker = boot("worker", index, arena.fd)
                 processes.append(_start(["zmqrl.bench.bus_processes"], worker))
-            ends = make_backend(plan).learner(boot("learner", 0, os.dup(arena.fd)))
+            ends = learner_ends(boot("learner", 0, os.dup(arena.fd)))
             try:
                 yield ends.source
             finally:

@@ -17,10 +17,10 @@ from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.seal import Opening
 from zmqrl.messages import bus
 from zmqrl.messages.frames import unpack, unpack_columns, unpack_descriptors
 from zmqrl.messages.process import BrokerListening, Enrolled, HostHere, HostLost, WorkerState
-from zmqrl.segment_transports.seal import Opening
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import AllowList, Version
 
@@ -50,7 +50,7 @@ class InboundDispatcher:
     ) -> None:
         """`sockets`: who sent a message. `clock`: seconds, by which silence is judged.
 
-        `opening`: of segments that another transport than the bus brings.
+        `opening`: of segments that another memory backend than the bus brings.
         """
         self._clock, self._sockets, self._opening = clock, sockets, opening
         self._columns, self._layout = plan.columns, layout_of(plan).digest
@@ -76,8 +76,8 @@ class InboundDispatcher:
         return ev.Sealed(index, spawn, refs)
 
     def on_forwarded(self, frames: Sequence[zmq.Frame]) -> ev.Delivered | None:
-        """A sealed segment from another transport than the bus, as `on_segments`."""
-        assert self._opening is not None, "a transport of its own has a seal"
+        """A sealed segment from another memory backend than the bus, as `on_segments`."""
+        assert self._opening is not None, "another memory backend than the bus has a seal"
         host = self._opening.open([frame.buffer for frame in frames])
         if len(frames) < 2:
             raise WireError("segment", "a seal without a segment")

@@ -22,10 +22,10 @@ from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.make import BUS, make_backend
+from zmqrl.memory_backends.seal import Opening
+from zmqrl.memory_backends.zmq import ZmqBackend
 from zmqrl.messages.process import MessagesRefused, ProblemReport, Ready, WorkerRelieved
-from zmqrl.segment_transports.make import BUS, make_transport
-from zmqrl.segment_transports.seal import Opening
-from zmqrl.segment_transports.zmq import ZmqTransport
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.wire.active_clock import POLL_S, ActiveClock
@@ -55,9 +55,9 @@ def main(boot: Boot) -> int:
 
 def _segment_receiver(boot: Boot, sockets: BrokerSockets) -> tuple[SegmentReceiver | None, Opening | None]:
     """Where segments of other hosts come from, unless it is the bus."""
-    if sockets.ports is None or boot.plan.config.segment_transport.kind == BUS:
+    if sockets.ports is None or boot.plan.config.memory_backend.kind == BUS:
         return None, None
-    return SegmentReceiver(make_transport(boot.plan)), Opening(boot.plan.run_id, boot.keys, sockets.admission)
+    return SegmentReceiver(make_backend(boot.plan)), Opening(boot.plan.run_id, boot.keys, sockets.admission)
 
 
 class Broker:
@@ -74,7 +74,7 @@ class Broker:
         self._heartbeat_s, self._judge_at = boot.plan.config.limits.heartbeat_s, 0.0
         self._clock = ActiveClock(self._heartbeat_s)
         parts = (self._state, self._outbound, self._weights, self._events)
-        self._bus = ZmqTransport(NO_KEYS, boot.plan)
+        self._bus = ZmqBackend(NO_KEYS, boot.plan)
         self._bus.use(self._sockets.segments)
         self._segment_receiver, opening = _segment_receiver(boot, self._sockets)
         self._reported_away: str | None = None
@@ -194,10 +194,10 @@ class Broker:
             self._events.send(MessagesRefused(dict(counts)))
 
     def _report_away(self) -> None:
-        """The launcher is notified when the transport of segments goes away, and when it is back."""
+        """The launcher is notified when the memory backend goes away, and when it is back."""
         away = None if self._segment_receiver is None else self._segment_receiver.away
         if (away is None) != (self._reported_away is None):
-            back = "the segment transport delivers again"
+            back = "the memory backend delivers again"
             self._problem(away or back, "no segments arrive over it; retrying" if away else "segments arrive")
             self._reported_away = away
 

@@ -1,4 +1,4 @@
-"""Segments that another transport than the bus brings: a thread receives them, the broker's loop polls for them."""
+"""Segments of another memory backend than the bus: a thread receives them, the broker's loop polls for them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 import zmq
 
 from zmqrl.errors import TransportError
-from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.wire.sockets import drain_frames, make_socket
 
-ENDPOINT = "inproc://segments-of-transport"
+ENDPOINT = "inproc://segments-of-backend"
 RECEIVE_S = 0.5
 RETRY_S = 0.5
 JOIN_S = 5.0
 MOST_WAITING = 64
-"""Segments that were received and wait for the broker, at each of the two ends; the rest wait at the transport."""
+"""Segments that were received and wait for the broker, at each of the two ends; the rest wait at the carrier."""
 ROOM_S = 0.1
 """How often the thread looks whether it is to end while the queue is full."""
 
 
 class SegmentReceiver:
-    """Made, used and closed by the broker's main thread; the transport is used by the thread of this class alone."""
+    """Made, used and closed by the broker's main thread; the backend is used by the thread of this class alone."""
 
-    def __init__(self, transport: SegmentTransport) -> None:
+    def __init__(self, backend: MemoryBackend) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self.socket = make_socket(self._context, zmq.PULL, MOST_WAITING)
         """To poll; readable means `receive`."""
         self.socket.bind(ENDPOINT)
-        self._transport = transport
+        self._backend = backend
         self.away: str | None = None
         """Why nothing can be received now."""
         self._error: BaseException | None = None
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="segment-transport", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="memory-backend", daemon=True)
         self._thread.start()
 
     def receive(self, most: int) -> list[list[zmq.Frame]]:
@@ -44,7 +44,7 @@ class SegmentReceiver:
         return drain_frames(self.socket, most)
 
     def close(self) -> None:
-        """End the thread, which closes the transport; waits for `JOIN_S` at most."""
+        """End the thread, which closes the backend; waits for `JOIN_S` at most."""
         self._end.set()
         self._thread.join(JOIN_S)
         self._context.destroy(linger=0)
@@ -59,11 +59,11 @@ class SegmentReceiver:
             self._error = error
         finally:
             socket.close()
-            self._transport.close()
+            self._backend.close()
 
     def _move(self, socket: zmq.Socket[Any]) -> None:
         try:
-            messages = self._transport.receive(RECEIVE_S)
+            messages = self._backend.receive(RECEIVE_S)
         except TransportError as error:
             self.away = str(error)
             self._end.wait(RETRY_S)

@@ -13,13 +13,13 @@ from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import TransportError
 from zmqrl.logs.events import EventPipe
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.memory_backends.make import BUS, make_backend
+from zmqrl.memory_backends.seal import Sealing
+from zmqrl.memory_backends.zmq import ZmqBackend
 from zmqrl.messages.bus import OpenRows, Segment, SegmentHeader
 from zmqrl.messages.frames import pack
 from zmqrl.messages.process import ProblemReport
-from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.segment_transports.make import BUS, make_transport
-from zmqrl.segment_transports.seal import Sealing
-from zmqrl.segment_transports.zmq import ZmqTransport
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.types import Array, SegmentMeta, SlotRef
 from zmqrl.wire.sockets import connect
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 class SealedSender:
     """Seals each message. While the carrier is away nothing is sent, and the launcher is notified once."""
 
-    def __init__(self, boot: Boot, carrier: SegmentTransport) -> None:
+    def __init__(self, boot: Boot, carrier: MemoryBackend) -> None:
         self._carrier, self._events = carrier, EventPipe(boot.fds.get("events"))
         self._sealing = Sealing(boot.plan.run_id, boot.keys)
         self._is_away = False
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """As `SegmentTransport.send`; False while the carrier is away."""
+        """As `MemoryBackend.send`; False while the carrier is away."""
         try:
             taken = self._carrier.send(self._sealing.seal(frames))
         except TransportError as error:
             self._set_away(True, str(error))
             return False
         if taken:
-            self._set_away(False, "the segment transport accepts segments again")
+            self._set_away(False, "the memory backend accepts segments again")
         return taken
 
     def close(self) -> None:
@@ -58,13 +58,13 @@ class SealedSender:
         self._is_away = is_away
 
 
-def make_sender(boot: Boot, context: zmq.Context[Any]) -> SegmentTransport | SealedSender:
+def make_sender(boot: Boot, context: zmq.Context[Any]) -> MemoryBackend | SealedSender:
     """What a worker without an arena sends its segments to."""
-    if boot.plan.config.segment_transport.kind != BUS:
-        return SealedSender(boot, make_transport(boot.plan))
-    transport = ZmqTransport(NO_KEYS, boot.plan)
-    transport.use(connect(context, zmq.PUSH, boot.endpoints.segments, boot.keys))
-    return transport
+    if boot.plan.config.memory_backend.kind != BUS:
+        return SealedSender(boot, make_backend(boot.plan))
+    backend = ZmqBackend(NO_KEYS, boot.plan)
+    backend.use(connect(context, zmq.PUSH, boot.endpoints.segments, boot.keys))
+    return backend
 
 
 class RemoteWriter(SegmentWriter):

@@ -1,21 +1,20 @@
-"""The experience stream seam: segments from workers (sink) to the learner (source), and the learner's channel.
+"""The ends of the experience stream: a worker's sink, and the learner's source and channel.
 
-A `MemoryBackend` makes the ends. Contract tests in `tests/contracts/test_bus_ends.py` run over every kind.
+Tests in `tests/contracts/test_bus_ends.py` run over both kinds: between processes (`zmq.py`) and within one
+(`inproc.py`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from zmqrl.broker.events import Assignments, Handover, HandoverRequest, StreamAssignment
-from zmqrl.config.kinds import NoKeys
-from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.shared_memory.arena import LearnerRecord
-from zmqrl.types import Array, Ledger, Notice, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
 __all__ = [
     "Assignments",
@@ -24,8 +23,6 @@ __all__ = [
     "LearnerChannel",
     "LearnerEnds",
     "LearnerRecord",
-    "LedgerView",
-    "MemoryBackend",
     "OpenSegment",
     "Reattached",
     "SegmentSink",
@@ -220,30 +217,3 @@ class SegmentSink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close sockets and views; safe to call twice."""
-
-
-class MemoryBackend(ABC):
-    """A kind of experience stream. Each process of the run makes its own, for one end."""
-
-    Config: ClassVar[type[Any]] = NoKeys
-    """Frozen dataclass of the kind's own keys, which stand next to `kind` in the section `memory_backend`."""
-
-    def __init__(self, config: Any, plan: RunPlan) -> None:
-        """`config`: an instance of `Config`. Nothing is opened yet."""
-        self.config, self.plan = config, plan
-
-    @abstractmethod
-    def learner(self, boot: Boot) -> LearnerEnds:
-        """The learner's ends, from its boot (endpoints and inherited descriptors)."""
-
-    @abstractmethod
-    def worker(self, boot: Boot) -> SegmentSink:
-        """A worker's end."""
-
-
-class LedgerView(ABC):
-    """A process that holds the arena can read the stream records of the run."""
-
-    @abstractmethod
-    def ledger(self) -> Ledger:
-        """The ledger now; exact once workers and broker have ended."""

@@ -7,23 +7,14 @@ from collections.abc import Sequence
 from zmqrl.broker.events import Announced, HandoverAnswered, LearnerReported, Sealed, WorkerExited, WorkerReported
 from zmqrl.broker.state import BrokerState
 from zmqrl.bus_ends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.bus_ends.base import (
-    Assignments,
-    Handover,
-    HandoverRequest,
-    LearnerEnds,
-    LedgerView,
-    MemoryBackend,
-    SegmentSink,
-    TakenSegment,
-)
-from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.bus_ends.base import Assignments, Handover, HandoverRequest, TakenSegment
+from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Ledger, Notice, SlotRef
 
 
-class InprocStream(LedgerView):
+class InprocStream:
     """Broker, source and sink of one thread; worker 0 has every vector env."""
 
     def __init__(self, plan: RunPlan) -> None:
@@ -37,6 +28,7 @@ class InprocStream(LedgerView):
         self.state.handle(WorkerReported(0, 0, (), {}))
 
     def ledger(self) -> Ledger:
+        """The stream records of the run."""
         return self.arena.ledger()
 
 
@@ -115,14 +107,3 @@ class InprocSink(LeasedSink):
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class InprocBackend(MemoryBackend):
-    """Both ends are made together: `InprocStream(plan)`; `learner` alone is for a learner that collects itself."""
-
-    def learner(self, boot: Boot) -> LearnerEnds:
-        stream = InprocStream(boot.plan)
-        return LearnerEnds(stream.source, stream.channel)
-
-    def worker(self, boot: Boot) -> SegmentSink:
-        raise ConfigError("inproc has no worker processes: set memory_backend.kind: zmq in sync and async")

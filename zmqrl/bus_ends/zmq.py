@@ -19,15 +19,7 @@ from zmqrl.bus_ends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
 from zmqrl.bus_ends._learner_channel import ZmqChannel
 from zmqrl.bus_ends._record_fetching import RecordFetching
 from zmqrl.bus_ends._remote_writer import RemoteWriter, make_sender
-from zmqrl.bus_ends.base import (
-    Assignments,
-    LearnerEnds,
-    MemoryBackend,
-    SegmentSink,
-    SegmentSource,
-    StreamAssignment,
-    TakenSegment,
-)
+from zmqrl.bus_ends.base import Assignments, LearnerEnds, StreamAssignment, TakenSegment
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe, Refusals
@@ -343,15 +335,7 @@ class ZmqSink(LeasedSink):
             self._reported_at = 0.0  # so that the broker forgets the record
 
 
-class ZmqBackend(MemoryBackend):
-    """Broker and arena; the kind of sync and async."""
-
-    def learner(self, boot: Boot) -> LearnerEnds:
-        channel = ZmqChannel(boot)
-        return LearnerEnds(self._source(boot, channel), channel)
-
-    def worker(self, boot: Boot) -> SegmentSink:
-        return ZmqSink(boot)
-
-    def _source(self, boot: Boot, channel: ZmqChannel) -> SegmentSource:
-        return ZmqSource(boot, channel)
+def learner_ends(boot: Boot) -> LearnerEnds:
+    """The learner's ends, from its boot (endpoints and inherited descriptors)."""
+    channel = ZmqChannel(boot)
+    return LearnerEnds(ZmqSource(boot, channel), channel)

@@ -11,7 +11,6 @@ from zmqrl.config.sections import (
     FORBID_UNKNOWN,
     MemoryBackendSection,
     OrchestratorSection,
-    SegmentTransportSection,
     StoreSection,
 )
 from zmqrl.errors import ConfigError
@@ -20,9 +19,10 @@ OPTIONS = "options"
 SECTIONS: Mapping[str, type[Any]] = {
     "store": StoreSection,
     "memory_backend": MemoryBackendSection,
-    "segment_transport": SegmentTransportSection,
     "orchestrator": OrchestratorSection,
 }
+RENAMED = {"segment_transport": "memory_backend"}
+"""Sections of earlier versions, which are accepted, and their names."""
 KindConfig: TypeAlias = Callable[[str, str], type[Any]]
 """From a section and its kind to the frozen config class of that kind; ConfigError when the kind is unknown."""
 
@@ -57,10 +57,12 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of `flat`: what `from_json` makes a `Config` of."""
+    """The reverse of `flat`: what `from_json` makes a `Config` of. `config` may be of an earlier version."""
+    current = {key: value for key, value in config.items() if key not in RENAMED}
+    current.update({name: config[former] for former, name in RENAMED.items() if former in config})
     return {
         key: _nested(key, value) if key in SECTIONS and isinstance(value, Mapping) else value
-        for key, value in config.items()
+        for key, value in current.items()
     }
 
 

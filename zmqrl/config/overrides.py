@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from zmqrl.config.codec import replace
-from zmqrl.config.kinds import SECTIONS, common_keys
+from zmqrl.config.kinds import RENAMED, SECTIONS, common_keys
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, parse
 from zmqrl.errors import ConfigError
 
 SET = Source("--set")
+_log = logging.getLogger(__name__)
 
 
 class _Reset:
@@ -45,7 +48,7 @@ def merge_all(layers: Iterable[Branch]) -> Branch:
     A section or a host that is written as `{}` changes nothing: its keys have the values of lower layers.
     """
     merged = Branch(Source("defaults"))
-    for layer in layers:
+    for layer in map(_with_current_names, layers):
         merged = _merge(_forget(merged, layer), layer)
     return merged
 
@@ -56,6 +59,23 @@ def as_one(layers: Iterable[Branch], source: Source) -> Branch:
     for layer in layers:
         merged = _merge(merged, layer)
     return merged
+
+
+def _with_current_names(layer: Branch) -> Branch:
+    """`layer` with its sections of earlier versions under their names of today. The log receives a line for each."""
+    children = {key: node for key, node in layer.children.items() if key not in RENAMED}
+    for former, name in RENAMED.items():
+        if former in layer.children:
+            node, same = layer.children[former], children.get(name)
+            _report_renamed(str(node.source), former, name)
+            children[name] = _merge(same, node) if isinstance(same, Branch) and isinstance(node, Branch) else node
+    return Branch(layer.source, children)
+
+
+@cache
+def _report_renamed(source: str, former: str, name: str) -> None:
+    """Once per command, which reads a file several times."""
+    _log.warning("%s: the section %s is now named %s: write %s: {kind: ...}", source, former, name, name)
 
 
 def _merge(under: Branch, over: Branch, path: tuple[str, ...] = ()) -> Branch:

@@ -336,21 +336,12 @@ class StoreSection(Section, frozen=True):
 
 
 class MemoryBackendSection(Section, frozen=True):
-    """The experience stream: `zmq`, or a dotted path to your own. mode single uses `inproc`."""
+    """What carries experience (segments) from other hosts to the learner's host."""
 
     kind: str = "zmq"
-    """Experience stream: `zmq`, or a dotted path; mode single uses `inproc`."""
+    """Memory backend: `zmq` (the bus), or a dotted path. Other kinds carry segments outside the encrypted bus."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The keys of the kind; in files they are next to `kind`."""
-
-
-class SegmentTransportSection(Section, frozen=True):
-    """What carries the segments of workers on other hosts to the learner's host."""
-
-    kind: str = "zmq"
-    """Segment transport: `zmq` (the bus), or a dotted path. Other kinds carry segments outside the encrypted bus."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """The kind's own keys; files have them next to `kind`."""
 
 
 class OrchestratorSection(Section, frozen=True):
@@ -458,7 +449,6 @@ class Config(Section, frozen=True):
     """
     store: StoreSection = field(default_factory=StoreSection)
     memory_backend: MemoryBackendSection = field(default_factory=MemoryBackendSection)
-    segment_transport: SegmentTransportSection = field(default_factory=SegmentTransportSection)
     orchestrator: OrchestratorSection = field(default_factory=OrchestratorSection)
     security: SecuritySection = field(default_factory=SecuritySection)
     ssh: SshSection = field(default_factory=SshSection)

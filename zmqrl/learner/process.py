@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.bus_ends.make import make_backend
+from zmqrl.bus_ends.zmq import learner_ends
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore, few
 from zmqrl.data_stores.make import make_store
@@ -41,7 +41,7 @@ def main(boot: Boot) -> int:
     plan, events = boot.plan, EventPipe(boot.fds.get("events"))
     algorithm, store = make_algorithm(plan.config, plan.env), make_store(plan)
     worker = _worker_here(boot, store, events) if plan.config.mode.in_process else None
-    ends = make_backend(plan).learner(boot) if worker is None else worker.ends
+    ends = learner_ends(boot) if worker is None else worker.ends
     await_store(boot, store, ends.channel, events)
     start = load_start_state(boot, algorithm, store, ends)
     if start.full is not None:

@@ -16,11 +16,11 @@ from zmqrl.data_stores.make import kind_of
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.rendering import IMAGES, RenderedEpisode
 from zmqrl.evaluator.videos import video_suffix
+from zmqrl.memory_backends.make import BUS, make_backend
 from zmqrl.networks.build import check_section
 from zmqrl.orchestrators.handshake import processor_refusal
 from zmqrl.planning.env_recovery import check_recovery
 from zmqrl.run_files.url_mirror import check_mirror
-from zmqrl.segment_transports.make import BUS, make_transport
 from zmqrl.shared_memory.arena import check_fits
 from zmqrl.supervision.gpus import VISIBLE, choose, has_nvidia_smi, query, torch_fault, visible_gpus
 from zmqrl.types import EnvSpec
@@ -43,9 +43,6 @@ def check_parts(config: Config) -> None:
             fix="remove the key",
             others=(("store", "kind"),),
         )
-    if config.memory_backend.kind == "inproc":
-        what, fix = "cannot be set", "remove the key. Mode single uses inproc automatically"
-        raise ConfigError(what, key=("memory_backend", "kind"), value="'inproc'", is_subject=True, fix=fix)
     check_section(config.network)
 
 
@@ -109,8 +106,8 @@ def check_plan(plan: RunPlan, is_here: bool) -> None:
     if plan.config.learner.host == LOCAL and is_here:  # elsewhere that host's agent looks when it makes the arena
         check_fits(plan)
     _check_frames(plan)
-    if plan.config.segment_transport.kind != BUS:  # a plan for this machine alone is made without zmq
-        make_transport(plan)
+    if plan.config.memory_backend.kind != BUS:  # a plan for this machine alone is made without zmq
+        make_backend(plan)
     check_recovery(plan)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.bus_ends.base import MemoryBackend
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.kinds import KindConfig, NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
 from zmqrl.config.sections import Config
 from zmqrl.config.yaml_source import read_text
 from zmqrl.data_stores.base import DataStore
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.messages.check import data_of
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.planning.checked import call, checked_env, located
@@ -22,7 +22,6 @@ from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.run_files.trust import opened
-from zmqrl.segment_transports.base import SegmentTransport
 from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.types import EnvSpec, ModeName
@@ -30,8 +29,7 @@ from zmqrl.types import EnvSpec, ModeName
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {
     "algorithm": ("zmqrl.algorithms", Algorithm),
     "store": ("zmqrl.data_stores", DataStore),
-    "memory_backend": ("zmqrl.bus_ends", MemoryBackend),
-    "segment_transport": ("zmqrl.segment_transports", SegmentTransport),
+    "memory_backend": ("zmqrl.memory_backends", MemoryBackend),
     "orchestrator": ("zmqrl.orchestrators", Orchestrator),
 }
 """Section to the package of its kinds, and their base class."""
@@ -41,7 +39,6 @@ WITHOUT_KEYS = frozenset(
         ("orchestrator", "local"),
         ("orchestrator", "ssh"),
         ("memory_backend", "zmq"),
-        ("segment_transport", "zmq"),
     }
 )
 """Kinds without keys of their own: their modules import what a command that only reads a configuration does without."""

@@ -1,4 +1,4 @@
-"""Single mode: the rollout worker in the learner's process, over the inproc backend. No sockets, no other thread."""
+"""Single mode: the rollout worker in the learner's process, over the inproc ends. No sockets, no other thread."""
 
 from __future__ import annotations
 

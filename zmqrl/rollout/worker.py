@@ -1,4 +1,4 @@
-"""The rollout worker process: steps its vector envs and hands their segments to the memory backend.
+"""The rollout worker process: steps its vector envs and hands their segments to the bus.
 
 sync: the segment with index n is acted with version n and no other. async: with the newest version there is, taken
 between segments. No torch here and no algorithm.
@@ -16,7 +16,7 @@ from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.bus_ends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
-from zmqrl.bus_ends.make import make_backend
+from zmqrl.bus_ends.zmq import ZmqSink
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
@@ -45,7 +45,7 @@ class WeightsSource(Protocol):
 
 def main(boot: Boot) -> int:
     """Step until a stop is requested. Exit code 0; what the env or anything else raises goes up to `entry`."""
-    sink = make_backend(boot.plan).worker(boot)
+    sink = ZmqSink(boot)
     worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     try:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from zmqrl.testing.data_store import DATA_STORE, KEEP
     from zmqrl.testing.env import ENV
     from zmqrl.testing.layer import LAYER, Layer
+    from zmqrl.testing.memory_backend import MEMORY_BACKEND, Ends, backend_maker
     from zmqrl.testing.network import NETWORK, Network
     from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
     from zmqrl.testing.sampler import SAMPLER
-    from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, transport_maker
     from zmqrl.testing.training import TRAINING
 
 MODULES = {
@@ -26,19 +26,19 @@ MODULES = {
     "ENV": "env",
     "KEEP": "data_store",
     "LAYER": "layer",
+    "MEMORY_BACKEND": "memory_backend",
     "NETWORK": "network",
     "ORCHESTRATOR": "orchestrator",
     "SAMPLER": "sampler",
-    "SEGMENT_TRANSPORT": "segment_transport",
     "TRAINING": "training",
-    "Ends": "segment_transport",
+    "Ends": "memory_backend",
     "Hosts": "orchestrator",
     "Layer": "layer",
     "Machines": "orchestrator",
     "Network": "network",
     "Report": "check",
+    "backend_maker": "memory_backend",
     "check_algorithm": "check",
-    "transport_maker": "segment_transport",
 }
 """Where each name is."""
 
@@ -48,10 +48,10 @@ __all__ = [
     "ENV",
     "KEEP",
     "LAYER",
+    "MEMORY_BACKEND",
     "NETWORK",
     "ORCHESTRATOR",
     "SAMPLER",
-    "SEGMENT_TRANSPORT",
     "TRAINING",
     "Ends",
     "Hosts",
@@ -59,8 +59,8 @@ __all__ = [
     "Machines",
     "Network",
     "Report",
+    "backend_maker",
     "check_algorithm",
-    "transport_maker",
 ]
 
 

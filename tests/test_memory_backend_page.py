@@ -1,4 +1,4 @@
-"""The segment transport of docs/extending/: a real broker receives its segments; its errors are those of the page."""
+"""The memory backend of docs/extending/: a real broker receives its segments; its errors are those of the page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.bus_ends.far_bus import FarBus, ready, take, write
 from tests.raising import raises
 from tests.running import ROOT
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.errors import ConfigError, TransportError
 
-PAGE = (ROOT / "docs" / "extending" / "segment-transport.md").read_text()
-MODULE, KIND = "folder_transport", "folder_transport:FolderTransport"
+PAGE = (ROOT / "docs" / "extending" / "memory-backend.md").read_text()
+MODULE, KIND = "folder_backend", "folder_backend:FolderBackend"
 
 
 def block(name: str) -> str:
@@ -43,7 +43,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
 @pytest.mark.whole
 def test_the_example_carries_segments(example: ModuleType, tmp_path: Path) -> None:
     carried = tmp_path / "carried"
-    bus = FarBus(tmp_path, transport=SegmentTransportSection(KIND, {"path": str(carried), "look_every_s": 0.02}))
+    bus = FarBus(tmp_path, backend=MemoryBackendSection(KIND, {"path": str(carried), "look_every_s": 0.02}))
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)
@@ -57,8 +57,8 @@ def test_the_example_carries_segments(example: ModuleType, tmp_path: Path) -> No
 
 
 def test_its_errors_are_those_of_the_page(example: ModuleType, tmp_path: Path) -> None:
-    with raises(ConfigError, key=("segment_transport", "path"), value="'relative'"):
-        example.FolderTransport(example.FolderConfig("relative"), bus_plan())
+    with raises(ConfigError, key=("memory_backend", "path"), value="'relative'"):
+        example.FolderBackend(example.FolderConfig("relative"), bus_plan())
     (tmp_path / "file").touch()
     with pytest.raises(TransportError, match="file"):
-        example.FolderTransport(example.FolderConfig(str(tmp_path / "file")), bus_plan()).send([b"frame"])
+        example.FolderBackend(example.FolderConfig(str(tmp_path / "file")), bus_plan()).send([b"frame"])

@@ -1,8 +1,8 @@
-"""The segment transport seam: what carries segments from the workers of other hosts to the broker.
+"""The memory backend seam: what carries experience (segments) from the workers of other hosts to the broker.
 
-A transport may lose, repeat, reorder and delay messages. A worker keeps each segment until the broker has acknowledged
+It may lose, repeat, reorder and delay messages. A worker keeps each segment until the broker has acknowledged
 it over control, and sends it again; the broker accepts each segment once and in order. A message that arrives changed
-is refused and counted (`segment_transports/seal.py`). The suite `SEGMENT_TRANSPORT` of
+is refused and counted (`memory_backends/seal.py`). The suite `MEMORY_BACKEND` of
 `zmqrl.testing` checks every kind.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class SegmentTransport(ABC):
+class MemoryBackend(ABC):
     """A kind of carrier. The launcher makes one to check it; the broker and each worker use their own.
 
     A message is one segment: some frames, each a bytes-like object. It arrives with the same frames in the same order,
@@ -29,7 +29,7 @@ class SegmentTransport(ABC):
     """
 
     Config: ClassVar[type[Any]] = NoKeys
-    """Frozen dataclass of the kind's own keys, which stand next to `kind` in the section `segment_transport`."""
+    """Frozen dataclass of the kind's own keys, which stand next to `kind` in the section `memory_backend`."""
 
     def __init__(self, config: Any, plan: RunPlan) -> None:
         """Opens nothing.

@@ -1,4 +1,4 @@
-"""What a `SegmentTransport` promises. A maker gives both ends of a run, until the end of `with`."""
+"""What a `MemoryBackend` promises. A maker gives both ends of a run, until the end of `with`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
-from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.testing.expect import assert_within, is_frozen_config
 from zmqrl.types import EnvSpec, SpaceSpec
 
@@ -22,17 +22,17 @@ MARGIN_S = 1.0
 
 
 class Ends(NamedTuple):
-    """A worker's transport and the broker's, of one run."""
+    """A worker's memory backend and the broker's, of one run."""
 
-    sender: SegmentTransport
-    receiver: SegmentTransport
+    sender: MemoryBackend
+    receiver: MemoryBackend
 
 
-TransportMaker: TypeAlias = Callable[[RunPlan], AbstractContextManager[Ends]]
+BackendMaker: TypeAlias = Callable[[RunPlan], AbstractContextManager[Ends]]
 """Both ends of a run; they are closed at the end of the context."""
 
 
-def transport_maker(kind: type[SegmentTransport], config: Any) -> TransportMaker:
+def backend_maker(kind: type[MemoryBackend], config: Any) -> BackendMaker:
     """The maker of a kind whose ends need nothing but configuration and plan."""
 
     @contextmanager
@@ -48,19 +48,19 @@ def transport_maker(kind: type[SegmentTransport], config: Any) -> TransportMaker
 
 
 def plan_of(run_id: str) -> RunPlan:
-    """A run, of which a transport needs the id."""
+    """A run, of which a memory backend needs the id."""
     space = SpaceSpec("discrete", (), "int64", 2)
     env = EnvSpec("none", space, space)
     return RunPlan(run_id, "", 0.0, Config(), env, {}, (), True, 4, 4, {"local": 1}, 4, "")
 
 
-def config_is_a_frozen_dataclass(make: TransportMaker) -> None:
+def config_is_a_frozen_dataclass(make: BackendMaker) -> None:
     """The keys of hosts.yaml are validated against `Config`, and no process changes them."""
     with make(plan_of("config")) as ends:
         is_frozen_config(type(ends.receiver).Config)
 
 
-def whole_messages_arrive(make: TransportMaker) -> None:
+def whole_messages_arrive(make: BackendMaker) -> None:
     """The same frames in the same order, whatever their number, type and size."""
     sent: list[list[Any]] = [
         [b"one frame"],
@@ -69,21 +69,21 @@ def whole_messages_arrive(make: TransportMaker) -> None:
         [b"large", np.random.Generator(np.random.Philox(1)).integers(0, 255, 3_000_000).astype(np.uint8)],
     ]
     with make(plan_of("whole")) as ends:
-        found = _transported(ends, sent)
+        found = _carried(ends, sent)
     assert sorted(found) == sorted([bytes(frame) for frame in message] for message in sent)
 
 
-def many_messages_arrive(make: TransportMaker) -> None:
+def many_messages_arrive(make: BackendMaker) -> None:
     """More than one call of `receive` returns, and more than the carrier may hold: `send` then returns False."""
     with make(plan_of("many")) as ends:
-        found = _transported(ends, [[number.to_bytes(4, "big"), b"x" * 2000] for number in range(500)])
+        found = _carried(ends, [[number.to_bytes(4, "big"), b"x" * 2000] for number in range(500)])
     assert sorted(int.from_bytes(message[0], "big") for message in found) == list(range(500))
 
 
-def waiting_ends_in_time(make: TransportMaker) -> None:
+def waiting_ends_in_time(make: BackendMaker) -> None:
     """Without messages after `timeout_s`; with one as soon as it is there."""
     with make(plan_of("wait")) as ends:
-        _transported(ends, [[b"first"]])
+        _carried(ends, [[b"first"]])
         begun = time.monotonic()
         assert list(ends.receiver.receive(TURN_S)) == []
         assert_within(time.monotonic() - begun, TURN_S + MARGIN_S, "receive")
@@ -95,7 +95,7 @@ def waiting_ends_in_time(make: TransportMaker) -> None:
         sending.join()
 
 
-def runs_are_kept_apart(make: TransportMaker) -> None:
+def runs_are_kept_apart(make: BackendMaker) -> None:
     """Two runs over one carrier."""
     with make(plan_of("a")) as first, make(plan_of("b")) as second:
         of_a, of_b = _sent(first, [b"of a"]), _sent(second, [b"of b"])
@@ -103,7 +103,7 @@ def runs_are_kept_apart(make: TransportMaker) -> None:
         assert list(first.receiver.receive(TURN_S)) == []
 
 
-SEGMENT_TRANSPORT = (
+MEMORY_BACKEND = (
     config_is_a_frozen_dataclass,
     whole_messages_arrive,
     many_messages_arrive,
@@ -112,7 +112,7 @@ SEGMENT_TRANSPORT = (
 )
 
 
-def _transported(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
+def _carried(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
     """What is received of `messages`."""
     meanwhile = [message for sent in messages for message in _sent(ends, sent)]
     return _received(ends, len(messages), meanwhile)

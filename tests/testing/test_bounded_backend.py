@@ -1,4 +1,4 @@
-"""A transport that takes few messages until they are received is valid: the suite passes over it."""
+"""A memory backend that takes few messages until they are received is valid: the suite passes over it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tests.contracts.suites import name_of
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import RunPlan
-from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, TransportMaker
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.testing.memory_backend import MEMORY_BACKEND, BackendMaker, Ends
 
 MOST = 3
 
@@ -26,7 +26,7 @@ class Listener:
         self.listens = False
 
 
-class Bounded(SegmentTransport):
+class Bounded(MemoryBackend):
     """Returns False before the first `receive`, and while the queue is full."""
 
     def __init__(self, plan: RunPlan, listener: Listener) -> None:
@@ -58,6 +58,6 @@ def bounded_ends(plan: RunPlan) -> Iterator[Ends]:
     yield Ends(Bounded(plan, listener), Bounded(plan, listener))
 
 
-@pytest.mark.parametrize("check", SEGMENT_TRANSPORT, ids=name_of)
-def test_the_suite_passes(check: Callable[[TransportMaker], None]) -> None:
+@pytest.mark.parametrize("check", MEMORY_BACKEND, ids=name_of)
+def test_the_suite_passes(check: Callable[[BackendMaker], None]) -> None:
     check(bounded_ends)

@@ -1,4 +1,4 @@
-"""A segment transport over a folder of files, with a fault in every third message or so."""
+"""A memory backend over a folder of files, with a fault in every third message or so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import msgpack
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.memory_backends.base import MemoryBackend
 
 Frames = list[bytes]
 EVERY = 3
@@ -25,7 +25,7 @@ class FaultyConfig:
     fault: Literal["none", "lost", "doubled", "reordered", "torn"] = "none"
 
 
-class FaultyTransport(SegmentTransport):
+class FaultyBackend(MemoryBackend):
     Config: ClassVar[type[Any]] = FaultyConfig
 
     def __init__(self, config: FaultyConfig, plan: RunPlan) -> None:

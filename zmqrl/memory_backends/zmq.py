@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.segment_transports.base import SegmentTransport
+from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.wire.sockets import drain_frames
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_MESSAGES = 1000
 """Of one call of `receive`."""
 
 
-class ZmqTransport(SegmentTransport):
+class ZmqBackend(MemoryBackend):
     """The default. Its sockets belong to the bus: a worker's PUSH, and the broker's PULL with the ipc endpoint."""
 
     def __init__(self, config: Any, plan: RunPlan) -> None:

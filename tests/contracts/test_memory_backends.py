@@ -1,4 +1,4 @@
-"""Every kind of segment transport passes the suite, and what it does to messages changes nothing of what is stored."""
+"""Every kind of memory backend passes the suite, and what it does to messages changes nothing of what is stored."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from tests.bus_ends.far_bus import FarBus, ready, take, write
-from tests.bus_ends.faulty_transport import FaultyConfig, FaultyTransport
 from tests.contracts.suites import name_of
+from tests.memory_backends.faulty_backend import FaultyBackend, FaultyConfig
 from tests.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
@@ -21,20 +21,20 @@ from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Endpoints, Listen, RunPlan
-from zmqrl.config.sections import SegmentTransportSection
+from zmqrl.config.sections import MemoryBackendSection
+from zmqrl.memory_backends.base import MemoryBackend
+from zmqrl.memory_backends.zmq import ZmqBackend
 from zmqrl.plugins import modules
-from zmqrl.segment_transports.base import SegmentTransport
-from zmqrl.segment_transports.zmq import ZmqTransport
-from zmqrl.testing.segment_transport import SEGMENT_TRANSPORT, Ends, TransportMaker, transport_maker
+from zmqrl.testing.memory_backend import MEMORY_BACKEND, BackendMaker, Ends, backend_maker
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.sockets import connect, make_keys
 
 pytestmark = pytest.mark.whole
-FAULTY = "tests.bus_ends.faulty_transport:FaultyTransport"
+FAULTY = "tests.memory_backends.faulty_backend:FaultyBackend"
 SEGMENTS, AT_ONCE = 40, 2
 
 
-class _GuardedTransport(ZmqTransport):
+class _GuardedBackend(ZmqBackend):
     """The broker's end; its loop answers the requests of the gate."""
 
     doors: BrokerSockets
@@ -50,7 +50,7 @@ class _GuardedTransport(ZmqTransport):
 
 
 @contextmanager
-def bus_maker(folder: Path) -> Iterator[TransportMaker]:
+def bus_maker(folder: Path) -> Iterator[BackendMaker]:
     server = make_keys()
     far = replace(make_keys(), server=server.public)
     context: zmq.Context[Any] = zmq.Context()
@@ -61,7 +61,7 @@ def bus_maker(folder: Path) -> Iterator[TransportMaker]:
         names = ("segments", "descriptors", "notices", "control")
         (folder / run_id).mkdir(mode=0o700)
         ends = Endpoints(**{name: f"ipc://{folder}/{run_id}/{name}" for name in names})
-        sender, receiver = ZmqTransport(NO_KEYS, plan), _GuardedTransport(NO_KEYS, plan)
+        sender, receiver = ZmqBackend(NO_KEYS, plan), _GuardedBackend(NO_KEYS, plan)
         receiver.doors = BrokerSockets(ends, Listen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)}))
         receiver.use(receiver.doors.segments)
         assert receiver.doors.ports is not None
@@ -79,18 +79,18 @@ def bus_maker(folder: Path) -> Iterator[TransportMaker]:
 
 
 @contextmanager
-def folder_maker(folder: Path) -> Iterator[TransportMaker]:
-    yield transport_maker(FaultyTransport, FaultyConfig(str(folder)))
+def folder_maker(folder: Path) -> Iterator[BackendMaker]:
+    yield backend_maker(FaultyBackend, FaultyConfig(str(folder)))
 
 
 @contextmanager
-def redis_maker(folder: Path) -> Iterator[TransportMaker]:
+def redis_maker(folder: Path) -> Iterator[BackendMaker]:
     with redis_server(folder) as server:
         yield redis_ends(server)
 
 
 @contextmanager
-def redis_tls_maker(folder: Path) -> Iterator[TransportMaker]:
+def redis_tls_maker(folder: Path) -> Iterator[BackendMaker]:
     with redis_server(folder, tls=True) as server:
         yield redis_ends(server)
 
@@ -104,17 +104,17 @@ MAKERS: Mapping[str, Callable[[Path], Any]] = {
 
 
 def test_every_kind_of_the_package_has_a_maker() -> None:
-    assert set(modules("zmqrl.segment_transports", SegmentTransport)) <= set(MAKERS)
+    assert set(modules("zmqrl.memory_backends", MemoryBackend)) <= set(MAKERS)
 
 
 @pytest.fixture(params=MAKERS)
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransportMaker]:
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BackendMaker]:
     with MAKERS[request.param](tmp_path) as made:
         yield made
 
 
-@pytest.mark.parametrize("check", SEGMENT_TRANSPORT, ids=name_of)
-def test_the_contract(make: TransportMaker, check: Callable[[TransportMaker], None]) -> None:
+@pytest.mark.parametrize("check", MEMORY_BACKEND, ids=name_of)
+def test_the_contract(make: BackendMaker, check: Callable[[BackendMaker], None]) -> None:
     check(make)
 
 
@@ -131,8 +131,8 @@ def refused(events: list[dict[str, Any]]) -> dict[str, int]:
     ("torn", {"wrong seal"}),
 ])  # fmt: skip
 def test_each_segment_is_stored_once_and_whole(tmp_path: Path, fault: str, reasons: set[str]) -> None:
-    transport = SegmentTransportSection(FAULTY, {"folder": str(tmp_path / "carried"), "fault": fault})
-    bus = FarBus(tmp_path, transport=transport)
+    backend = MemoryBackendSection(FAULTY, {"folder": str(tmp_path / "carried"), "fault": fault})
+    bus = FarBus(tmp_path, backend=backend)
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)

@@ -10,7 +10,7 @@ import pytest
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Keys
 from zmqrl.errors import WireError
-from zmqrl.segment_transports.seal import Opening, Sealing
+from zmqrl.memory_backends.seal import Opening, Sealing
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.sockets import make_keys
