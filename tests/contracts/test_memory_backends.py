@@ -14,7 +14,7 @@ import zmq
 from tests.bus_ends.far_bus import FarBus, ready, take, write
 from tests.contracts.suites import name_of
 from tests.memory_backends.faulty_backend import FaultyBackend, FaultyConfig
-from tests.redis_server import redis_ends, redis_server
+from tests.memory_backends.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
 from tests.waiting import until
 from zmqrl.broker.sockets import BrokerSockets

@@ -339,7 +339,8 @@ class MemoryBackendSection(Section, frozen=True):
     """What carries experience (segments) from other hosts to the learner's host."""
 
     kind: str = "zmq"
-    """Memory backend: `zmq` (the bus), or a dotted path. Other kinds carry segments outside the encrypted bus."""
+    """Memory backend: `zmq` (the bus), `redis`, or a dotted path. Kinds other than `zmq` carry segments outside the
+    encrypted bus."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The keys of the kind; in files they are next to `kind`."""
 

@@ -1,9 +1,4 @@
-"""Experience of remote workers over Redis streams, as a memory backend in one file.
-
-hosts.yaml:
-
-    memory_backend: {kind: redis_transport:RedisTransport, url: rediss://redis.lab:6379}
-    code: {sync: [redis_transport.py]}
+"""Experience of remote workers over Redis streams: `memory_backend: {kind: redis, url: rediss://redis.lab:6379}`.
 
 The password is taken from the environment variable REDISCLI_AUTH of each host that has workers, and of the learner's
 host. Redis may lose everything (FLUSHALL, a restart) and close every connection: a worker sends a segment again until
@@ -17,18 +12,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.errors import ConfigError, TransportError
 from zmqrl.memory_backends.base import MemoryBackend
 
 if TYPE_CHECKING:
+    import redis
     from typing_extensions import Buffer
 
 PASSWORD_VARIABLE = "REDISCLI_AUTH"
@@ -39,12 +33,14 @@ MOST_READ = 64
 MOST_KEPT = 10_000
 """Messages in Redis: more are of a run whose broker is away for long; the oldest are dropped and sent again."""
 EXPIRE_S = 3600
-"""A stream that nobody writes to any more is removed by Redis."""
+"""Redis removes a stream that receives no message for so long."""
 
 
 @dataclass(frozen=True)
 class RedisConfig:
-    """Where Redis is."""
+    """Experience of other hosts travels over Redis streams. Needs the extra `redis` on every host of the run."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
 
     url: str
     """`rediss://HOST:PORT/DB`; `redis://` (without TLS) for an address of the loopback only. Without password."""
@@ -52,7 +48,7 @@ class RedisConfig:
     """File with the certificate authority of the server, on each host; null: those of the system."""
 
 
-class RedisTransport(MemoryBackend):
+class RedisBackend(MemoryBackend):
     """One Redis stream per run. The broker reads from its beginning and deletes what it has read."""
 
     Config: ClassVar[type[Any]] = RedisConfig
@@ -60,6 +56,9 @@ class RedisTransport(MemoryBackend):
     def __init__(self, config: RedisConfig, plan: RunPlan) -> None:
         super().__init__(config, plan)
         _check(config.url)
+        if find_spec("redis") is None:
+            what, fix = "the package redis is not installed on this host", "run: pip install 'zmqrl[redis]'"
+            raise ConfigError(what, key=("memory_backend", "kind"), value="'redis'", fix=fix)
         self._key = f"zmqrl:{plan.run_id}:segments"
         self._receives = False
         self._client: redis.Redis | None = None
@@ -85,6 +84,8 @@ class RedisTransport(MemoryBackend):
     def close(self) -> None:
         if self._client is None:
             return
+        import redis
+
         try:
             if self._receives:
                 self._client.delete(self._key)
@@ -96,6 +97,8 @@ class RedisTransport(MemoryBackend):
     @contextmanager
     def _mapped(self) -> Iterator[redis.Redis]:
         """The client; its errors become those of zmqrl."""
+        import redis
+
         try:
             if self._client is None:
                 self._client = self._connect()
@@ -107,6 +110,10 @@ class RedisTransport(MemoryBackend):
             raise TransportError(f"{self.config.url}: {type(error).__name__}: {error}") from error
 
     def _connect(self) -> redis.Redis:
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
         tls = {"ssl_ca_certs": self.config.ca} if self.config.ca and self.config.url.startswith("rediss:") else {}
         client: redis.Redis = redis.Redis.from_url(
             self.config.url,

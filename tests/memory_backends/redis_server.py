@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
+from zmqrl.memory_backends.redis import PASSWORD_VARIABLE, RedisBackend, RedisConfig
 from zmqrl.testing.memory_backend import BackendMaker, Ends
 
 STARTS, LIFE_S = 3, 300
@@ -92,7 +92,7 @@ def redis_server(folder: Path, tls: bool = False) -> Iterator[RedisServer]:
 def redis_ends(server: RedisServer) -> BackendMaker:
     @contextmanager
     def make(plan: RunPlan) -> Iterator[Ends]:
-        ends = Ends(RedisTransport(server.config, plan), RedisTransport(server.config, plan))
+        ends = Ends(RedisBackend(server.config, plan), RedisBackend(server.config, plan))
         try:
             yield ends
         finally:

@@ -1,4 +1,4 @@
-"""The example of a memory backend: whatever Redis loses, each row is stored once; secrets stay out of files."""
+"""The memory backend `redis`: whatever Redis loses, each row is stored once; secrets stay out of files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from examples.redis_transport import PASSWORD_VARIABLE, RedisConfig, RedisTransport
 from tests.bus_ends.far_bus import FarBus, ready, take, write
+from tests.memory_backends.redis_server import PASSWORD, RedisServer, redis_server
 from tests.raising import fields, raises
-from tests.redis_server import PASSWORD, RedisServer, redis_server
 from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
@@ -31,10 +30,10 @@ from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_config
 from zmqrl.drill.scenarios import SCENARIOS
 from zmqrl.errors import ConfigError, TransportError
+from zmqrl.memory_backends.redis import PASSWORD_VARIABLE, RedisBackend, RedisConfig
 from zmqrl.planning.configure import load
 from zmqrl.planning.plan_run import plan_run
 
-KIND = "examples.redis_transport:RedisTransport"
 FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")
 FAULTS = (FLUSH, KILL, FLUSH, FLUSH, KILL, FLUSH)
 """Everything in Redis is lost, or every connection."""
@@ -82,13 +81,13 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 ])  # fmt: skip
 def test_a_url_that_would_expose_something_is_refused(url: str, fault: dict[str, Any]) -> None:
     with raises(ConfigError, **fault) as refusal:
-        RedisTransport(RedisConfig(url), bus_plan())
+        RedisBackend(RedisConfig(url), bus_plan())
     assert "hunter2" not in str(refusal.value)
 
 
 def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend:\n  kind: {KIND}\n  url: redis://10.0.0.5\n")
+    file.write_text("run: {preset: cartpole-ppo}\nmemory_backend:\n  kind: redis\n  url: redis://10.0.0.5\n")
     command = [sys.executable, "-m", "zmqrl", "launch", str(file), "--run-dir", str(tmp_path / "run"), "--dry-run"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
@@ -101,24 +100,30 @@ def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) ->
 
 @pytest.mark.parametrize("url", [LOCAL, "redis://localhost", "redis://[::1]:7000", "rediss://redis.lab:6379/2"])
 def test_a_url_of_this_machine_or_with_tls_is_accepted(url: str) -> None:
-    RedisTransport(RedisConfig(url), bus_plan())
+    RedisBackend(RedisConfig(url), bus_plan())
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with raises(ConfigError, key=("memory_backend", "kind"), fix="run: pip install 'zmqrl[redis]'"):
+        RedisBackend(RedisConfig(LOCAL), bus_plan())
 
 
 def test_a_server_that_is_away_and_a_wrong_password(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    away = RedisTransport(RedisConfig("redis://127.0.0.1:9"), bus_plan())
+    away = RedisBackend(RedisConfig("redis://127.0.0.1:9"), bus_plan())
     with pytest.raises(TransportError, match=r"127\.0\.0\.1:9"):
         away.send([b"frame"])
     away.close()
     monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
-    transport = RedisTransport(server.config, bus_plan())
+    backend = RedisBackend(server.config, bus_plan())
     with raises(ConfigError, value=server.config.url, fix=f"set {PASSWORD_VARIABLE} on this host"):
-        transport.receive(0.1)
-    transport.close()
+        backend.receive(0.1)
+    backend.close()
 
 
 @pytest.mark.whole
 def test_segments_in_redis_are_lost_and_each_is_stored_once(server: RedisServer, tmp_path: Path) -> None:
-    bus = FarBus(tmp_path, backend=MemoryBackendSection(KIND, to_json(server.config)))
+    bus = FarBus(tmp_path, backend=MemoryBackendSection("redis", to_json(server.config)))
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)
@@ -147,7 +152,7 @@ def problems(bus: FarBus) -> list[str]:
 
 @pytest.mark.whole
 def test_an_outage_is_waited_for_and_reported_once(server: RedisServer, tmp_path: Path) -> None:
-    bus = FarBus(tmp_path, backend=MemoryBackendSection(KIND, to_json(server.config)))
+    bus = FarBus(tmp_path, backend=MemoryBackendSection("redis", to_json(server.config)))
     try:
         source, sink = bus.source(), bus.far_sink()
         ready(sink)
@@ -216,7 +221,7 @@ def launched(folder: Path, server: RedisServer) -> Launched:
         **witness_config(request, learning_run(request)[0].plan),
         "hosts": {"local": {"workers": 0}, "far": {"manual": True, "workers": 2}},
         "min_workers": 2,
-        "memory_backend": {"kind": KIND, **to_json(server.config)},
+        "memory_backend": {"kind": "redis", **to_json(server.config)},
     }
     file = folder / "hosts.yaml"
     file.write_text(json.dumps(config))
@@ -272,12 +277,12 @@ def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()], "a secret was written"
 
 
-def test_the_example_names_its_own_keys(tmp_path: Path) -> None:
+def test_its_keys_are_named(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend:\n  kind: {KIND}\n  urll: {LOCAL}\n")
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend:\n  kind: redis\n  urll: {LOCAL}\n")
     with raises(ConfigError, key=("memory_backend", "urll"), fix="did you mean 'url'?"):
         load(None, file)
-    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend: {{kind: {KIND}, url: {LOCAL}}}\n")
+    file.write_text(f"run: {{preset: cartpole-ppo}}\nmemory_backend: {{kind: redis, url: {LOCAL}}}\n")
     config = load(None, file).config.memory_backend
-    assert replace(config, options={}) == MemoryBackendSection(KIND)
+    assert replace(config, options={}) == MemoryBackendSection("redis")
     assert config.options == {"url": LOCAL, "ca": None}
