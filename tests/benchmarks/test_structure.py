@@ -22,7 +22,6 @@ READERS = {
 """Texts of other libraries and of stores of users, which have no fields; and one that is not logged twice."""
 LARGE_CLASSES = {
     "zmqrl.agent.host_processes.HostProcesses",
-    "zmqrl.broker.assignment.Assignment",
     "zmqrl.data_stores.base.DataStore",
     "zmqrl.data_stores.directory.DirectoryStore",
     "zmqrl.data_stores.object.ObjectStore",

@@ -156,11 +156,11 @@ def test_async_a_successor_begins_at_once() -> None:
 
 
 def test_due_is_what_the_version_still_lacks(placed: Placed) -> None:
-    assert placed.assignment.due(placed.process(0)) == 2
+    assert placed.assignment.due.of(placed.process(0)) == 2
     placed.fill(0, 1)
-    assert placed.assignment.due(placed.process(0)) == 1
+    assert placed.assignment.due.of(placed.process(0)) == 1
     placed.announce(Version(0, 1), None)
-    assert placed.assignment.due(placed.process(0)) == 2
+    assert placed.assignment.due.of(placed.process(0)) == 2
 
 
 def test_leases_beyond_the_vector_envs_that_are_due_are_spare(placed: Placed) -> None:
@@ -168,14 +168,14 @@ def test_leases_beyond_the_vector_envs_that_are_due_are_spare(placed: Placed) ->
     spare = []
     for count in range(5):
         process.leases = {slot: SlotRef(slot, 1) for slot in range(count)}
-        spare.append(placed.assignment.spare_leases())
+        spare.append(placed.assignment.due.spare_leases())
     assert spare == [0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("workers", "most"), [(0, 2), (1, 2), (3, 6)])
 def test_so_many_leases_may_be_spare_as_the_workers_of_the_start_had(workers: int, most: int) -> None:
     plan = bus_plan("sync", workers=workers, leases=2)
-    assert Assignment(plan, StreamLedger(Arena.private(plan), ROWS), Workers(2)).most_spare == most
+    assert Assignment(plan, StreamLedger(Arena.private(plan), ROWS), Workers(2)).due.most_spare == most
 
 
 def test_going_back_takes_all_off_and_opens_their_positions_again(placed: Placed) -> None:

@@ -6,16 +6,17 @@ Only the holder of a vector env (`zmqrl.broker.assignment`) adds to it; descript
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.assignment import Assignment
+from zmqrl.broker.due_segments import DueSegments
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.limiter import LeaseLimiter
+from zmqrl.broker.slots import Slots
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
-from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, Arena
+from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
 from zmqrl.types import SegmentMeta, SlotRef
 
 
@@ -27,6 +28,7 @@ class Acceptance:
     ) -> None:
         """`first`: no broker had this arena before, so no worker can have a lease."""
         self._arena, self._ledger, self._assignment, self._workers = arena, ledger, assignment, workers
+        self._due: DueSegments = assignment.due
         self._leases_per_worker = plan.config.limits.leases_per_worker
         self._sync, self._resume = plan.config.mode.deterministic, plan.resume
         self._limiter = LeaseLimiter(plan)
@@ -200,11 +202,11 @@ class Acceptance:
         self._released = False
         actions: list[ev.Action] = []
         wanting, outstanding = self._under_leased()
-        spare = self._assignment.spare_leases() if self._sync else 0
+        spare = self._due.spare_leases() if self._sync else 0
         stored = (self._base or 0) + self._ledger.stored
         while wanting and self._limiter.allows(stored, outstanding, self._slots.count_held):
             has_enough, count, turn, index = min(wanting)
-            if has_enough and spare >= self._assignment.most_spare:
+            if has_enough and spare >= self._due.most_spare:
                 break
             ref = self._slots.lease()
             if ref is None:
@@ -226,7 +228,7 @@ class Acceptance:
         if not self._sync:
             return False
         leaving = len(process.leaving) if process.remote else 0
-        return len(process.leases) >= self._assignment.due(process) + leaving
+        return len(process.leases) >= self._due.of(process) + leaving
 
     def _under_leased(self) -> tuple[list[tuple[bool, int, int, int]], int]:
         """Of each worker that may have more: whether it has enough, its leases, the turn of the last one, its index.
@@ -251,68 +253,9 @@ class Acceptance:
         Never more: leases are not taken back, and what one worker has too many another lacks for its quota.
         """
         most = self._leases_per_worker
-        return max(most, self._assignment.due(process)) if self._sync else most
+        return max(most, self._due.of(process)) if self._sync else most
 
 
 def _forward(accepted: Sequence[SlotRef], actions: list[ev.Action]) -> None:
     if accepted:
         actions.append(ev.Forward(tuple(accepted)))
-
-
-class Slots:
-    """Which slots are free, leased or held; rebuilt from the arena's words when a broker begins.
-
-    Free slots are known here alone; until every worker has reported, unresolved slots stay aside.
-    """
-
-    def __init__(self, arena: Arena, first: bool) -> None:
-        """`first`: no worker of a broker before can have a lease."""
-        self._arena = arena
-        held = sorted(arena.held(), key=lambda ref: arena.meta(ref.slot).id.index)
-        self._held: dict[int, int] = dict(held)
-        """Slot to generation, the oldest first."""
-        others = [slot for slot in range(arena.layout.slots) if slot not in self._held]
-        self._free: deque[int] = deque(others if first else ())
-        self.unresolved: set[int] = set() if first else set(others)
-        """Perhaps leased under a broker before."""
-
-    def free_unresolved(self) -> None:
-        """Every worker has reported or is dead: what no process claimed is free."""
-        for slot in sorted(self.unresolved):
-            self.free(slot)
-        self.unresolved = set()
-
-    def claim(self, slot: int) -> None:
-        """A worker named it as its lease."""
-        self.unresolved.discard(slot)
-
-    def hold(self, ref: SlotRef) -> None:
-        """The learner's from now on."""
-        self.unresolved.discard(ref.slot)
-        self._held[ref.slot] = ref.generation
-
-    def free(self, slot: int) -> None:
-        """No worker has it."""
-        self._free.append(slot)
-
-    def collect(self, thoroughly: bool) -> None:
-        """Find what the learner released: the oldest first; all of them when nothing is free and `thoroughly`."""
-        held, word = self._held, self._arena.word
-        while held:
-            slot = next(iter(held))
-            if word(slot, RELEASE) < held[slot]:
-                break
-            del held[slot]
-            self._free.append(slot)
-        if thoroughly and not self._free and held:
-            for slot in self._arena.released():
-                if held.pop(slot, None) is not None:
-                    self._free.append(slot)
-
-    def count_held(self) -> int:
-        """Slots that the learner has not released."""
-        return sum(self._arena.word(slot, RELEASE) < generation for slot, generation in self._held.items())
-
-    def lease(self) -> SlotRef | None:
-        """The next free slot under a new generation."""
-        return self._arena.lease(self._free.popleft()) if self._free else None

@@ -7,31 +7,18 @@ holder had sealed is accepted before (`zmqrl.broker.acceptance`), so the stream 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec import structs
 
 from zmqrl.broker import events as ev
+from zmqrl.broker.due_segments import DueSegments
 from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, StreamAssignment
-from zmqrl.broker.ledger import StreamLedger
-from zmqrl.broker.owners import Owners
+from zmqrl.broker.ledger import Rollback, StreamLedger
+from zmqrl.broker.owners import Owners, SpeedMoves
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.stream_table import NO_HOLDER
 from zmqrl.types import Version
-
-
-@dataclass(frozen=True)
-class _Rollback:
-    """Where a learner rolled back to, with the rows of each vector env that were stored until there."""
-
-    version: Version
-    rows: Sequence[int]
-
-    @property
-    def incarnation(self) -> int:
-        """Of the vector envs from there on; each is handed over under a later one."""
-        return self.version.incarnation << RESUMED_SHIFT
 
 
 class Assignment:
@@ -43,28 +30,23 @@ class Assignment:
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
         replays = plan.config.env.recovery != "restart_episode"
         self._owners = Owners(self._sync, self._vector_envs, workers, movable=replays)
+        self._speed_moves = SpeedMoves(self._owners, ledger)
+        self.due = DueSegments(plan, ledger, workers)
+        """Which segments may be stepped now. To be read."""
         self._min_workers = plan.config.min_workers
         self._first_hosts = () if replays or not self._sync else [host for host, n in plan.workers.items() if n]
         """Hosts that the first assignment waits for: their workers would get nothing later, where nothing moves."""
         self._first_report_at: float | None = None
         self._start_s = plan.config.limits.start_s
-        self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
-        """In sync: so many leases beyond those that fill the current round have slots. Workers may be more than at the
-        start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
-        """
         self._begun = any(record.incarnation >= 0 for record in ledger.records)
         self.holders: dict[int, int] = {}
         """Vector env to the worker that has it, or is leaving it. To be read."""
         self._awaited: dict[int, tuple[int, int]] = {}
         """Vector envs that are not moved yet, with who (index, spawn) stepped them under the broker before this one."""
         self._requested: dict[int, HandoverRequest] = {}
-        self._version: Version | None = None
-        self._rollback: _Rollback | None = None
+        self._rollback = Rollback()
         self._now = 0.0
         """Seconds, of the newest report."""
-        self._moving: dict[int, int | None] = {}
-        """Vector envs that move by speed, with the segment that the new holder begins with, once it has the env."""
-        self._moving_since = 0.0
         self._changed = True
 
     @property
@@ -81,17 +63,6 @@ class Assignment:
         left = not process.assigned and not process.leaving and self._workers.has_left(process.index)
         leases = tuple(process.leases.values())
         return ev.AssignmentSnapshot(process.spawn, leases, acked, assignments, process.serial, left or stop)
-
-    def due(self, process: WorkerProcess) -> int:
-        """Vector envs of the process whose next segment may be stepped now."""
-        if not self._sync:
-            return len(process.assigned)
-        n, records = self._version.n if self._version else 0, self._ledger.records
-        return sum(records[v].next_index <= n for v in process.assigned)
-
-    def spare_leases(self) -> int:
-        """Leases of all processes beyond the vector envs that they may step now."""
-        return sum(max(0, len(process.leases) - self.due(process)) for process in self._workers.processes())
 
     def is_unbegun(self, vector_env: int, incarnation: int) -> bool:
         """Whether its holder may still need the states with which it was handed over."""
@@ -187,12 +158,12 @@ class Assignment:
         """The learner's new version; `back`: the rows of each vector env before it, when it rolled back to it."""
         records, actions = self._ledger.records, list[ev.Action]()
         if self._sync and back is not None:
-            actions += self._roll_back(_Rollback(version, back))
+            actions += self._roll_back(Rollback(version, back))
         elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
             cause = f"the learner rolled back to version {version}, older than the stored rows: resume the run"
             actions.append(ev.Fail(cause))
-        self._changed = self._changed or self._version is None
-        self._version = version
+        self._changed = self._changed or self.due.version is None
+        self.due.version = version
         return actions
 
     def answer(self, handover: Handover) -> list[ev.Action]:
@@ -212,7 +183,7 @@ class Assignment:
 
     def place(self) -> list[ev.Action]:
         """Every vector env to its owner, or on its way to it, once the first assignment may be made."""
-        relieved = self._review_speeds()
+        relieved = self._speed_moves.review(self._now, self._begun and not self._requested and not self._awaited)
         if not self._changed and relieved is None:
             return []
         self._begun = self._begun or self._may_begin()
@@ -221,8 +192,8 @@ class Assignment:
         self._changed = False
         self._owners.balance(self.holders.keys() | self._awaited.keys())
         if relieved is not None:
-            self._moving_since = self._now
-            self._moving = {v: None for v, index in self.holders.items() if self._owners.owner(v) != index}
+            moving = [v for v, index in self.holders.items() if self._owners.owner(v) != index]
+            self._speed_moves.start(moving, self._now)
         moves = [action for vector_env in range(self._vector_envs) for action in self._place(vector_env)]
         return [*(relieved or ()), *moves]
 
@@ -236,38 +207,18 @@ class Assignment:
         is_late = self._first_report_at is not None and self._now - self._first_report_at >= self._start_s
         return is_late or all(map(self._workers.is_settled, self._first_hosts))
 
-    def _review_speeds(self) -> Sequence[ev.Relieved] | None:
-        """Whether vector envs are to move by speed: only when none is on its way."""
-        if self._moving:
-            self._moving = {v: first for v, first in self._moving.items() if not self._is_stepped(v, first)}
-            if not self._moving:
-                self._owners.note_cost(max(0.0, self._now - self._moving_since - self._owners.round_s()))
-        if not self._begun or self._moving or self._requested or self._awaited:
-            return None
-        return self._owners.review(self._now)
-
-    def _is_stepped(self, vector_env: int, first: int | None) -> bool:
-        """Whether its new holder has delivered a segment."""
-        return first is not None and self._ledger.records[vector_env].next_index > first
-
     def _place(self, vector_env: int) -> list[ev.Action]:
         index = self._owners.owner(vector_env)
         owner, holder = self._workers.process(index), self._workers.process(self.holders.get(vector_env))
-        if holder is not None and (holder.index != index or self._is_behind(vector_env)):
-            if self._strands_lease(holder, vector_env):
+        is_behind = self._rollback.is_behind(self._ledger, vector_env)
+        if holder is not None and (holder.index != index or is_behind):
+            if not is_behind and self.due.strands_lease(holder, vector_env):
                 self._changed = True  # it moves once this segment of it is stored
                 return []
             return [ev.Reply(holder.index)] if self._withdraw(holder, vector_env) else []
         if holder is None and owner is not None and vector_env not in self._awaited:
             return self._begin(owner, vector_env)
         return []
-
-    def _strands_lease(self, holder: WorkerProcess, vector_env: int) -> bool:
-        """Whether its holder would keep a lease that it cannot use now, and that the next holder would lack."""
-        if not self._sync or vector_env not in holder.assigned or self._is_behind(vector_env):
-            return False
-        is_due = self._version is not None and self._ledger.records[vector_env].next_index <= self._version.n
-        return is_due and len(holder.leases) >= self.due(holder) and self.spare_leases() >= self.most_spare
 
     def _withdraw(self, process: WorkerProcess, vector_env: int) -> bool:
         """Move it: first its holder reports that it no longer steps it, and all its segments are accepted."""
@@ -280,18 +231,17 @@ class Assignment:
 
     def _begin(self, owner: WorkerProcess, vector_env: int) -> list[ev.Action]:
         """It has no holder: hand it over, or request its start state from the learner."""
-        if vector_env in self._requested or (self._resume and self._version is None):
+        if vector_env in self._requested or (self._resume and self.due.version is None):
             return []
         record = self._ledger.records[vector_env]
         if record.incarnation < 0 and not self._resume:
-            incarnation = 0 if self._rollback is None else self._rollback.incarnation
-            return [self._hand_over(owner, StreamAssignment(vector_env, incarnation, 0, None))]
+            return [self._hand_over(owner, StreamAssignment(vector_env, self._rollback.incarnation, 0, None))]
         if record.incarnation >= 0:
             self._ledger.close_stream(vector_env)
-        failure = self._reopen(vector_env)
+        failure = self._rollback.reopen(self._ledger, vector_env)
         if failure is not None:
             return [failure]
-        first = self._version.incarnation << RESUMED_SHIFT if self._resume and self._version else 0
+        first = self.due.version.incarnation << RESUMED_SHIFT if self._resume and self.due.version else 0
         incarnation = max(record.incarnation + 1, first)
         if not self._sync:
             return [self._hand_over(owner, StreamAssignment(vector_env, incarnation, 0, None))]
@@ -301,8 +251,7 @@ class Assignment:
     def _hand_over(self, owner: WorkerProcess, assignment: StreamAssignment) -> ev.Reply:
         holder = owner.index, owner.spawn
         self._ledger.hand_over(assignment.vector_env, assignment.incarnation, assignment.next_index, holder)
-        if assignment.vector_env in self._moving:
-            self._moving[assignment.vector_env] = assignment.next_index
+        self._speed_moves.note_handover(assignment)
         self._assign(owner, assignment)
         return ev.Reply(owner.index)
 
@@ -311,29 +260,12 @@ class Assignment:
         process.serial += 1
         self.holders[assignment.vector_env] = process.index
 
-    # rollbacks
-
-    def _roll_back(self, rollback: _Rollback) -> list[ev.Action]:
+    def _roll_back(self, rollback: Rollback) -> list[ev.Action]:
         """Positions from there on are open again: every vector env is withdrawn, then handed over again."""
         if len(rollback.rows) != self._vector_envs:
             return [ev.Refuse("value")]
         self._rollback, self._changed = rollback, True
-        for vector_env in range(len(rollback.rows)):
-            if self._is_behind(vector_env):
+        for vector_env in range(self._vector_envs):
+            if rollback.is_behind(self._ledger, vector_env):
                 self._requested.pop(vector_env, None)
         return []
-
-    def _is_behind(self, vector_env: int) -> bool:
-        """Whether its stream record still has what the learner rolled back from."""
-        rollback, record = self._rollback, self._ledger.records[vector_env]
-        return rollback is not None and 0 <= record.incarnation < rollback.incarnation
-
-    def _reopen(self, vector_env: int) -> ev.Fail | None:
-        """Abandon in its stream record what the learner rolled back from; fails when it does not have that much."""
-        rollback = self._rollback
-        if rollback is None or not self._is_behind(vector_env):
-            return None
-        rows = rollback.rows[vector_env]
-        if self._ledger.roll_back(vector_env, rollback.incarnation, rollback.version.n, rows):
-            return None
-        return ev.Fail(f"the learner rolled back to version {rollback.version}, newer than the stored rows")

@@ -5,10 +5,13 @@ Every step is repeatable: the broker may be killed between any two stores, and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from zmqrl.broker import events as ev
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
 from zmqrl.shared_memory.stream_table import MAX_INDEX, NO_HOLDER, StreamRecord
-from zmqrl.types import DROP_REASONS, DropReason, SegmentId, SegmentMeta, SlotRef
+from zmqrl.types import DROP_REASONS, DropReason, SegmentId, SegmentMeta, SlotRef, Version
 
 UNSEALED, SUPERSEDED = DROP_REASONS.index("unsealed"), DROP_REASONS.index("superseded")
 ROLLED_BACK, UNKNOWN = DROP_REASONS.index("rolled_back"), DROP_REASONS.index("unknown")
@@ -185,3 +188,27 @@ class StreamLedger:
         """After the store that counts them: a broker that dies between leaves a count without a line in its log."""
         if rows > 0:
             self._drops.append(ev.Dropped(first, rows, reason))
+
+
+class Rollback(NamedTuple):
+    """Where a learner rolled back to, with the rows of each vector env that were stored until there."""
+
+    version: Version = Version(0, 0)
+    rows: Sequence[int] = ()
+
+    @property
+    def incarnation(self) -> int:
+        """Of the vector envs from there on; each is handed over under a later one. 0: no learner rolled back."""
+        return self.version.incarnation << ev.RESUMED_SHIFT
+
+    def is_behind(self, ledger: StreamLedger, vector_env: int) -> bool:
+        """Whether its stream record still has what the learner rolled back from."""
+        return 0 <= ledger.records[vector_env].incarnation < self.incarnation
+
+    def reopen(self, ledger: StreamLedger, vector_env: int) -> ev.Fail | None:
+        """Abandon in its stream record what the learner rolled back from; fails when it does not have that much."""
+        if not self.is_behind(ledger, vector_env):
+            return None
+        if ledger.roll_back(vector_env, self.incarnation, self.version.n, self.rows[vector_env]):
+            return None
+        return ev.Fail(f"the learner rolled back to version {self.version}, newer than the stored rows")

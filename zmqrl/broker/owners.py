@@ -5,10 +5,11 @@ Where a move would end episodes, each stays with its worker for as long as that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
-from zmqrl.broker.events import Relieved
+from zmqrl.broker.events import Relieved, StreamAssignment
+from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.segment_times import SegmentTimes
 from zmqrl.broker.workers import Workers
 
@@ -218,6 +219,37 @@ class Owners:
             most = max(room, key=lambda acting: sum(loads[i] for i in groups[acting]) - quotas[acting])
             quotas[most] += 1
         return [(group, quotas[acting]) for acting, group in groups.items()]
+
+
+class SpeedMoves:
+    """Vector envs that move, until each new holder has delivered a segment. Times in seconds."""
+
+    def __init__(self, owners: Owners, ledger: StreamLedger) -> None:
+        self._owners, self._ledger = owners, ledger
+        self._moving: dict[int, int | None] = {}
+        """Vector env to the segment that the new holder begins with, once it has the env."""
+        self._since = 0.0
+
+    def review(self, now: float, is_settled: bool) -> Sequence[Relieved] | None:
+        """As `Owners.review`; None while a vector env is on its way. `is_settled`: no other move is under way."""
+        if self._moving:
+            self._moving = {v: first for v, first in self._moving.items() if not self._is_stepped(v, first)}
+            if not self._moving:
+                self._owners.note_cost(max(0.0, now - self._since - self._owners.round_s()))
+        return self._owners.review(now) if is_settled and not self._moving else None
+
+    def start(self, vector_envs: Iterable[int], now: float) -> None:
+        """These have another owner than holder now."""
+        self._moving, self._since = dict.fromkeys(vector_envs), now
+
+    def note_handover(self, assignment: StreamAssignment) -> None:
+        """A vector env has a new holder."""
+        if assignment.vector_env in self._moving:
+            self._moving[assignment.vector_env] = assignment.next_index
+
+    def _is_stepped(self, vector_env: int, first: int | None) -> bool:
+        """Whether its new holder has delivered a segment."""
+        return first is not None and self._ledger.records[vector_env].next_index > first
 
 
 def _gains(before_s: float, after_s: float) -> bool:

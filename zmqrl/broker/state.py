@@ -71,7 +71,7 @@ class BrokerState:
         Workers with heartbeats whose leases are not reported yet: a new broker grants them no lease before.
         """
         process = self.workers.process(index)
-        return process is None or (bool(process.leases) and self.assignment.due(process) > 0)
+        return process is None or (bool(process.leases) and self.assignment.due.of(process) > 0)
 
     def end_remote(self) -> list[int]:
         """The run ends: with their next assignments workers of other hosts stop. Returns these workers."""
