@@ -17,10 +17,10 @@ import numpy as np
 from tests.broker.simulated_ends import Killed, Sink, Source, Words
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
-from zmqrl.broker.events import Handover
+from zmqrl.broker.events import Assignments, Handover, HandoverRequest
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends.base import Assignments, HandoverRequest, LearnerRecord, OpenSegment, TakenSegment
-from zmqrl.shared_memory.arena import Arena
+from zmqrl.bus_ends.base import OpenSegment, TakenSegment
+from zmqrl.shared_memory.arena import Arena, LearnerRecord
 from zmqrl.types import ModeName, Notice, SegmentId, Version
 
 NEAR, FAR = "local", "far"

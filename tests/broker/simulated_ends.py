@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from zmqrl.broker import events as ev
-from zmqrl.bus_ends._arena_ends import ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.bus_ends._remote_writer import RemoteWriter
-from zmqrl.bus_ends.base import Assignments, TakenSegment
+from zmqrl.broker.events import Assignments
+from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import ArenaSource
+from zmqrl.bus_ends.remote_sink import RemoteWriter
+from zmqrl.bus_ends.worker_end import ArenaWriter, LeasedSink
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SlotRef

@@ -13,7 +13,7 @@ from zmqrl.broker import events as ev
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends._arena_ends import ArenaWriter
+from zmqrl.bus_ends.worker_end import ArenaWriter
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import SegmentId, SegmentMeta, Version
 

@@ -8,8 +8,7 @@ from tests.broker.simulated_ends import Source
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.broker.ledger import StreamLedger
-from zmqrl.bus_ends.base import LearnerRecord
-from zmqrl.shared_memory.arena import Arena
+from zmqrl.shared_memory.arena import Arena, LearnerRecord
 from zmqrl.types import Version
 
 FIRST, SECOND, THIRD = (n << RESUMED_SHIFT for n in (1, 2, 3))

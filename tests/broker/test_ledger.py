@@ -11,7 +11,7 @@ from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends._arena_ends import ArenaWriter
+from zmqrl.bus_ends.worker_end import ArenaWriter
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, SEAL, Arena
 from zmqrl.shared_memory.stream_table import ProducerRecord
 from zmqrl.types import ModeName, SegmentId, SegmentMeta, SlotRef, Version

@@ -9,7 +9,7 @@ from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
 from zmqrl.bus_ends.base import SegmentSource
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.bus_ends.remote_sink import RemoteSink
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, Listen
 from zmqrl.config.sections import MemoryBackendSection
@@ -46,8 +46,8 @@ class FarBus(RealBus):
         fds = {**near.fds, "events": self.events.write_fd}
         return replace(near, keys=self.server_keys, allowed=self.allowed, listen=self.listen, fds=fds)
 
-    def far_sink(self, spawn: int = 0) -> ZmqSink:
-        self._ends.append(ZmqSink(Boot("worker", 0, spawn, "b", self.plan, self.far, keys=self.far_keys)))
+    def far_sink(self, spawn: int = 0) -> RemoteSink:
+        self._ends.append(RemoteSink(Boot("worker", 0, spawn, "b", self.plan, self.far, keys=self.far_keys)))
         return self._ends[-1]  # type: ignore[no-any-return]
 
     def _ports(self) -> tuple[int, int, int]:
@@ -65,7 +65,7 @@ class FarBus(RealBus):
         self.events.close()
 
 
-def write(sink: ZmqSink, index: int, incarnation: int = 0) -> None:
+def write(sink: RemoteSink, index: int, incarnation: int = 0) -> None:
     segment = until(lambda: sink.open(0) or (sink.poll(TURN_S) and None), "a lease")
     for name, column in segment.columns.items():
         column[...] = index if name in ("obs", "action", "reward") else 1
@@ -73,7 +73,7 @@ def write(sink: ZmqSink, index: int, incarnation: int = 0) -> None:
     sink.seal(segment, SegmentId(0, incarnation, index), Version(0, index), ROWS)
 
 
-def take(source: SegmentSource, count: int, sink: ZmqSink) -> list[int]:
+def take(source: SegmentSource, count: int, sink: RemoteSink) -> list[int]:
     """Indexes of the next segments; each came whole."""
     found: list[int] = []
 
@@ -91,5 +91,5 @@ def take(source: SegmentSource, count: int, sink: ZmqSink) -> list[int]:
     return found
 
 
-def ready(sink: ZmqSink) -> None:
+def ready(sink: RemoteSink) -> None:
     until(lambda: sink.poll(TURN_S).streams, "assignments")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.bus_ends.base import LearnerEnds, SegmentSource
-from zmqrl.bus_ends.zmq import ZmqSink, learner_ends
+from zmqrl.bus_ends.zmq_learner import learner_ends
+from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.shared_memory.arena import Arena
@@ -41,8 +42,8 @@ class RealBus:
     def source(self) -> SegmentSource:
         return self.learner().source
 
-    def sink(self, index: int = 0, spawn: int = 0) -> ZmqSink:
-        self._ends.append(ZmqSink(self.boot("worker", index, spawn)))
+    def sink(self, index: int = 0, spawn: int = 0) -> LocalSink:
+        self._ends.append(LocalSink(self.boot("worker", index, spawn)))
         return self._ends[-1]  # type: ignore[no-any-return]
 
     def start_broker(self) -> subprocess.Popen[str]:

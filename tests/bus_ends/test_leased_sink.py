@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from zmqrl.broker.events import AssignmentSnapshot
-from zmqrl.bus_ends._arena_ends import LeasedSink
-from zmqrl.bus_ends._remote_writer import RemoteWriter
-from zmqrl.bus_ends.base import Assignments, StreamAssignment
+from zmqrl.broker.events import Assignments, AssignmentSnapshot, StreamAssignment
+from zmqrl.bus_ends.remote_sink import RemoteWriter
+from zmqrl.bus_ends.worker_end import LeasedSink
 from zmqrl.types import SegmentId, SlotRef, Version
 
 ASSIGNMENT = StreamAssignment(0, 0, 0, None)

@@ -11,8 +11,9 @@ import pytest
 from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import until
-from zmqrl.bus_ends.base import Handover, LearnerEnds, StreamAssignment
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.broker.events import Handover, StreamAssignment
+from zmqrl.bus_ends.base import LearnerEnds
+from zmqrl.bus_ends.zmq_sink import ZmqSink
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.messages.bus import HostReport
 from zmqrl.messages.frames import MAX_CONTROL_BYTES

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.bus_ends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import WAIT_S
-from zmqrl.bus_ends._learner_channel import ZmqChannel
-from zmqrl.bus_ends.zmq import ZmqSink, ZmqSource
+from zmqrl.bus_ends.zmq_learner import ZmqChannel, ZmqSource
+from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.errors import WireError
 from zmqrl.messages import bus
@@ -65,7 +65,7 @@ class HandBroker:
         learner = Boot("learner", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)})
         self.channel = ZmqChannel(learner)
         self.source = ZmqSource(learner, self.channel)
-        self.sink = ZmqSink(Boot("worker", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
+        self.sink = LocalSink(Boot("worker", 0, 0, "local", plan, ends, {**fds, "arena": os.dup(self.arena.fd)}))
 
     def peer_of(self, kind: str) -> bytes:
         """Where the end that sends this kind of message is."""

@@ -10,7 +10,7 @@ import pytest
 from tests.bus_ends.event_pipe import EventPipe
 from tests.raising import raises
 from tests.shared_memory.bus_plans import bus_plan
-from zmqrl.bus_ends._remote_writer import SealedSender
+from zmqrl.bus_ends.remote_sink import SealedSender
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, TransportError

@@ -15,8 +15,9 @@ import zmq
 from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.waiting import WAIT_S, until
-from zmqrl.bus_ends.base import Handover, SegmentSource
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.broker.events import Handover
+from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.zmq_sink import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors
 from zmqrl.types import SegmentId, Version

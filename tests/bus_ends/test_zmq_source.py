@@ -12,7 +12,7 @@ import zmq
 
 from tests.shared_memory.bus_plans import bus_plan
 from tests.waiting import WAIT_S
-from zmqrl.bus_ends.zmq import learner_ends
+from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.messages.frames import pack_descriptors
 from zmqrl.shared_memory.arena import Arena

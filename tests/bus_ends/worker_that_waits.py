@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.types import SegmentId, Version
 
 
 def main() -> None:
-    sink = ZmqSink(from_json(Boot, json.loads(sys.stdin.readline())))
+    sink = LocalSink(from_json(Boot, json.loads(sys.stdin.readline())))
     while True:
         assignments = sink.poll(0.05)
         if assignments.streams and (segment := sink.open(0)) is not None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from zmqrl.algorithms.base import BaseLearner
-from zmqrl.broker.events import LearnerReported
-from zmqrl.bus_ends.base import Handover, LearnerEnds, LearnerRecord, TakenSegment
+from zmqrl.broker.events import Handover, LearnerReported
+from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
 from zmqrl.bus_ends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
@@ -26,6 +26,7 @@ from zmqrl.logs.events import EventPipe
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.rollout.in_process import StoredWeights
 from zmqrl.rollout.worker import RolloutWorker
+from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.types import Notice, SlotRef, Version, Weights
 
 ROUNDS, FULL_EVERY, ROUND_ROWS, ROUNDS_HELD = 6, 3, 32, 3

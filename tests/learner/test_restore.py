@@ -14,14 +14,7 @@ import pytest
 from tests.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
-from zmqrl.bus_ends.base import (
-    LearnerChannel,
-    LearnerEnds,
-    LearnerRecord,
-    SegmentSource,
-    StreamPosition,
-    TakenSegment,
-)
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource, StreamPosition, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import (
@@ -43,6 +36,7 @@ from zmqrl.learner.restore import StartState, load_start_state
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import ProblemReport
 from zmqrl.planning.plan_run import plan_run
+from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.testing.experience import published, version_0
 from zmqrl.types import Array, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 

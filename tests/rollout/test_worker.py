@@ -13,7 +13,8 @@ import pytest
 
 from tests.waiting import WAIT_S
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.bus_ends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
+from zmqrl.broker.events import Assignments, StreamAssignment
+from zmqrl.bus_ends.base import OpenSegment, SegmentSink
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, RunSection

@@ -167,7 +167,7 @@ def experience(run: RecordedRun, mode: str) -> list[str]:
             *run.below("bus_ends.inproc.take", then="learner.sync_loop._learn"),
         ]
     return [
-        *run.below("rollout.collector.collect", then="bus_ends.zmq.poll"),
+        *run.below("rollout.collector.collect", then="bus_ends.zmq_sink.poll"),
         *run.below("broker.process._round", holds="broker.acceptance.take_sealed", until="wire.sockets.send"),
         *run.below("learner.sync_loop._take_round", then="learner.sync_loop._learn"),
     ]

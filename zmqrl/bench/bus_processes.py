@@ -15,7 +15,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from zmqrl.bus_ends.base import SegmentSource
-from zmqrl.bus_ends.zmq import ZmqSink, learner_ends
+from zmqrl.bus_ends.zmq_learner import learner_ends
+from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.config.sections import Config, EnvSection, LimitsSection, RunSection
@@ -127,7 +128,7 @@ class Writer:
         self._vector_env = boot.index
         self._rows = int(np.prod(boot.plan.columns[1].shape))
         self._segment = prepared(boot.plan.columns)
-        self._sink = ZmqSink(boot)
+        self._sink = LocalSink(boot)
         self._stopping = False
         self._index = 0
 

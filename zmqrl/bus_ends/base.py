@@ -1,7 +1,7 @@
 """The ends of the experience stream: a worker's sink, and the learner's source and channel.
 
-Tests in `tests/contracts/test_bus_ends.py` run over both kinds: between processes (`zmq.py`) and within one
-(`inproc.py`).
+Tests in `tests/contracts/test_bus_ends.py` run over both kinds: between processes (`zmq_sink.py`,
+`zmq_learner.py`) and within one (`inproc.py`).
 """
 
 from __future__ import annotations
@@ -12,25 +12,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zmqrl.broker.events import Assignments, Handover, HandoverRequest, StreamAssignment
+from zmqrl.broker.events import Assignments, Handover, HandoverRequest
 from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
-
-__all__ = [
-    "Assignments",
-    "Handover",
-    "HandoverRequest",
-    "LearnerChannel",
-    "LearnerEnds",
-    "LearnerRecord",
-    "OpenSegment",
-    "Reattached",
-    "SegmentSink",
-    "SegmentSource",
-    "StreamAssignment",
-    "StreamPosition",
-    "TakenSegment",
-]
 
 
 class TakenSegment(NamedTuple):

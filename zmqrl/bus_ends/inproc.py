@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zmqrl.broker.events import Announced, HandoverAnswered, LearnerReported, Sealed, WorkerExited, WorkerReported
+from zmqrl.broker.events import (
+    Announced,
+    Assignments,
+    Handover,
+    HandoverAnswered,
+    HandoverRequest,
+    LearnerReported,
+    Sealed,
+    WorkerExited,
+    WorkerReported,
+)
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends._arena_ends import ArenaChannel, ArenaSource, ArenaWriter, LeasedSink
-from zmqrl.bus_ends.base import Assignments, Handover, HandoverRequest, TakenSegment
+from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import ArenaChannel, ArenaSource
+from zmqrl.bus_ends.worker_end import ArenaWriter, LeasedSink
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.shared_memory.arena import Arena

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
-from zmqrl.bus_ends.base import LearnerChannel, LearnerRecord
+from zmqrl.bus_ends.base import LearnerChannel
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
@@ -15,6 +15,7 @@ from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import NewVersion
+from zmqrl.shared_memory.arena import LearnerRecord
 from zmqrl.types import Notice, Version, Weights
 
 

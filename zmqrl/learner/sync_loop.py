@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
-from zmqrl.bus_ends.base import Handover, TakenSegment
+from zmqrl.broker.events import Handover
+from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.learner.session import Session
 from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.replay.limiter import NO_LIMIT

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.bus_ends.base import Assignments, OpenSegment, SegmentSink, StreamAssignment
-from zmqrl.bus_ends.zmq import ZmqSink
+from zmqrl.broker.events import Assignments, StreamAssignment
+from zmqrl.bus_ends.base import OpenSegment, SegmentSink
+from zmqrl.bus_ends.remote_sink import RemoteSink
+from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
@@ -45,7 +47,7 @@ class WeightsSource(Protocol):
 
 def main(boot: Boot) -> int:
     """Step until a stop is requested. Exit code 0; what the env or anything else raises goes up to `entry`."""
-    sink = ZmqSink(boot)
+    sink = LocalSink(boot) if "arena" in boot.fds else RemoteSink(boot)
     worker = RolloutWorker(boot, sink, WeightsReader(boot.fds["weights"]), EventPipe(boot.fds.get("events")))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     try:

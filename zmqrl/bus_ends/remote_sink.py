@@ -1,14 +1,16 @@
-"""Segments of a worker on another host: in its own memory until they are accepted, sent whole."""
+"""The sink of a worker on another host: it keeps its segments until they are accepted, and sends them whole."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
 
-from zmqrl.bus_ends._arena_ends import SegmentWriter
+from zmqrl.bus_ends.worker_end import SegmentWriter
+from zmqrl.bus_ends.zmq_sink import ZmqSink
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.errors import TransportError
@@ -26,6 +28,11 @@ from zmqrl.wire.sockets import connect
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+MOST_RESEND_S = 120.0
+"""Of whole segments, which may take long behind a thin wire."""
+CLOSE_HEARTBEATS = 4
 
 
 class SealedSender:
@@ -111,3 +118,41 @@ class RemoteWriter(SegmentWriter):
         header = pack(Segment(self._layout, index, spawn, ref, SegmentHeader.of(self._metas[ref])))
         columns: list[Any] = [self._columns[ref][c.name] for c in self._specs]
         return [header, *columns]
+
+
+class RemoteSink(ZmqSink):
+    """Of a worker without the arena: it sends whole segments."""
+
+    is_remote = True
+
+    def __init__(self, boot: Boot) -> None:
+        self._remote = RemoteWriter(boot.plan)
+        context: zmq.Context[Any] = zmq.Context()
+        self._sender = make_sender(boot, context)
+        super().__init__(boot, context, self._remote, MOST_RESEND_S)
+
+    def _push(self, refs: Sequence[SlotRef]) -> None:
+        # None after one that was not taken: a carrier that is away may report it seconds later.
+        messages = (self._remote.frames(self._index, self._spawn, ref) for ref in refs)
+        taken, now = all(map(self._sender.send, messages)), time.monotonic()
+        if taken:
+            self._resending.sent((self._sealed[ref] for ref in refs), now)
+        else:
+            self._resending.not_taken(now)
+
+    def _follows(self, broker: int, now: float) -> bool:
+        if broker != self._broker:
+            self._broker, self._serial = broker, -1
+            self._resending.restart(now)
+        return True
+
+    def _open_now(self) -> list[OpenRows]:
+        return self._remote.open_now()
+
+    def _finish(self) -> None:
+        """What is sealed here ends with this process; and the broker should know what was stepped beyond it."""
+        until = time.monotonic() + CLOSE_HEARTBEATS * self._heartbeat_s
+        while self._sealed and (left_s := until - time.monotonic()) > 0:
+            self.poll(left_s)
+        self._report(time.monotonic())
+        self._sender.close()

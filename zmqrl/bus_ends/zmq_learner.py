@@ -1,19 +1,22 @@
-"""The learner's channel to the broker over control: versions, progress and answers out, handover requests in."""
+"""The learner's ends over ZeroMQ: descriptors of the broker name the slots to read, and messages go over control."""
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import zmq
 
 from zmqrl.broker.env_records import PART_BYTES, pack_record
-from zmqrl.bus_ends._arena_ends import ArenaChannel
-from zmqrl.bus_ends.base import Handover, HandoverRequest
+from zmqrl.broker.events import Handover, HandoverRequest
+from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
+from zmqrl.bus_ends.learner_end import ArenaChannel, ArenaSource
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages import bus
-from zmqrl.messages.frames import pack, unpack
+from zmqrl.messages.frames import pack, unpack, unpack_descriptors
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice
 from zmqrl.wire.heartbeat import HeartbeatThread
@@ -21,7 +24,10 @@ from zmqrl.wire.sockets import connect, drain, send
 
 
 class ZmqChannel(ArenaChannel):
-    """Holds what both of the learner's ends use: the context and the arena. `ZmqSource.take` drives it."""
+    """Versions, progress and answers out, handover requests in. `ZmqSource.take` drives it.
+
+    It holds what both of the learner's ends use: the context and the arena.
+    """
 
     def __init__(self, boot: Boot) -> None:
         if "arena" not in boot.fds:
@@ -150,3 +156,63 @@ class ZmqChannel(ArenaChannel):
     def _report(self) -> None:
         self._owes_report = False
         send(self.socket, pack(bus.LearnerReport(*self._progress)))
+
+
+class ZmqSource(ArenaSource):
+    """The learner's end: slots of the arena, named by descriptors. It waits on the channel's socket too."""
+
+    def __init__(self, boot: Boot, channel: ZmqChannel) -> None:
+        super().__init__(channel.arena)
+        self._channel = channel
+        self._descriptors = connect(channel.context, zmq.PULL, boot.endpoints.descriptors)
+        self._poller = zmq.Poller()
+        for socket in (self._descriptors, channel.socket):
+            self._poller.register(socket, zmq.POLLIN)
+        self._broker = -1
+        self._came = False
+
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        deadline = time.monotonic() + timeout_s
+        channel = self._channel
+        channel.moves += 1
+        while True:
+            now = time.monotonic()
+            if channel.send_due(now):
+                if not self._came:  # a descriptor may have been lost on its way
+                    self._scan()
+                self._came = False
+            self._drain()
+            requested = channel.pop_requested()
+            if self._new or requested or now >= deadline:
+                return self._pop_new()
+            self._poller.poll(math.ceil(max(0.0, min(deadline, channel.heartbeat_at) - now) * 1000))
+
+    def close(self) -> None:
+        self._descriptors.close()
+        self._new.clear()
+        self._arena.close()
+
+    def _released(self) -> None:
+        self._channel.owe_report()  # any message makes the broker look; one usually follows at once
+
+    def _drain(self) -> None:
+        if self._arena.broker_incarnation != self._broker:
+            self._broker = self._arena.broker_incarnation
+            self._channel.broker_replaced()
+            self._scan()
+        for frame in drain(self._descriptors):
+            self._came = True
+            try:
+                self._receive_descriptors(frame)
+            except WireError as error:  # counted and discarded: whatever matters is sent again
+                self._channel.refusals.add(error.reason)
+        self._channel.drain()
+
+    def _receive_descriptors(self, frame: bytes) -> None:
+        self._offer(unpack_descriptors(frame)[2])
+
+
+def learner_ends(boot: Boot) -> LearnerEnds:
+    """The learner's ends, from its boot (endpoints and inherited descriptors)."""
+    channel = ZmqChannel(boot)
+    return LearnerEnds(ZmqSource(boot, channel), channel)

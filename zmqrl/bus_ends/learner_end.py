@@ -1,0 +1,157 @@
+"""The learner's end over an arena: a source that reads slots in place, and what outlives the learner."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from zmqrl.broker.events import RESUMED_SHIFT
+from zmqrl.bus_ends.base import LearnerChannel, Reattached, SegmentSource, StreamPosition, TakenSegment
+from zmqrl.errors import ArenaError
+from zmqrl.shared_memory.arena import Arena, LearnerRecord
+from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
+
+
+class ArenaSource(SegmentSource):
+    """Descriptors are hints: a slot is taken when its words say that it is held, and once."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._taken_generation = [0] * arena.layout.slots
+        self._expected: dict[int, tuple[int, int]] = {}
+        self._new: deque[TakenSegment] = deque()
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        return self._arena.columns
+
+    def stored(self) -> int:
+        return self._arena.streams.stored()
+
+    def is_held(self, ref: SlotRef) -> bool:
+        return self._arena.is_held(ref)
+
+    def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
+        restored = []
+        for slot, meta in enumerate(metas):
+            for name in columns.keys() & self._arena.columns.keys():  # `env_state` goes with exact recovery
+                self._arena.columns[name][slot] = columns[name][slot]
+            ref = self._arena.restore(slot, meta)
+            self._taken_generation[slot] = ref.generation
+            restored.append(TakenSegment(ref, meta))
+        return restored
+
+    def stream_positions(self) -> list[StreamPosition]:
+        records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
+        return [StreamPosition(r.incarnation, r.next_index, r.stored) for r in records]
+
+    def reattach(self, at: Version, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> Reattached:
+        back = self._has_gone_past(at.n)
+        indexed = [(self._arena.meta(ref.slot).id.index, ref) for ref in self._arena.held()]
+        # First those that are past anyway: a death in the middle of this changes nothing of what comes out.
+        past = [ref for index, ref in indexed if index < at.n]
+        past += [ref for index, ref in indexed if index >= at.n and back]
+        if len(past) < len(metas):
+            raise ArenaError(
+                f"{len(past)} slots are held for the {len(metas)} segments of the full checkpoint: resume the run"
+            )
+        for place, (ref, meta) in enumerate(zip(past, metas, strict=False)):
+            for name in columns.keys() & self._arena.columns.keys():
+                self._arena.columns[name][ref.slot] = columns[name][place]
+            self._arena.write_meta(ref.slot, meta)
+            self._taken_generation[ref.slot] = ref.generation
+        self.release(past[len(metas) :])
+        replay = [TakenSegment(ref, meta) for ref, meta in zip(past, metas, strict=False)]
+        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0, back)
+
+    def _has_gone_past(self, n: int) -> bool:
+        """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
+
+        Or the predecessor rolled back and died before every vector env followed; or it used an older FULL.
+        """
+        record = self._arena.read_learner()
+        if record is not None and record.version.n > n:
+            return True
+        held = {self._arena.meta(ref.slot).id for ref in self._arena.held()}
+        oldest = 0 if record is None else record.oldest_incarnation
+        for vector_env, (incarnation, next_index, _) in enumerate(self.stream_positions()):
+            if 0 <= incarnation < oldest:
+                return True
+            here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
+            if incarnation >= 0 and (next_index < n or (next_index > n and not here)):
+                return True
+        return False
+
+    def release(self, refs: Sequence[SlotRef]) -> None:
+        for ref in refs:
+            if self._arena.is_held(ref):
+                self._arena.release(ref)
+        self._released()
+
+    @abstractmethod
+    def _released(self) -> None:
+        """Slots became free: the process that waits for one should know."""
+
+    def _offer(self, refs: Sequence[SlotRef]) -> None:
+        """Take them in; when one is not the next of its stream, a descriptor before it was lost."""
+        for ref in refs:
+            if self._is_new(ref):
+                meta = self._arena.meta(ref.slot)
+                if self._expected.get(meta.id.vector_env, (0, 0)) != meta.id[1:]:
+                    self._scan()
+                if self._is_new(ref):
+                    self._take(ref, meta)
+
+    def _is_new(self, ref: SlotRef) -> bool:
+        taken = self._taken_generation
+        return 0 <= ref.slot < len(taken) and taken[ref.slot] < ref.generation and self._arena.is_held(ref)
+
+    def _take(self, ref: SlotRef, meta: SegmentMeta) -> None:
+        self._taken_generation[ref.slot] = ref.generation
+        self._expected[meta.id.vector_env] = (meta.id.incarnation, meta.id.index + 1)
+        self._new.append(TakenSegment(ref, meta))
+
+    def _scan(self) -> None:
+        """Everything accepted and not released, whatever became of the messages.
+
+        Twice, because the broker accepts while we look: what is before a segment seen at first is seen at last.
+        """
+        newest = {id.vector_env: id for id in (self._arena.meta(ref.slot).id for ref in self._arena.held())}
+        for ref in self._arena.held():
+            meta = self._arena.meta(ref.slot)
+            if meta.id <= newest.get(meta.id.vector_env, (-1,)) and self._is_new(ref):
+                self._take(ref, meta)
+
+    def _pop_new(self) -> list[TakenSegment]:
+        taken = list(self._new)
+        self._new.clear()
+        return taken
+
+
+class ArenaChannel(LearnerChannel):
+    """What the learner leaves in the arena for its successor, and what the broker has left there."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._notice: Notice | None = None
+        self._back: list[int] | None = None
+        """Rows of each vector env at a rollback: sent with one version, until the next is announced."""
+
+    def roll_back(self, stored: Sequence[int]) -> None:
+        self._back = list(stored)
+
+    def record_progress(self, record: LearnerRecord) -> None:
+        self._arena.write_learner(record)
+
+    def last_record(self) -> LearnerRecord | None:
+        return self._arena.read_learner()
+
+    def base_env_steps(self) -> int | None:
+        return self._arena.base_env_steps()
+
+    def _note(self, notice: Notice) -> None:
+        """`notice` is announced now."""
+        if self._notice is not None and self._notice.version != notice.version:
+            self._back = None
+        self._notice = notice
