@@ -21,7 +21,7 @@ from zmqrl.messages.agent import HostFinished, LeaseLost
 from zmqrl.messages.command import Lease, Stop
 from zmqrl.messages.lines import command
 from zmqrl.messages.orchestrator import AgentExited, Event, Handshake, HostUnusable, LinesRefused
-from zmqrl.orchestrators.agent_pool import Agent
+from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalOrchestrator
@@ -155,7 +155,7 @@ def test_an_agent_that_takes_no_command_costs_no_other_its_lease() -> None:
 
 
 def test_calls_side_by_side_are_made_one_by_one_when_the_interpreter_exits() -> None:
-    code = "import atexit\nfrom zmqrl.orchestrators.agent_pool import in_parallel\n"
+    code = "import atexit\nfrom zmqrl.orchestrators.agents_orchestrator import in_parallel\n"
     code += "atexit.register(lambda: print(in_parallel([lambda: 1, lambda: 2])))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert (done.stdout, done.stderr) == ("[1, 2]\n", "")

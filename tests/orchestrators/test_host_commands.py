@@ -21,7 +21,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, LimitsSection
 from zmqrl.messages.orchestrator import Reaped
-from zmqrl.orchestrators.agent_pool import Ended
+from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
     NO_RUN,
@@ -174,7 +174,7 @@ def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: 
         "no handshake of the host agent within limits.start_s (1.5 s); hosts.h0.prologue has not ended: "
         "`echo waits for a licence; sleep 300`; it printed: waits for a licence"
     )
-    assert ended == Ended()
+    assert ended == HostEnd()
     assert agent.process.exit_status(0.0) is not None
 
 

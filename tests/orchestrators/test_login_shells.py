@@ -16,10 +16,10 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import Event, Handshake, HostUnusable
-from zmqrl.orchestrators.agent_pool import PipedAgent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalAgent, LocalOrchestrator
 from zmqrl.orchestrators.on_hosts import report_in
+from zmqrl.orchestrators.piped import PipedAgent
 from zmqrl.ssh.shell import after_mark
 
 HANDSHAKE = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
@@ -63,7 +63,7 @@ class Agents:
 def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Agents]]:
     made: list[Agents] = []
     yield made
-    monkeypatch.setattr("zmqrl.orchestrators.agent_pool.KILL_WAIT_S", 0.1)  # `sleep` carries out no command
+    monkeypatch.setattr("zmqrl.orchestrators.agents_orchestrator.KILL_WAIT_S", 0.1)  # `sleep` carries out no command
     for one in made:
         one.close()
 

@@ -19,8 +19,8 @@ from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import HostUnusable
-from zmqrl.orchestrators.agent_pool import Ended, PipedAgent
-from zmqrl.orchestrators.piped import PipedProcess
+from zmqrl.orchestrators.agent import HostEnd
+from zmqrl.orchestrators.piped import PipedAgent, PipedProcess
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 
 MISSES_SIGTERM = """
@@ -59,7 +59,7 @@ class Here(PipedOrchestrator):
         return agent
 
 
-def _unverified(agent: PipedAgent) -> Ended:
+def _unverified(agent: PipedAgent) -> HostEnd:
     PipedAgent.end(agent)
     raise ValueError("not enough values to unpack")
 

@@ -18,7 +18,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Exited
 from zmqrl.messages.command import Command, Stop
 from zmqrl.messages.orchestrator import Reaped
-from zmqrl.orchestrators.agent_pool import Ended
+from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.base import HostEvent, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
 
@@ -108,7 +108,7 @@ class Forgetful(LocalOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         for agent in self.agents.values():
-            agent.end = lambda agent=agent: (agent.process.close(), Ended())[1]  # type: ignore[attr-defined,method-assign,misc]
+            agent.end = lambda agent=agent: (agent.process.close(), HostEnd())[1]  # type: ignore[attr-defined,method-assign,misc]
         return super().undeploy(grace_s)
 
 

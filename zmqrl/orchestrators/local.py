@@ -14,8 +14,9 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.debugging import terminal_here
 from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
-from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, AgentsOrchestrator, Ended, PipedAgent, Warn
-from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
+from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
+from zmqrl.orchestrators.piped import PipedAgent, PipedShell
 from zmqrl.supervision.process_mark import marked_by_host
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
@@ -45,7 +46,7 @@ class LocalAgent(PipedAgent):
         super().kill()
         self._killed.append(f"{self.host}/agent-0 (pid {self.process.pid})")
 
-    def end(self) -> Ended:
+    def end(self) -> HostEnd:
         killed = self._killed
         processes = {ProcessId(*process): who for process, who in self.progress.started.items()}
         # an agent that has started nothing, since the run refused it, has no share in those of another one of its name
@@ -55,7 +56,7 @@ class LocalAgent(PipedAgent):
         killed += [processes[process] for process in orphans if kill(process)]
         left = await_gone(processes, KILL_WAIT_S)
         self.process.close()
-        return Ended(tuple(killed), tuple(processes[process] for process in left))
+        return HostEnd(tuple(killed), tuple(processes[process] for process in left))
 
 
 class LocalOrchestrator(AgentsOrchestrator):

@@ -10,7 +10,7 @@ from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.messages.orchestrator import Handshake, Reaped
-from zmqrl.orchestrators.agent_pool import Ended
+from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
     REMOTE_RUNS,
@@ -96,16 +96,16 @@ def reap_over(
             yield host, HostFailed(host, str(found), "log in and check")
 
 
-def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -> Ended:
+def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -> HostEnd:
     """What the reaper found and killed of a run after the end of its agent."""
     try:
         done = shell.run(reaper_command(section, run_id, host), REAP_S)
     except HostFailed as error:
-        return Ended(left=(f"{host}/? (unreachable: {error.cause})",))
+        return HostEnd(left=(f"{host}/? (unreachable: {error.cause})",))
     found = report_in(done.stdout)
     if found is None:
-        return Ended(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-TAIL_CHARACTERS:]})",))
-    return Ended(tuple(f"{host}/{who}" for who in found.killed), tuple(f"{host}/{who}" for who in found.left))
+        return HostEnd(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-TAIL_CHARACTERS:]})",))
+    return HostEnd(tuple(f"{host}/{who}" for who in found.killed), tuple(f"{host}/{who}" for who in found.left))
 
 
 def report_in(stdout: bytes) -> Reaped | None:

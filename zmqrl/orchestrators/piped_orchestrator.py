@@ -13,11 +13,12 @@ from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, HostFailed, as_host_failed
 from zmqrl.messages.orchestrator import HostUnusable
-from zmqrl.orchestrators.agent_pool import Agent, AgentsOrchestrator, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.agent import Agent, HostEnd, Warn
+from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.local import LocalAgent
 from zmqrl.orchestrators.on_hosts import ended_over
-from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.piped import PipedAgent, PipedShell
 
 
 class PipedOrchestrator(AgentsOrchestrator, ABC):
@@ -86,8 +87,8 @@ class ReapedAgent(PipedAgent):
         self._shell, self.section = shell, section
         super().__init__(boot, warn, shell.argv(agent_command(section, boot.plan.run_id, boot.host)), log)
 
-    def end(self) -> Ended:
+    def end(self) -> HostEnd:
         self.process.close()
         if not self.is_booted and self.section.wrap is None:
-            return Ended()  # nothing of the run was started there
+            return HostEnd()  # nothing of the run was started there
         return ended_over(self._shell, self.section, self.boot.plan.run_id, self.host)

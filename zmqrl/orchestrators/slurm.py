@@ -26,12 +26,12 @@ from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.orchestrator import Handshake, Reaped
 from zmqrl.orchestrators import slurm_commands
-from zmqrl.orchestrators.agent_pool import CANCEL_AGAIN_S, CANCEL_S, KILL_WAIT_S, Ended, PipedAgent, Warn
+from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.on_hosts import ended_over
-from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.piped import CANCEL_AGAIN_S, CANCEL_S, PipedAgent, PipedShell
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing, slurm
 from zmqrl.orchestrators.slurm_steps import (
@@ -67,7 +67,7 @@ class SlurmAgent(PipedAgent):
         command: Sequence[str],
         log: Path,
         listing: Listing,
-        reap: Callable[[str | None], Ended],
+        reap: Callable[[str | None], HostEnd],
         section: HostSection,
     ) -> None:
         """`reap` ends what is left of the run on the node that it is given, by another job."""
@@ -87,20 +87,20 @@ class SlurmAgent(PipedAgent):
     def cancel(self, names: Sequence[str]) -> None:
         slurm_commands.cancel(names)
 
-    def end(self) -> Ended:
+    def end(self) -> HostEnd:
         """Slurm ends its processes. Without cgroups that does not include what an env started before a kill -9."""
         ended = super().end()
         if not self.is_booted or self.progress.finished is not None or self.cut_off() is not None:
             return ended
         reaped = self._reap(self._node)
-        return Ended((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
+        return HostEnd((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
         fault = start_fault(self.host, self.section, self.stderr())
         if fault is not None:
             return fault.of(self.host)
         cause = slurm_commands.error_text(self.stderr()) or f"srun ended with exit code {code} before the handshake"
-        return HostFailed(self.host, cause, f"see {self.log}")
+        return HostFailed(self.host, cause, f"see {self.log.path}")
 
     def overdue(self) -> HostFailed | None:
         """A job may wait for resources as long as the run can do without it; its time begins when it has them."""
@@ -191,7 +191,7 @@ class SlurmOrchestrator(PipedOrchestrator):
         log, reap = self.log_of(boot.host), partial(self._reap, boot.host)
         return SlurmAgent(boot, self.warn, argv, log, self._listing, reap, section)
 
-    def _reap(self, host: str, node: str | None) -> Ended:
+    def _reap(self, host: str, node: str | None) -> HostEnd:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
         run = self.plan.config
         argv = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)

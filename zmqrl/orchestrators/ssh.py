@@ -18,7 +18,8 @@ from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed, as_host_failed, unusable
 from zmqrl.messages.orchestrator import HostUnusable
-from zmqrl.orchestrators.agent_pool import KILL_WAIT_S, Agent, AgentsOrchestrator, Ended, size_of, text_from
+from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent, AgentLog, HostEnd
+from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import NOT_EXECUTABLE, NOT_FOUND, REMOTE_RUNS, agent_command
 from zmqrl.orchestrators.host_start import start_fault
@@ -55,10 +56,9 @@ class SshAgent(Agent):
         """Starts it. HostFailed when the connection does not take it."""
         super().__init__(boot, context.warn)
         self.section, self.connection = section, connection
-        self._client, self._log = context.client, context.log
-        self._log_start = size_of(self._log)
+        self._client, self._log = context.client, AgentLog(context.log)
         command = agent_command(section, boot.plan.run_id, self.host, context.code)
-        self._channel = connection.start(command, self._log)
+        self._channel = connection.start(command, self._log.path)
 
     def lines(self) -> Iterable[str]:
         return self._channel.lines()
@@ -86,10 +86,10 @@ class SshAgent(Agent):
         if not tail and self.output:
             fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
             return HostFailed(self.host, f"{cause}; it printed: {self.output}", fix)
-        return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log}")
+        return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log.path}")
 
     def stderr(self) -> str:
-        return text_from(self._log, self._log_start)
+        return self._log.text()
 
     def write(self, line: bytes) -> None:
         try:
@@ -114,15 +114,15 @@ class SshAgent(Agent):
         self._channel.close()
         self.connection.close()
 
-    def end(self) -> Ended:
+    def end(self) -> HostEnd:
         if not self.is_booted and self.section.wrap is None:  # a wrap may wait, and ignore the end of its stdin
             self.connection.close()
-            return Ended()  # it never began
+            return HostEnd()  # it never began
         try:
             with as_host_failed(self.host):
                 return ended_over(self._alive(), self.section, self.boot.plan.run_id, self.host)
         except HostFailed as error:
-            return Ended(left=(f"{self.host}/? (unreachable: {error.cause})",))
+            return HostEnd(left=(f"{self.host}/? (unreachable: {error.cause})",))
         finally:
             self.connection.close()
 

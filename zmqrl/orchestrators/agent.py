@@ -1,0 +1,213 @@
+"""One host agent, however it was started: its handshake is compared, its boot sent, its end verified."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from zmqrl.config.codec import replace, to_json
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import HostSection
+from zmqrl.errors import HostFailed
+from zmqrl.messages.agent import HostFinished
+from zmqrl.messages.command import Command, Stop
+from zmqrl.messages.lines import line_of
+from zmqrl.messages.orchestrator import Handshake
+from zmqrl.orchestrators.handshake import (
+    clock_warnings,
+    missing_runtime,
+    processor_refusal,
+    refusals,
+    versions,
+    warnings,
+)
+from zmqrl.orchestrators.host_start import unended_prologue
+from zmqrl.ssh.shell import OUTPUT_LINES, printed
+
+KILL_WAIT_S = 3.0
+LOG_TAIL_BYTES = 16_000
+Warn: TypeAlias = Callable[[str, str], None]
+INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
+INSTALL_RUNTIME = (
+    'install it there: pip install "zmqrl[onnx]" (over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)'
+)
+
+
+@dataclass(frozen=True)
+class HostEnd:
+    """What is known of a host after its agent has gone."""
+
+    killed: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass
+class AgentProgress:
+    """What an agent has reported so far; read by the main thread after the reader has seen it."""
+
+    started: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(pid, start time) to `host/role-index (pid n)`."""
+    finished: HostFinished | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    """Its lines that are not events, by reason."""
+    output: deque[str] = field(default_factory=lambda: deque(maxlen=OUTPUT_LINES))
+    """The last lines before its handshake: of a login shell."""
+
+
+class AgentLog:
+    """What one agent has written to a log on this machine, to which its stderr is appended."""
+
+    def __init__(self, path: Path) -> None:
+        """Before the agent is started."""
+        self.path, self._start = path, path.stat().st_size if path.is_file() else 0
+
+    def text(self) -> str:
+        """Its last lines."""
+        if not self.path.is_file():
+            return ""
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            return file.read()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+class Agent(ABC):
+    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread.
+
+    `send` is also called by the thread that renews the leases.
+    """
+
+    section = HostSection()
+    """Of its host, where its command line was composed from one."""
+
+    def __init__(self, boot: Boot, warn: Warn) -> None:
+        """`warn` is called by the reader thread, with the host and a text for the user."""
+        self.boot, self.host, self.warn = boot, boot.host, warn
+        self.progress = AgentProgress()
+        self._boot_lock = threading.Lock()
+        self._is_booted = self._is_refused = self._is_stopped = False
+        self.began = time.monotonic()
+        """From when on its handshake is waited for."""
+
+    @abstractmethod
+    def lines(self) -> Iterable[str]:
+        """What it writes to stdout, until its end."""
+
+    def unfinished(self) -> bytes:
+        """What it has written after its last whole line."""
+        return b""
+
+    def stderr(self) -> str:
+        """What it has written to stderr, as far as that is known."""
+        return ""
+
+    @abstractmethod
+    def write(self, line: bytes) -> None:
+        """To its stdin; never blocks; no error when it is gone."""
+
+    def overdue(self) -> HostFailed | None:
+        """Once, why it is not waited for any longer: `limits.start_s` have passed without a handshake."""
+        limit_s = self.boot.plan.config.limits.start_s
+        if self._is_booted or self._is_refused or time.monotonic() - self.began < limit_s or not self.refuse_boot():
+            return None
+        return self.no_handshake(f"within limits.start_s ({limit_s:g} s)")
+
+    def no_handshake(self, when: str) -> HostFailed:
+        """What is known of an agent that has sent no handshake, and still runs."""
+        prologue = unended_prologue(self.host, self.section, self.stderr())
+        if prologue is not None:
+            fix = "log in and try the prologue; raise limits.start_s if it takes that long"
+            return HostFailed(self.host, f"no handshake of the host agent {when}; {prologue}", fix)
+        output = f"its login shell printed: {self.output}" if self.output else "its login shell printed nothing"
+        return HostFailed(
+            self.host,
+            f"no handshake of the host agent {when}; {output}",
+            "log in and look for a start-up file that waits (.bashrc, .profile), or a file server that does not answer",
+        )
+
+    @property
+    def output(self) -> str:
+        """What was printed before the handshake, at its end."""
+        return printed([*self.progress.output, self.unfinished().decode(errors="replace")])
+
+    def on_handshake(self, handshake: Handshake) -> None:
+        """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
+        late = self.overdue()  # the main thread may not have looked since
+        if late is not None:
+            raise late
+        here, there = versions(), handshake.versions
+        wrong = refusals(here, there)
+        if wrong:
+            fix = INSTALL.format(host=self.host)
+            raise HostFailed(self.host, f"the host has another version of zmqrl: {', '.join(wrong)}", fix)
+        processor = processor_refusal(there.get("machine"), self.boot.plan.config.run.mode)
+        if processor is not None:
+            raise HostFailed(self.host, processor, "exclude it with --limit")
+        missing = missing_runtime(self.boot.plan.config, there)
+        if missing is not None:
+            raise HostFailed(self.host, missing, INSTALL_RUNTIME.format(host=self.host))
+        for difference in (*warnings(here, there), *clock_warnings(handshake.time, time.time())):
+            self.warn(self.host, difference)
+        with self._boot_lock:
+            if self._is_refused:
+                return
+            boot = replace(self.boot, age_s=time.monotonic() - self.boot.plan.began)
+            self.write(json.dumps(to_json(boot)).encode() + b"\n")
+            self._is_booted = True  # after: a lease may be sent at any moment
+        if self._is_stopped:  # `send` sets this before it reads the other: one of both sends the stop, or each
+            self.write(line_of(Stop()))
+
+    @property
+    def is_booted(self) -> bool:
+        """Whether it was accepted and has its boot; before that nothing of the run is on its host."""
+        return self._is_booted
+
+    def refuse_boot(self) -> bool:
+        """Whether it has no boot; it gets none from now on."""
+        with self._boot_lock:
+            self._is_refused = True
+            return not self._is_booted
+
+    def send(self, command: Command) -> None:
+        """A command, once it has its boot, which is the first line that it reads. An earlier stop follows the boot.
+
+        Nothing is sent after its end: it would wait in memory for as long as the run lasts.
+        """
+        if isinstance(command, Stop):  # leases come from another thread, and set nothing
+            self._is_stopped = True
+        if self._is_booted and self.wait(0.0) is None:
+            self.write(line_of(command))
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code, None while it runs."""
+
+    def silent_end(self, code: int | None) -> HostFailed | None:
+        """Why it ended before its handshake, where known."""
+        return None
+
+    def cut_off(self) -> HostFailed | None:
+        """Why its engine ended it after its handshake, where the engine reports that."""
+        return None
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """It has no boot, and nothing to lose."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """It does not end on its own."""
+
+    def release(self) -> None:
+        """Another agent of its host has been started: end this one and what leads to it. In a thread of its own."""
+        return
+
+    @abstractmethod
+    def end(self) -> HostEnd:
+        """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
