@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts
+from zmqrl.testing.deployed import Hosts
+from zmqrl.testing.orchestrator import ORCHESTRATOR
 
 
 def main(name: str, folder: str, settings: str) -> None:

@@ -20,7 +20,8 @@ from tests.running import ROOT, RUN_S, environment
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import modules
 from zmqrl.testing import orchestrator
-from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, HostsMaker
+from zmqrl.testing.deployed import Hosts, HostsMaker
+from zmqrl.testing.orchestrator import ORCHESTRATOR
 
 pytestmark = pytest.mark.whole
 HELD_BY_LOCAL_RUNS = (

@@ -14,9 +14,10 @@ import pytest
 from tests.marks import long
 from tests.testing import defective_orchestrators as defects
 from zmqrl.errors import ZmqrlError
-from zmqrl.testing import expect, orchestrator
+from zmqrl.testing import deployed, expect, orchestrator
+from zmqrl.testing.deployed import Hosts, Machines
 from zmqrl.testing.expect import IDLE_S
-from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+from zmqrl.testing.orchestrator import ORCHESTRATOR
 from zmqrl.wire.runtime_folder import remove_left_folder
 
 pytestmark = pytest.mark.whole
@@ -84,8 +85,9 @@ class Recording(Machines):
 def test_of_an_orchestrator(check: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = (orchestrator.a_stop_command_ends_the_run, orchestrator.a_killed_worker_is_started_again)
     if check in (*waits, orchestrator.a_lost_host_is_deployed_again, orchestrator.down_ends_a_run_and_reports_it):
-        monkeypatch.setattr(orchestrator, "START_S", 6.0)
-    monkeypatch.setattr(orchestrator, "GONE_S", 2.0)
+        for module in (deployed, orchestrator):
+            monkeypatch.setattr(module, "START_S", 6.0)
+    monkeypatch.setattr(deployed, "GONE_S", 2.0)
     monkeypatch.setattr(expect, "processes_s", lambda: IDLE_S)  # the defects wait no longer on a busy machine
     kind, machines = f"{defects.__name__}:{CASES[check].__name__}", Recording()
     others = {"node1": {"workers": 1}} if check in OF_OTHERS else {}

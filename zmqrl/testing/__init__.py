@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from zmqrl.testing.algorithm import ALGORITHM
     from zmqrl.testing.check import Report, check_algorithm
     from zmqrl.testing.data_store import DATA_STORE, KEEP
+    from zmqrl.testing.deployed import Hosts, Machines
     from zmqrl.testing.env import ENV
     from zmqrl.testing.layer import LAYER, Layer
     from zmqrl.testing.memory_backend import MEMORY_BACKEND, Ends, backend_maker
     from zmqrl.testing.network import NETWORK, Network
-    from zmqrl.testing.orchestrator import ORCHESTRATOR, Hosts, Machines
+    from zmqrl.testing.orchestrator import ORCHESTRATOR
     from zmqrl.testing.sampler import SAMPLER
     from zmqrl.testing.training import TRAINING
 
@@ -32,9 +33,9 @@ MODULES = {
     "SAMPLER": "sampler",
     "TRAINING": "training",
     "Ends": "memory_backend",
-    "Hosts": "orchestrator",
+    "Hosts": "deployed",
     "Layer": "layer",
-    "Machines": "orchestrator",
+    "Machines": "deployed",
     "Network": "network",
     "Report": "check",
     "backend_maker": "memory_backend",
