@@ -18,7 +18,7 @@ from tests.cli.commands import SLOW
 from tests.running import ROOT, RUN_S, Run, environment
 from zmqrl.capacity import usable_cores
 from zmqrl.messages.orchestrator import Reaped
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.planning.checked import resolve_auto_workers
 from zmqrl.planning.configure import load_config
 from zmqrl.supervision.host_mark import RUN_VARIABLE
@@ -181,8 +181,7 @@ def test_cores_and_the_reaper_need_no_run(folder: Path) -> None:
         process = identify(left.pid)
         assert process is not None
         try:
-            kind, options = kind_of(asked, ["far"])
-            ((host, report),) = kind.reap(options, asked, ["far"], "own-1", 0.2)
+            ((host, report),) = access_of(asked, ["far"]).reap(["far"], "own-1", 0.2)
             assert not await_gone([process], 0.0)
             assert host == "far" and report == Reaped(ended=(f"worker-0 (pid {left.pid})",))
         finally:

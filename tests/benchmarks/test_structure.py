@@ -25,7 +25,6 @@ LARGE_CLASSES = {
     "zmqrl.data_stores.base.DataStore",
     "zmqrl.data_stores.directory.DirectoryStore",
     "zmqrl.data_stores.object.ObjectStore",
-    "zmqrl.orchestrators.slurm.SlurmOrchestrator",
     "zmqrl.shared_memory.arena.Arena",
 }
 """None of the launcher. The set only becomes smaller."""

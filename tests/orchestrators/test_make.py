@@ -95,12 +95,12 @@ def test_a_command_that_cannot_be_started_costs_only_its_host(tmp_path: Path) ->
 
 def test_a_kind_without_shells_reports_each_host(tmp_path: Path) -> None:
     run = plan_of(tmp_path).config
-    assert LocalOrchestrator.cores(NO_KEYS, run, []) == {}
-    (b, c) = Orchestrator.shells(NO_KEYS, run, ["b", "c"])
+    assert LocalOrchestrator.access(NO_KEYS, run).cores([]) == {}
+    (b, c) = Orchestrator.access(NO_KEYS, run).shells(["b", "c"])
     assert [b[0], c[0]] == ["b", "c"] and isinstance(b[1], HostFailed)
-    assert Orchestrator.cores(NO_KEYS, run, ["b"]) == {}
-    assert [host for host, _ in Orchestrator.reap(NO_KEYS, run, ["b", "c"], "r-1", 0.1)] == ["b", "c"]
-    ((host, found),) = Unknown.shells(NO_KEYS, run, ["b"])
+    assert Orchestrator.access(NO_KEYS, run).cores(["b"]) == {}
+    assert [host for host, _ in Orchestrator.access(NO_KEYS, run).reap(["b", "c"], "r-1", 0.1)] == ["b", "c"]
+    ((host, found),) = Unknown.access(NO_KEYS, run).shells(["b"])
     assert host == "b" and isinstance(found, HostFailed) and found.cause == "Invalid node name specified"
-    ((host, found),) = Absent.reap(NO_KEYS, run, ["b"], "r-1", 0.1)
+    ((host, found),) = Absent.access(NO_KEYS, run).reap(["b"], "r-1", 0.1)
     assert host == "b" and isinstance(found, HostFailed) and "cannot be started" in found.cause

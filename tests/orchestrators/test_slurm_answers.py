@@ -18,6 +18,7 @@ from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import AgentExited
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.slurm import SlurmOrchestrator
+from zmqrl.orchestrators.slurm_access import SlurmAccess
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing
 from zmqrl.orchestrators.slurm_steps import SlurmConfig
 from zmqrl.planning.configure import load
@@ -51,9 +52,9 @@ def test_a_host_has_the_same_node_in_the_run_the_doctor_and_the_count_of_cores(a
     orchestrator = SlurmOrchestrator(config, plan)
     ours = {host: node_in(orchestrator._step(host)) for host in ("left", "right")}
     assert ours == {"right": "x1", "left": "x2"}
-    shells = dict(SlurmOrchestrator.shells(config, plan.config, ["left", "right"]))
+    shells = dict(SlurmAccess(config, plan.config).shells(["left", "right"]))
     assert {host: node_in(shell.argv("true")) for host, shell in shells.items()} == ours  # type: ignore[union-attr]
-    assert SlurmOrchestrator.cores(config, plan.config, ["left", "right"]) == {"left": 4, "right": 8}
+    assert SlurmAccess(config, plan.config).cores(["left", "right"]) == {"left": 4, "right": 8}
 
 
 def node_in(arguments: list[str]) -> str:
@@ -66,13 +67,13 @@ def test_the_probe_of_a_host_has_the_cpus_of_its_part_of_the_run(
 ) -> None:
     monkeypatch.setattr(slurm_commands, "known_nodes", lambda: {"n1"})
     plan = plan_of(tmp_path, learner={"host": "n1"}, hosts={"n1": {"workers": 4}})
-    assert "--cpus-per-task=6" in SlurmOrchestrator.prefix(SlurmConfig(), plan.config, "n1")
+    assert "--cpus-per-task=6" in SlurmAccess(SlurmConfig(), plan.config).prefixes(["n1"])["n1"]
 
 
 def test_each_host_is_told_that_the_allocation_is_too_small(allocated: Any, tmp_path: Path) -> None:
     allocated({"x1": 8})
     config = plan_of(tmp_path).config
-    found = dict(SlurmOrchestrator.shells(SlurmConfig(), config, ["n1", "n2"]))
+    found = dict(SlurmAccess(SlurmConfig(), config).shells(["n1", "n2"]))
     assert list(found) == ["n1", "n2"]
     for failed in found.values():
         assert isinstance(failed, HostFailed) and "has 1 node (x1)" in failed.cause

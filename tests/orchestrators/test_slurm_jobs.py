@@ -18,12 +18,13 @@ from tests.raising import raises
 from tests.system.slurm_runs import configuration
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
-from zmqrl.orchestrators.make import kind_of, make_orchestrator
-from zmqrl.orchestrators.slurm import SlurmOrchestrator
+from zmqrl.orchestrators.make import access_of, make_orchestrator
+from zmqrl.orchestrators.slurm_access import SlurmAccess
 from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, slurm
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
 from zmqrl.planning.checked import resolve_auto_workers
@@ -179,8 +180,7 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
     try:
         until(lambda: len(here.run("squeue", "-h", "-t", "RUNNING").splitlines()) == 2, here.jobs)
         (job,) = here.run("squeue", "-h", "-n", mine, "-o", "%i").split()
-        kind, options = kind_of(plan.config, ["n1"])
-        found = dict(kind.reap(options, plan.config, ["n1", "n2"], plan.run_id, 0.5))
+        found = dict(access_of(plan.config, ["n1"]).reap(["n1", "n2"], plan.run_id, 0.5))
         assert found == {"n1": Reaped(killed=(f"Slurm job {job}",)), "n2": Reaped()}
         assert here.run("squeue", "-h", "-o", "%j").split() == [other]
     finally:
@@ -196,9 +196,10 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
 def test_the_job_of_a_launcher_is_ended_from_any_machine(here: Slurm, script: str, found: str, grace_s: float) -> None:
     job = here.run("sbatch", "--parsable", "--requeue", "-o", "/dev/null", f"--wrap={script}").strip()
     until(lambda: here.run("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING", here.log)
-    assert SlurmOrchestrator.end_job(SlurmConfig(), job, grace_s) == Reaped(**{found: (f"Slurm job {job}",)})
+    access = SlurmAccess(SlurmConfig(), Config())
+    assert access.end_job(job, grace_s) == Reaped(**{found: (f"Slurm job {job}",)})
     assert not here.jobs()
-    assert SlurmOrchestrator.end_job(SlurmConfig(), job, 2.0) == Reaped()
+    assert access.end_job(job, 2.0) == Reaped()
 
 
 @at_once

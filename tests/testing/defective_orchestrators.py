@@ -13,14 +13,14 @@ from typing import Any
 from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
-from zmqrl.config.sections import Config, HostSection
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.messages.agent import Exited
 from zmqrl.messages.command import Command, Stop
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.base import HostEvent, Teardown
-from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.orchestrators.local import LocalAccess, LocalOrchestrator
 
 LEFT_S = 20.0
 LEFT: list[subprocess.Popen[bytes]] = []
@@ -134,31 +134,35 @@ class Wordless(LocalOrchestrator):
 
 
 class Uncounted(LocalOrchestrator):
-    @classmethod
-    def cores(cls, config: Any, run: Config, hosts: Sequence[str]) -> Mapping[str, int]:
-        return {}
+    class Access(LocalAccess):
+        def cores(self, hosts: Sequence[str]) -> Mapping[str, int]:
+            return {}
+
+    access = Access
 
 
 class Closed(LocalOrchestrator):
-    @classmethod
-    def shells(cls, config: Any, run: Config, hosts: Sequence[str]) -> Iterator[Any]:
-        return ((host, HostFailed(host, "no shell", "none")) for host in hosts)
+    class Access(LocalAccess):
+        def shells(self, hosts: Sequence[str]) -> Iterator[Any]:
+            return ((host, HostFailed(host, "no shell", "none")) for host in hosts)
+
+    access = Access
 
 
 class FindsNothing(LocalOrchestrator):
-    @classmethod
-    def reap(
-        cls, config: Any, run: Config, hosts: Sequence[str], run_id: str, grace_s: float
-    ) -> Iterator[tuple[str, Reaped]]:
-        return ((host, Reaped()) for host in hosts)
+    class Access(LocalAccess):
+        def reap(self, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped]]:
+            return ((host, Reaped()) for host in hosts)
+
+    access = Access
 
 
 class FindsAndReportsNothing(LocalOrchestrator):
-    @classmethod
-    def reap(
-        cls, config: Any, run: Config, hosts: Sequence[str], run_id: str, grace_s: float
-    ) -> Iterator[tuple[str, Any]]:
-        return ((host, Reaped()) for host, _ in super().reap(config, run, hosts, run_id, grace_s))
+    class Access(LocalAccess):
+        def reap(self, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped]]:
+            return ((host, Reaped()) for host, _ in super().reap(hosts, run_id, grace_s))
+
+    access = Access
 
 
 class OtherSeed(LocalOrchestrator):

@@ -11,7 +11,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.examination import HostRequests
 from zmqrl.messages.doctor import Examine, Listen, Reach
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 
 PORTS = 3
 """segments, notices, control."""
@@ -20,9 +20,8 @@ PORTS = 3
 def examined_hosts(config: Config) -> dict[str, HostSection]:
     """Hosts to check, filled from the defaults: those of the file and the learner's; none that are manual."""
     listed = {config.learner.host: HostSection(workers=0), **config.hosts}
-    kind, _ = kind_of(config, listed)
-    run = replace(config, hosts=listed)
-    return {name: kind.section(run, name) for name, host in listed.items() if not host.manual}
+    access = access_of(replace(config, hosts=listed), listed)
+    return {name: access.section(name) for name, host in listed.items() if not host.manual}
 
 
 def host_requests(config: Config, code: str | None, env_limit_s: float) -> dict[str, HostRequests]:

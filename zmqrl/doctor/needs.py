@@ -15,7 +15,7 @@ from zmqrl.doctor.host_requests import examined_hosts
 from zmqrl.errors import ZmqrlError
 from zmqrl.launch.start import planned
 from zmqrl.orchestrators.handshake import versions
-from zmqrl.orchestrators.make import is_by_ssh, kind_of
+from zmqrl.orchestrators.make import access_of, is_by_ssh
 from zmqrl.planning.start_request import StartRequest
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.supervision.host_entry import login_here
@@ -110,7 +110,7 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
 
 def _hosts(config: Config) -> dict[str, HostNeed]:
     found: dict[str, HostNeed] = {}
-    kind, options = kind_of(config, config.hosts)
+    access = access_of(config, config.hosts)
     for name, host in examined_hosts(config).items():
         learner = name == config.learner.host
         user, port = f"{host.user}@" if host.user else "", f"-p {host.port} " if host.port not in (None, 22) else ""
@@ -123,7 +123,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
             login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",
             by_ssh=is_by_ssh(config),
             worker_device=host.worker_device or "cpu",
-            neighbours="refused" if name == LOCAL else kind.neighbours(options),
+            neighbours="refused" if name == LOCAL else access.neighbours(),
         )
     return found
 

@@ -24,7 +24,7 @@ from zmqrl.doctor.measurement import Failure, Measurement
 from zmqrl.errors import HostFailed, as_host_failed
 from zmqrl.messages.doctor import Reach, Reply, Request
 from zmqrl.messages.orchestrator import Handshake
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import ANSWER_S
 
@@ -255,9 +255,8 @@ def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Opening:
         yield LOCAL, partial(link_here, hosts[LOCAL])
     others = [name for name in hosts if name != LOCAL]
     if others:
-        kind, config = kind_of(run, others)
         here = run.learner.host == LOCAL
-        for name, found in kind.shells(config, run, others):
+        for name, found in access_of(run, others).shells(others):
             if isinstance(found, HostFailed):
                 yield name, found
             else:

@@ -17,7 +17,7 @@ from zmqrl.errors import ConfigError, key_of
 from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.agent import INSTALL, INSTALL_RUNTIME
 from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.orchestrators.on_hosts import handshakes_over
 from zmqrl.views.problem import counted
 
@@ -151,11 +151,10 @@ def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
     remote = [host for host in hosts if is_remote(host, config.hosts[host])]
     if not remote:
         return {}
-    kind, options = kind_of(config, remote)
-    sections = {host: kind.section(config, host) for host in remote}
+    access = access_of(config, remote)
     found: dict[str, Handshake] = {}
     failed = []
-    for host, answer in handshakes_over(kind.shells(options, config, remote), sections):
+    for host, answer in handshakes_over(access.shells(remote), access.sections(remote)):
         if not isinstance(answer, Handshake):
             failed.append(str(answer))
         elif wrong := refusals(versions(), answer.versions):

@@ -16,7 +16,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
 from zmqrl.messages.orchestrator import Reaped
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.run_files.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
 from zmqrl.run_files.trust import opened
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
@@ -91,8 +91,7 @@ def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostRe
     if info.job is None or config is None:
         return end_launcher(run_dir, info)
     try:
-        kind, options = kind_of(config, config.hosts)
-        return HostReport("launcher", kind.end_job(options, info.job, LAUNCHER_S))
+        return HostReport("launcher", access_of(config, config.hosts).end_job(info.job, LAUNCHER_S))
     except (ConfigError, HostFailed) as error:
         return HostReport("launcher", cause=str(error))
 
@@ -181,11 +180,11 @@ def _on_hosts(
     reached = [host for host in remote if host not in manual]
     if reached:
         try:
-            kind, options = kind_of(config, reached)
+            access = access_of(config, reached)
         except ConfigError as error:
             yield from (HostReport(host, cause=str(error)) for host in reached)
             return
-        for host, found in kind.reap(options, config, reached, target_run.run_id, grace_s):
+        for host, found in access.reap(reached, target_run.run_id, grace_s):
             yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=str(found))
 
 

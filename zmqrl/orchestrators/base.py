@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
-from zmqrl.config.hosts import filled
 from zmqrl.config.kinds import NoKeys
-from zmqrl.config.plan import Boot, Neighbours, RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed
 from zmqrl.messages.command import Command
-from zmqrl.messages.orchestrator import Event, Reaped
-from zmqrl.ssh.shell import HostShell
+from zmqrl.messages.orchestrator import Event
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.types import Role
 
 
@@ -89,7 +86,7 @@ class Orchestrator(ABC):
 
     @property
     def job(self) -> str | None:
-        """The engine's job that was made for this launcher and ends with it; `end_job` takes it on any machine."""
+        """The engine's job made for this launcher, which ends with it; `HostAccess.end_job` takes it on any machine."""
         return None
 
     @abstractmethod
@@ -115,65 +112,7 @@ class Orchestrator(ABC):
     def undeploy(self, grace_s: float) -> Teardown:
         """End every process of the run and verify it: SIGTERM, wait `grace_s`, SIGKILL, verify. Bounded."""
 
-    # Without a run: what `workers: auto`, `zmqrl down`, `zmqrl doctor` and a resume need of hosts.
-
     @classmethod
-    def section(cls, run: RunConfig, host: str) -> HostSection:
-        """The section of a host, filled from the defaults; default values where `hosts` does not list it."""
-        return filled(run.hosts.get(host, HostSection()), run.defaults)
-
-    @classmethod
-    def shells(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, HostShell | HostFailed]]:
-        """Reach hosts; each as soon as it is reached, or with the reason why it is not. The caller closes the shells.
-
-        Args:
-            config: A `Config`.
-            run: The whole configuration.
-            hosts: Names; none is `local` or joins manually.
-        """
-        del config, run
-        for host in hosts:
-            yield host, HostFailed(host, f"{cls.__name__} reaches hosts in a run only", "check the host in another way")
-
-    @classmethod
-    def neighbours(cls, config: Any) -> Neighbours:
-        """What another user's run on a host means: an error, or a warning where hosts are shared by design."""
-        del config
-        return "refused"
-
-    @classmethod
-    def cores(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
-        """Cores of hosts with `workers: auto`, before a run is planned; a host that does not answer is left out."""
-        from zmqrl.orchestrators.on_hosts import cores_over
-
-        return cores_over(cls.shells(config, run, hosts), {host: cls.section(run, host) for host in hosts})
-
-    @classmethod
-    def reap(
-        cls, config: Any, run: RunConfig, hosts: Sequence[str], run_id: str, grace_s: float
-    ) -> Iterator[tuple[str, Reaped | HostFailed]]:
-        """End what is left of a run whose launcher has ended, and verify it; each host as it is known. Bounded."""
-        from zmqrl.orchestrators.on_hosts import reap_over
-
-        sections = {host: cls.section(run, host) for host in hosts}
-        yield from reap_over(cls.shells(config, run, hosts), sections, run_id, grace_s, run.learner.host)
-
-    @classmethod
-    def end_job(cls, config: Any, job: str, wait_s: float) -> Reaped:
-        """End a launcher in its `job`, and verify it. HostFailed.
-
-        Args:
-            config: A `Config`.
-            job: What `job` was on the launcher's machine.
-            wait_s: How long the launcher may take to end its run.
-        """
-        del config, wait_s
-        raise HostFailed("launcher", f"{cls.__name__} cannot end the job {job}", "end it by the commands of its engine")
-
-    @classmethod
-    def bring_left(cls, config: Any, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
-        """Copy the checkpoints that an earlier learner left on `host` to `checkpoints`. HostFailed, OSError.
-
-        Called before a resume, for kinds with `returns_checkpoints`.
-        """
-        del config, run, host, run_id, checkpoints
+    def access(cls, config: Any, run: RunConfig) -> HostAccess:
+        """What reaches the hosts of `run` without a run of this machine. `config`: a `Config`."""
+        return HostAccess(config, run)

@@ -14,6 +14,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.debugging import terminal_here
 from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
 from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.piped import PipedAgent, PipedShell
@@ -70,13 +71,8 @@ class LocalOrchestrator(AgentsOrchestrator):
         self._agent_command = tuple(agent_command)
 
     @classmethod
-    def section(cls, run: Config, host: str) -> HostSection:
-        return replace(super().section(run, host), python=sys.executable)
-
-    @classmethod
-    def shells(cls, config: NoKeys, run: Config, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell]]:
-        for host in hosts:
-            yield host, PipedShell(host)
+    def access(cls, config: NoKeys, run: Config) -> LocalAccess:
+        return LocalAccess(config, run)
 
     def refusal(self, host: str, section: HostSection) -> str | None:
         if is_remote(host, section):
@@ -86,3 +82,14 @@ class LocalOrchestrator(AgentsOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         for boot in boots.values():
             self.adopt(LocalAgent(boot, self.warn, self._agent_command))
+
+
+class LocalAccess(HostAccess):
+    """Every host is this machine."""
+
+    def section(self, host: str) -> HostSection:
+        return replace(super().section(host), python=sys.executable)
+
+    def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell]]:
+        for host in hosts:
+            yield host, PipedShell(host)

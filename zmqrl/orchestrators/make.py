@@ -11,6 +11,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import ConfigError, HostFailed
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import load
 
@@ -24,6 +25,12 @@ def kind_of(run: Config, hosts: Iterable[str]) -> tuple[type[Orchestrator], Any]
         kind = SSH if any(is_remote(host, run.hosts.get(host, HostSection())) for host in hosts) else LOCAL
     cls: type[Orchestrator] = load(kind, "zmqrl.orchestrators", Orchestrator)
     return cls, options_of(cls.Config, "orchestrator", run.orchestrator.options)
+
+
+def access_of(run: Config, hosts: Iterable[str]) -> HostAccess:
+    """What reaches `hosts` of `run` without a run of this machine."""
+    kind, options = kind_of(run, hosts)
+    return kind.access(options, run)
 
 
 def is_by_ssh(run: Config) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, HostFailed, as_host_failed
 from zmqrl.messages.orchestrator import HostUnusable
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import Agent, HostEnd, Warn
 from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.host_commands import agent_command
@@ -54,7 +56,8 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
         """The started agent of a host. HostFailed when the command cannot be started."""
         run = boot.plan.config
         shell = PipedShell(boot.host, self.prefix(self.config, run, boot.host))
-        return ReapedAgent(boot, self.warn, shell, self.section(run, boot.host), self.log_of(boot.host))
+        section = self.access(self.config, run).section(boot.host)
+        return ReapedAgent(boot, self.warn, shell, section, self.log_of(boot.host))
 
     def log_of(self, host: str) -> Path:
         """The log of a host's agent."""
@@ -72,10 +75,21 @@ class PipedOrchestrator(AgentsOrchestrator, ABC):
                 self.put(host, HostUnusable(error.cause, error.fix))
 
     @classmethod
-    def shells(cls, config: Any, run: RunConfig, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell | HostFailed]]:
+    def access(cls, config: Any, run: RunConfig) -> HostAccess:
+        return PipedAccess(config, run, partial(cls.prefix, config, run))
+
+
+class PipedAccess(HostAccess):
+    """Hosts behind the command of a kind."""
+
+    def __init__(self, config: Any, run: RunConfig, prefix: Callable[[str], Sequence[str]]) -> None:
+        super().__init__(config, run)
+        self._prefix = prefix
+
+    def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell | HostFailed]]:
         for host in hosts:
             try:
-                yield host, PipedShell(host, cls.prefix(config, run, host))
+                yield host, PipedShell(host, self._prefix(host))
             except HostFailed as error:
                 yield host, error
 

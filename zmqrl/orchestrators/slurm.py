@@ -11,28 +11,28 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import Boot, Neighbours, RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
-from zmqrl.config.sections import DefaultsSection, HostSection
+from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.messages.orchestrator import Handshake, Reaped
+from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.on_hosts import ended_over
-from zmqrl.orchestrators.piped import CANCEL_AGAIN_S, CANCEL_S, PipedAgent, PipedShell
+from zmqrl.orchestrators.piped import PipedAgent, PipedShell
 from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.slurm_access import PROBE_S, SlurmAccess, probe_name
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing, slurm
 from zmqrl.orchestrators.slurm_steps import (
     SlurmConfig,
@@ -46,10 +46,6 @@ from zmqrl.orchestrators.slurm_steps import (
 )
 
 REASON_EVERY_S = 2.0
-SIGNAL_AGAIN_S = 1.5
-"""The launcher takes signals within a second of the first as the same."""
-PROBE_S = 5
-"""How long a probe of `zmqrl doctor` waits for resources."""
 NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
 """Keys of a host that do not apply to a node of Slurm."""
 CANCEL_PENDING = 'read _; jobs=$(squeue -h -t PENDING -n "$1" -o %i); [ -z "$jobs" ] || exec scancel $jobs'
@@ -135,7 +131,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 "the nodes of a Slurm run share the files of this machine", key=("code", "sync"), fix="remove the key"
             )
         super().__init__(config, plan)
-        self._listing = Listing()
+        self._access, self._listing = SlurmAccess(config, plan.config), Listing()
         self._closed = threading.Event()
         self._reporter: threading.Thread | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -183,9 +179,8 @@ class SlurmOrchestrator(PipedOrchestrator):
 
     def agent(self, boot: Boot) -> SlurmAgent:
         """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
-        neighbours = self.neighbours(self.config)
-        boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=neighbours)
-        section = self.section(self.plan.config, boot.host)
+        boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=self._access.neighbours())
+        section = self._access.section(boot.host)
         command = agent_command(section, boot.plan.run_id, boot.host)
         argv = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
         log, reap = self.log_of(boot.host), partial(self._reap, boot.host)
@@ -194,9 +189,9 @@ class SlurmOrchestrator(PipedOrchestrator):
     def _reap(self, host: str, node: str | None) -> HostEnd:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
         run = self.plan.config
-        argv = srun(self.config, run, host, self._nodes[host] or node, _probe_name(host), 1, self._allocation)
+        argv = srun(self.config, run, host, self._nodes[host] or node, probe_name(host), 1, self._allocation)
         shell = PipedShell(host, [*argv, f"--immediate={PROBE_S}"], slurm_commands.environment())
-        return ended_over(shell, self.section(run, host), self.plan.run_id, host)
+        return ended_over(shell, self._access.section(host), self.plan.run_id, host)
 
     def _warn_of_few_cpus(self, boots: Mapping[str, Boot]) -> None:
         if self._allocation is None:
@@ -258,123 +253,12 @@ class SlurmOrchestrator(PipedOrchestrator):
         return teardown
 
     @classmethod
-    def section(cls, run: RunConfig, host: str) -> HostSection:
-        """With the working directory of the launcher, and its Python unless another is set."""
-        section = super().section(run, host)
-        python = sys.executable if section.python == DefaultsSection().python else section.python
-        return replace(section, python=python, workdir=str(Path.cwd()))
+    def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> Sequence[str]:
+        return SlurmAccess(config, run).prefixes([host])[host]
 
     @classmethod
-    def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> list[str]:
-        """A job or step with the CPUs of the host's part, which waits `PROBE_S` for resources."""
-        return cls._prefixes(config, run, [host])[host]
-
-    @classmethod
-    def _prefixes(cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]) -> dict[str, list[str]]:
-        allocation, found = Allocation.own(), {}
-        nodes = nodes_of(list(dict.fromkeys([*nodes_needed(run), *hosts])), allocation)
-        for host in hosts:
-            argv = srun(config, run, host, nodes[host], _probe_name(host), cpus_of(run, host), allocation)
-            found[host] = [*argv, f"--immediate={PROBE_S}"]
-        return found
-
-    @classmethod
-    def shells(
-        cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]
-    ) -> Iterator[tuple[str, PipedShell | HostFailed]]:
-        try:
-            prefixes = cls._prefixes(config, run, hosts)
-        except HostFailed as error:
-            yield from ((host, HostFailed(host, error.cause, error.fix)) for host in hosts)
-        except ConfigError as error:
-            fix = "run this command outside of the allocation, or in a larger one"
-            yield from ((host, HostFailed(host, str(error), fix)) for host in hosts)
-        else:
-            yield from ((host, PipedShell(host, prefixes[host], slurm_commands.environment())) for host in hosts)
-
-    @classmethod
-    def neighbours(cls, config: SlurmConfig) -> Neighbours:
-        return "refused" if config.exclusive else "warned"
-
-    @classmethod
-    def cores(cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str]) -> Mapping[str, int]:
-        """CPUs of the allocation, else `cpus_per_task`, else the physical cores of the node."""
-        try:
-            allocation = Allocation.own()
-            if allocation is not None:
-                found = nodes_of(nodes_needed(run), allocation)
-                return {host: allocation.nodes[found[host] or ""] for host in hosts if host in found}
-            known = slurm_commands.physical_cores()
-        except HostFailed as error:
-            raise ConfigError(f"{error.cause}\n   {error.fix}", key=("orchestrator", "kind"), value="slurm") from error
-        if config.cpus_per_task is not None:
-            known = dict.fromkeys(hosts, config.cpus_per_task)
-        unknown = next((host for host in hosts if host not in known), None)
-        if unknown is not None:
-            raise ConfigError(
-                "Slurm has no node of this name, so its CPUs are unknown",
-                key=("hosts", unknown, "workers"),
-                value="'auto'",
-                fix="set a number, or orchestrator.cpus_per_task",
-                others=(("orchestrator", "cpus_per_task"),),
-            )
-        return {host: known[host] for host in hosts}
-
-    @classmethod
-    def reap(
-        cls, config: SlurmConfig, run: RunConfig, hosts: Sequence[str], run_id: str, grace_s: float
-    ) -> Iterator[tuple[str, Reaped | HostFailed]]:
-        """The hosts of a run are jobs or steps by name; without their launcher they end within `grace_s`."""
-        listing, names = Listing(), {host: name_of(run_id, host) for host in hosts}
-        seen: dict[str, set[str]] = {host: set() for host in hosts}
-        killed: dict[str, set[str]] = {host: set() for host in hosts}
-        cancel_at = time.monotonic() + grace_s
-        until = cancel_at + CANCEL_S
-        while True:
-            try:
-                left = {host: set(listing.ids(host, name)) for host, name in names.items()}
-            except HostFailed as error:
-                yield from ((host, HostFailed(host, error.cause, error.fix)) for host in hosts)
-                return
-            now = time.monotonic()
-            for host, ids in left.items():
-                seen[host] |= ids
-                killed[host] |= ids if now >= cancel_at else set()
-            if not any(left.values()) or now >= until:
-                break
-            if now >= cancel_at:
-                slurm_commands.cancel(sorted(set().union(*left.values())))
-            time.sleep(CANCEL_AGAIN_S)
-        for host in hosts:
-            ended = seen[host] - killed[host] - left[host]
-            yield host, Reaped(_named(ended), _named(killed[host] - left[host]), _named(left[host]))
-
-    @classmethod
-    def end_job(cls, config: SlurmConfig, job: str, wait_s: float) -> Reaped:
-        """As a second Ctrl-C does. A job that does not end, or waits to be started again, is cancelled."""
-        del config
-        who, started = (f"Slurm job {job}",), time.monotonic()
-        signal_at = started
-        if slurm_commands.state_of(job) is None:
-            return Reaped()
-        while (state := slurm_commands.state_of(job)) not in (None, slurm_commands.PENDING):
-            now = time.monotonic()
-            if now > started + wait_s:
-                break
-            if now >= signal_at:
-                slurm_commands.signal_script(job, "TERM")
-                signal_at = now + (SIGNAL_AGAIN_S if signal_at == started else wait_s)
-            time.sleep(CANCEL_AGAIN_S)  # Slurm has no event for the end of a job
-        if state is None:
-            return Reaped(ended=who)
-        until = time.monotonic() + CANCEL_S
-        slurm_commands.signal_script(job, "KILL")  # `scancel` alone has Slurm wait for its KillWait
-        slurm_commands.cancel([job])
-        while slurm_commands.state_of(job) is not None:
-            if time.monotonic() > until:
-                return Reaped(left=who)
-            time.sleep(CANCEL_AGAIN_S)
-        return Reaped(killed=who)
+    def access(cls, config: SlurmConfig, run: RunConfig) -> SlurmAccess:
+        return SlurmAccess(config, run)
 
 
 def check_keys(config: RunConfig, hosts: Sequence[str]) -> None:
@@ -401,10 +285,6 @@ def _check_shared(run_dir: str) -> str:
     return f"[ -e {quoted}/run.json ] || {{ echo {text} >&2; exit 1; }}"
 
 
-def _probe_name(host: str) -> str:
-    return f"zmqrl-check-{host}"
-
-
 def _ended(watchdog: subprocess.Popen[bytes], timeout_s: float) -> None:
     """It ends with its stdin, and at its deadline with everything that it started."""
     try:
@@ -412,7 +292,3 @@ def _ended(watchdog: subprocess.Popen[bytes], timeout_s: float) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(watchdog.pid, signal.SIGKILL)
         watchdog.communicate()
-
-
-def _named(ids: set[str]) -> tuple[str, ...]:
-    return tuple(f"Slurm job {each}" for each in sorted(ids))

@@ -4,134 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.kinds import NoKeys
+from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed, as_host_failed, unusable
 from zmqrl.messages.orchestrator import HostUnusable
-from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent, AgentLog, HostEnd
+from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent
 from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import NOT_EXECUTABLE, NOT_FOUND, REMOTE_RUNS, agent_command
-from zmqrl.orchestrators.host_start import start_fault
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.local import LocalAgent
-from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
+from zmqrl.orchestrators.ssh_agent import AgentContext, SshAgent
 from zmqrl.ssh.clients import connect_all, make_client
 from zmqrl.ssh.code_sync import find_code, make_archive, send_code
-from zmqrl.ssh.connection import SILENT_S, Client, Connection
+from zmqrl.ssh.connection import SILENT_S, Connection
 
 MOST_UPLOADS = 4
 """Hosts that files are sent to at once. They share the uplink of this machine: of many, none would be ready in time."""
 TURN_S = 30.0
 """A host that has waited so long for others is sent its files nevertheless: those others may be stuck."""
-
-
-class AgentContext(NamedTuple):
-    """What an agent's end here is made of."""
-
-    client: Client
-    """Makes its connection again."""
-    log: Path
-    """Its stderr."""
-    warn: Callable[[str, str], None]
-    """(host, text) for the user."""
-    code: str | None
-    """The remote folder of the user's own modules."""
-
-
-class SshAgent(Agent):
-    """On the remote end of a channel."""
-
-    def __init__(self, boot: Boot, section: HostSection, connection: Connection, context: AgentContext) -> None:
-        """Starts it. HostFailed when the connection does not take it."""
-        super().__init__(boot, context.warn)
-        self.section, self.connection = section, connection
-        self._client, self._log = context.client, AgentLog(context.log)
-        command = agent_command(section, boot.plan.run_id, self.host, context.code)
-        self._channel = connection.start(command, self._log.path)
-
-    def lines(self) -> Iterable[str]:
-        return self._channel.lines()
-
-    def unfinished(self) -> bytes:
-        return self._channel.unfinished
-
-    def silent_end(self, code: int | None) -> HostFailed | None:
-        self._channel.close()  # so that the end of its output is in the log
-        python, setup = self.section.python, f"zmqrl setup HOSTS.yaml --limit {self.host}"
-        stderr = self.stderr()
-        fault = start_fault(self.host, self.section, stderr)
-        if fault is not None:
-            return fault.of(self.host)
-        tail = stderr.strip().splitlines()[-5:]
-        if code in (NOT_FOUND, NOT_EXECUTABLE):
-            where = "" if self.section.wrap is None else f" within hosts.{self.host}.wrap (`{self.section.wrap}`)"
-            return HostFailed(self.host, f"{python} was not found{where}", f"set hosts.{self.host}.python, or: {setup}")
-        if any("No module named" in line and "zmqrl" in line for line in tail):
-            return HostFailed(self.host, f"zmqrl is not installed in {python}", setup)
-        if any("No space left" in line for line in tail):
-            fix = f"free disk space there, or set hosts.{self.host}.workdir to another disk"
-            return HostFailed(self.host, f"No space left on device for {self.section.workdir}", fix)
-        cause = f"the host agent exited with code {code} before its handshake"
-        if not tail and self.output:
-            fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
-            return HostFailed(self.host, f"{cause}; it printed: {self.output}", fix)
-        return HostFailed(self.host, ": ".join([cause, *tail[-1:]]), f"see {self._log.path}")
-
-    def stderr(self) -> str:
-        return self._log.text()
-
-    def write(self, line: bytes) -> None:
-        try:
-            self._channel.write(line)
-        except HostFailed as error:
-            self.warn(self.host, str(error))  # its reader reports the rest
-
-    def wait(self, timeout_s: float) -> int | None:
-        return self._channel.exit_status(timeout_s)
-
-    def terminate(self) -> None:
-        if self.section.wrap is None:
-            self.release()
-        else:
-            self._channel.close()  # `end` needs the connection
-
-    def kill(self) -> None:
-        """With its stdin closed it ends within 3 s; what does not is the reaper's."""
-        self._channel.close()
-
-    def release(self) -> None:
-        self._channel.close()
-        self.connection.close()
-
-    def end(self) -> HostEnd:
-        if not self.is_booted and self.section.wrap is None:  # a wrap may wait, and ignore the end of its stdin
-            self.connection.close()
-            return HostEnd()  # it never began
-        try:
-            with as_host_failed(self.host):
-                return ended_over(self._alive(), self.section, self.boot.plan.run_id, self.host)
-        except HostFailed as error:
-            return HostEnd(left=(f"{self.host}/? (unreachable: {error.cause})",))
-        finally:
-            self.connection.close()
-
-    def _alive(self) -> Connection:
-        """The connection, made again when it was cut."""
-        if not self.connection.is_alive():
-            self.connection.close()
-            self.connection = self._client.open(self.connection.target)
-        return self.connection
 
 
 class SshOrchestrator(AgentsOrchestrator):
@@ -195,7 +96,7 @@ class SshOrchestrator(AgentsOrchestrator):
             self.warn(boot.host, accepted)
         try:
             with as_host_failed(boot.host):
-                section = self.section(boot.plan.config, boot.host)
+                section = _section(boot)
                 code = self._upload(boot, section, connection)
                 if self._cancelled.is_set():
                     connection.close()
@@ -257,7 +158,7 @@ class SshOrchestrator(AgentsOrchestrator):
         return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
 
     def _remote_run_dir(self, boot: Boot) -> str:
-        return f"{self.section(boot.plan.config, boot.host).workdir}/{boot.plan.run_dir}"
+        return f"{_section(boot).workdir}/{boot.plan.run_dir}"
 
     def _remote_checkpoints(self, boot: Boot) -> str:
         return f"{self._remote_run_dir(boot)}/checkpoints"
@@ -301,12 +202,20 @@ class SshOrchestrator(AgentsOrchestrator):
             self._collect(agent)
 
     @classmethod
-    def shells(
-        cls, config: NoKeys, run: RunConfig, hosts: Sequence[str]
-    ) -> Iterator[tuple[str, Connection | HostFailed]]:
-        yield from connect_all(run, hosts)
+    def access(cls, config: NoKeys, run: RunConfig) -> SshAccess:
+        return SshAccess(config, run)
 
-    @classmethod
-    def bring_left(cls, config: NoKeys, run: RunConfig, host: str, run_id: str, checkpoints: Path) -> None:
-        folder = f"{cls.section(run, host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
-        bring_left(host, run, folder, checkpoints)
+
+class SshAccess(HostAccess):
+    """A connection to each host."""
+
+    def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, Connection | HostFailed]]:
+        yield from connect_all(self.run, hosts)
+
+    def bring_left(self, host: str, run_id: str, checkpoints: Path) -> None:
+        folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
+        bring_left(host, self.run, folder, checkpoints)
+
+
+def _section(boot: Boot) -> HostSection:
+    return HostAccess(NO_KEYS, boot.plan.config).section(boot.host)

@@ -105,13 +105,12 @@ def resolve_auto_workers(config: Config) -> Config:
     Raises:
         ConfigError: The kind of orchestrator cannot be loaded.
     """
-    from zmqrl.orchestrators.make import kind_of
+    from zmqrl.orchestrators.make import access_of
 
     remote = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
     if not remote:
         return config
-    kind, options = kind_of(config, remote)
-    return with_cores(config, kind.cores(options, config, remote))
+    return with_cores(config, access_of(config, remote).cores(remote))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from zmqrl.errors import ConfigError, HostFailed, WireError
 from zmqrl.messages.check import data_of, read_report
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.host_commands import examiner_command
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import Pipe, printed
 from zmqrl.supervision.check_process import Served, Subject, call_of
@@ -36,14 +36,14 @@ def env_elsewhere(config: Config) -> EnvSpec:
     if not hosts:
         what = "no other host with workers could make the env"
         raise ConfigError(what, key=CHECK, value="False", fix="remove the key")
-    kind, options = kind_of(config, hosts[:1])
-    host, shell = next(iter(kind.shells(options, config, hosts[:1])))
+    access = access_of(config, hosts[:1])
+    host, shell = next(iter(access.shells(hosts[:1])))
     if isinstance(shell, HostFailed):
         raise ConfigError(str(shell), key=CHECK, value="False") from shell
     with ExitStack() as undo:
         undo.callback(shell.close)
         log = Path(undo.enter_context(tempfile.NamedTemporaryFile(prefix="zmqrl-check-")).name)
-        pipe = shell.start(examiner_command(kind.section(config, host), host, TEMPLATE), log)
+        pipe = shell.start(examiner_command(access.section(host), host, TEMPLATE), log)
         undo.callback(pipe.close)
         return from_json(EnvSpec, _called(config, host, pipe, log))
 

@@ -23,7 +23,7 @@ from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, HostFailed, HostUnreachable, StoreError
 from zmqrl.metrics.groups import METRICS
-from zmqrl.orchestrators.make import kind_of
+from zmqrl.orchestrators.make import access_of
 from zmqrl.run_files.lineage import recorded_env_steps
 from zmqrl.run_files.run_directory import SUMMARY, RunDirectory, RunInfo, read_config, read_info
 from zmqrl.run_files.url_mirror import check_mirror_owner
@@ -206,10 +206,9 @@ def _check_old_host(plan: RunPlan) -> list[str]:
     section = stored.hosts.get(host, HostSection())
     if info is None or is_shared(stored.store) or not is_remote(host, section):
         return []
-    kind, options = kind_of(stored, [host])
-    run = replace(stored, ssh=plan.config.ssh)
+    access = access_of(replace(stored, ssh=plan.config.ssh), [host])
     try:
-        kind.bring_left(options, run, host, info.run_id, Path(plan.run_dir) / "checkpoints")
+        access.bring_left(host, info.run_id, Path(plan.run_dir) / "checkpoints")
     except HostFailed as error:
         return [f"{host}, the previous learner's host, is unreachable: {error.cause} ({error.fix})"]
     except OSError as error:

@@ -26,8 +26,9 @@ from zmqrl.launch.run.state import RunState
 from zmqrl.launch.start import Prepared, prepare
 from zmqrl.messages.command import KillAll
 from zmqrl.messages.orchestrator import AgentExited, HostUnusable
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.orchestrators.make import kind_of, make_orchestrator
+from zmqrl.orchestrators.make import access_of, make_orchestrator
 from zmqrl.planning.start_request import StartRequest
 from zmqrl.testing import fakes
 from zmqrl.testing.expect import assert_within, until
@@ -140,15 +141,15 @@ class Deployed:
         self._leases.confirm(time.monotonic())
         self._actions.tick(time.monotonic())
 
-    def without_run(self) -> tuple[type[Orchestrator], Any]:
-        """The class of the kind and its configuration, as commands have them that know no run."""
-        return kind_of(self.plan.config, self.hosts)
+    @property
+    def access(self) -> HostAccess:
+        """What commands reach the hosts by."""
+        return access_of(self.plan.config, self.hosts)
 
     def reap(self) -> dict[str, Any]:
         """As `zmqrl down` does it with the other hosts; the launcher is here, lives and sends nothing more."""
         self._leases.end()
-        cls, config = self.without_run()
-        found = dict(cls.reap(config, self.plan.config, self.others, self.plan.run_id, REAP_GRACE_S))
+        found = dict(self.access.reap(self.others, self.plan.run_id, REAP_GRACE_S))
         ended: set[str] = set()
 
         def all_have_ended() -> bool:

@@ -198,8 +198,7 @@ def a_refusal_is_a_sentence(make: HostsMaker) -> None:
 def cores_answer_for_every_host(make: HostsMaker) -> None:
     """`cores` knows every host without a run (`workers: auto`), and leaves nothing there."""
     with deployed(make) as run:
-        cls, config = run.without_run()
-        found = cls.cores(config, run.plan.config, run.others)
+        found = run.access.cores(run.others)
         assert found.keys() == set(run.others), f"cores of {sorted(found)}, not of {sorted(run.others)}"
         assert all(type(count) is int and count >= 1 for count in found.values()), found
         run.await_gone()
