@@ -18,8 +18,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+    from torch.nn import functional
+
+__all__ = ["Tensor", "functional", "np", "torch"]
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 PYGAME_BANNER = "PYGAME_HIDE_SUPPORT_PROMPT"
@@ -101,3 +108,8 @@ class _LazyModule(ModuleType):
         self.__dict__.update(vars(module), __getattr__=partial(getattr, module))
         self.__class__ = ModuleType  # type: ignore[assignment]  # Python allows it for modules
         return getattr(module, name)
+
+
+if not TYPE_CHECKING:  # what many processes name and few use; numpy takes half of the time in which an agent starts
+    np, torch, functional = map(lazy, ("numpy", "torch", "torch.nn.functional"))
+    Tensor = Any

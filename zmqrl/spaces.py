@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Array: TypeAlias = npt.NDArray[Any]
 else:
-    np = lazy("numpy")  # host agents and most commands never use it, and it takes half of their time to start
     Array = Any
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -19,7 +19,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySect
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
 from zmqrl.learning.schedule import Rate, Schedule, value_at
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import NetworkSpec
@@ -27,13 +27,6 @@ from zmqrl.replay.base import Replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
-
 
 USES = TRAINED, CHOICE, VALUE = ("noise", "choice_noise", "value_noise")
 """Noise of noisy layers in a batch, `<use>.<layer>`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -18,7 +18,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part, Rate, Schedule, value_at
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.input import network_input
@@ -29,12 +29,6 @@ from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.spaces import view
 from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, Weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 Decay = Literal["constant", "linear"]
 

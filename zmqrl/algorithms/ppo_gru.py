@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,17 +15,11 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import ACTING_STATE, Array, ModeName
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 CORE = "torso.gru"
 """Name of the layer with state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -19,19 +19,13 @@ from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import ReplayLearner
 from zmqrl.learning.schedule import Rate
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 LOG_TEMPERATURE = "log_temperature"
 """Parameter and group of a learned temperature."""

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgpack
 
 from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 from zmqrl.messages import bus
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy("numpy")
 
 PART_BYTES = 1 << 19
 """Of one message: small enough that a thin wire carries it within seconds."""

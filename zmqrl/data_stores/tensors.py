@@ -14,16 +14,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from mmap import mmap
-from typing import TYPE_CHECKING
 
 from zmqrl.errors import StoreError
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy("numpy")
 
 _NAMES = {
     "float64": "F64",

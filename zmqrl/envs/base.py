@@ -6,20 +6,15 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
 
 from zmqrl.envs.env_index import release
 from zmqrl.errors import ConfigError, EnvFault, user_exceptions
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 from zmqrl.spaces import LARGEST_FLOAT32, nth_allowed, ranges, view
 from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy("numpy")
 
 STATE_PAIR = ("get_state", "set_state")
 ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"

@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from zmqrl.learning.base import Report, log_report
 from zmqrl.learning.compiled import COMPARE_EVERY, Arguments, Graph, TracedExecutor
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from zmqrl.learning.executor import Batch
     from zmqrl.learning.net import Net
-else:
-    torch = lazy("torch")
 
 Capture: TypeAlias = "Callable[[Graph, Arguments], tuple[Callable[[], object], Sequence[Tensor]]]"
 """Runs nothing: returns what repeats the update on the memory of its arguments, and the tensors of its results."""

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from zmqrl.learning.executor import Batch, Update
     from zmqrl.learning.net import Net
-else:
-    torch = lazy("torch")
 
 TOLERANCE = 1e-5
 """Of each entry, relative to the largest of the tensor, and at least to 1: of tensors of the net and gradient norms."""

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning.base import Report, log_report
@@ -30,13 +30,7 @@ from zmqrl.learning.package_cache import (
     read_package,
 )
 from zmqrl.learning.rational_tanh import rational_tanh
-from zmqrl.loading import lazy
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
+from zmqrl.loading import Tensor, torch
 
 COMPARE_EVERY = 1_000
 """Compiled updates between two that also run eagerly."""

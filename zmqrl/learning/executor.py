@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import Report, log_report
 from zmqrl.learning.net import Net
-from zmqrl.loading import lazy
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
+from zmqrl.loading import Tensor, torch
 
 Batch: TypeAlias = "Mapping[str, Tensor]"
 Update: TypeAlias = "Callable[..., Mapping[str, Tensor]]"

@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from zmqrl.errors import ConfigError
-from zmqrl.loading import lazy
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
+from zmqrl.loading import Tensor, torch
 
 ALIGNMENT = 16
 """Entries: each tensor begins on a 64-byte line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from zmqrl.learning.base import (
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
@@ -31,12 +31,6 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, Replay, SegmentBatch, SequenceSample
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 PRIORITY = "priority"
 """Of the results of an update, for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from

@@ -5,23 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.groups import Group, adam_step, clipped, is_member, layouts
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import Array, Weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 NORM = "grad_norm"
 """Metric of each group's gradient, before clipping: `grad_norm/<group>`."""

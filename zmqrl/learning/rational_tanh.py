@@ -6,15 +6,7 @@ into the loop around it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from zmqrl.loading import lazy
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
+from zmqrl.loading import Tensor, torch
 
 LIMIT = 7.90531110763549805
 """tanh of more is 1 in float32."""

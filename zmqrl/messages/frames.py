@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from zmqrl.errors import WireError
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 from zmqrl.messages.bus import KINDS, Message
 from zmqrl.messages.fields import MOST_EXPLAINED_BYTES, refusal
 from zmqrl.types import Array, ColumnSpec, SlotRef
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy("numpy")
 
 PROTOCOL = 3
 MAX_CONTROL_BYTES = 16 << 20

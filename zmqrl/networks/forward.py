@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 
 def forward(layers: tuple[LayerSpec, ...], tensors: Mapping[str, Tensor], x: Tensor, *more: Tensor) -> Tensor:

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from zmqrl.loading import lazy
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-    from torch.nn import functional
-else:
-    torch = lazy("torch")
-    functional = lazy("torch.nn.functional")
+from zmqrl.loading import Tensor, functional, torch
 
 FORBIDDEN = -1e8
 """Logit of an action that the mask forbids: its probability is 0, and no gradient is NaN."""

@@ -24,21 +24,15 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ArenaError
-from zmqrl.loading import lazy
+from zmqrl.loading import np
 from zmqrl.shared_memory import memory
 from zmqrl.shared_memory.stream_table import LINE, StreamTable, stream_words
 from zmqrl.types import DROP_REASONS, ArenaUsage, Array, ColumnSpec, Ledger, SegmentId, SegmentMeta, SlotRef, Version
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy("numpy")
 
 MAGIC = 0x5A4D51524C01
 REVISION = 2

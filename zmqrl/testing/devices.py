@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.loading import Tensor
 from zmqrl.plugins import described
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.experience import SEED, acted, context_of, learn
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 DEVICE = "meta"
 """Not the CPU, and there without a driver. A build of torch for CPUs alone cannot index a fake tensor on `cuda`."""

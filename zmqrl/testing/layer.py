@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from zmqrl.loading import Tensor
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, layer_kind, numpy_layer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.random_streams import stream
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SEED, ROWS = 1, 6
 TOLERANCE = 1e-4

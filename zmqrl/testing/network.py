@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from zmqrl.acting.base import ActingContext
 from zmqrl.acting.heads import Head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.loading import Tensor
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.kinds.base import layer_kind, runtime_of
@@ -18,9 +19,6 @@ from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SEED, ROWS = 1, 6
 TOLERANCE = 1e-4

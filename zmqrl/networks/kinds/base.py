@@ -6,18 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from zmqrl.errors import ConfigError
+from zmqrl.loading import Tensor
 from zmqrl.networks.drawing import draw
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.plugins import load, modules
 from zmqrl.types import Array, Weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WITH_BACKWARD = frozenset({"dueling", "flatten", "linear", "relu", "scale", "tanh"})
 """Kinds whose backward pass is written out in `zmqrl.networks.layers`."""
@@ -72,7 +70,7 @@ class LayerKind(ABC):
     """Shapes, first values and both forward passes of one kind of layer. Without state; no method blocks.
 
     A kind names itself by its module (`zmqrl.networks.kinds.linear`), or by a dotted path `a.b:Kind`. The module does
-    not import torch: workers and the launcher use it. `torch = zmqrl.loading.lazy("torch")` imports at the first use.
+    not import torch: workers and the launcher use it. `zmqrl.loading.torch` imports at the first use.
     """
 
     is_activation: ClassVar[bool] = False

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from zmqrl.loading import Tensor
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.networks.spec import LayerSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Concat(LayerKind):

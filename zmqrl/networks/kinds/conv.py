@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, functional
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.networks.spec import LayerSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import functional
-else:
-    functional = lazy("torch.nn.functional")
 
 
 class Conv(LayerKind):

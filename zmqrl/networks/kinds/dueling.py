@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, functional
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
 from zmqrl.networks.kinds.linear import NumpyLinear
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import functional
-else:
-    functional = lazy("torch.nn.functional")
 
 
 class Dueling(LayerKind):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from zmqrl.loading import Tensor
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Flatten(LayerKind):

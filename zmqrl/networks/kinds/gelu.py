@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, functional
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import functional
-else:
-    functional = lazy("torch.nn.functional")
 
 CUBIC = np.float32(0.044715)
 SCALE = np.float32(math.sqrt(2.0 / math.pi))

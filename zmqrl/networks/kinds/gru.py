@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.kinds.base import LayerKind, RecurrentLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = lazy("torch")
 
 HALF = np.float32(0.5)
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
 from zmqrl.plugins import form, named
 from zmqrl.types import Array
 
 if TYPE_CHECKING:
-    import torch
     from gymnasium import Space
-    from torch import Tensor, nn
-else:
-    torch = lazy("torch")
+    from torch import nn
 
 ROWS = 2
 """Of the batch that a new module is tried with: a normalisation over a batch needs two."""

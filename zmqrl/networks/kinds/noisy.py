@@ -5,20 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, functional
 from zmqrl.networks.kinds.base import LayerKind, NoisyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import functional
-else:
-    functional = lazy("torch.nn.functional")
 
 
 class Noisy(LayerKind):

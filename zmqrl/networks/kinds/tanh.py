@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.loading import lazy
+from zmqrl.loading import Tensor, lazy
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from zmqrl.ops import tanh as kernel
 else:
     kernel = lazy("zmqrl.ops.tanh")
