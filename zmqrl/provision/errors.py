@@ -3,12 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_PYTHON = "~/venvs/zmqrl/bin/python"
+OTHER_PYTHON = f"set hosts.{{at.name}}.python to the Python of a venv, such as {DEFAULT_PYTHON}"
 OTHER_PINS = "for other pins: --constraints FILE"
 NO_PACKAGE = ("No matching distribution found", "Could not find a version", "Could not fetch URL")
+
+
+ERRORS: Mapping[str, tuple[str, str]] = {
+    "none": (
+        "no Python 3.10 to 3.13 was found to create {at.python}{detail}",
+        "install one (Debian, Ubuntu: apt install python3 python3-venv), or set hosts.{at.name}.python",
+    ),
+    "ensurepip": (
+        "the host's Python {detail} cannot create {at.python}: venv or ensurepip is missing",
+        "on Debian and Ubuntu: {at.login} sudo apt install python{detail}-venv",
+    ),
+    "no-venv": (
+        "{detail} is not in a venv; setup installs into venvs only",
+        f"set hosts.{{at.name}}.python to a venv's, such as {DEFAULT_PYTHON} (setup creates a missing venv)",
+    ),
+    "path": ("{detail} does not exist and is not of the form VENV/bin/python", OTHER_PYTHON),
+    "absent": ("{detail} was not found", OTHER_PYTHON),
+    "broken": (
+        "{detail} exists, but its Python does not start",
+        "check it, then remove it: {at.login} rm -r {detail}; setup creates it again",
+    ),
+    "broken-python": ("{detail}", "try: {at.login} {at.python} --version"),
+    "version": (
+        "{at.python} is Python {detail}; zmqrl needs 3.10 to 3.13",
+        "set hosts.{at.name}.python to another venv (setup creates it)",
+    ),
+    "make": ("the venv of {at.python} could not be created: {detail}", "check: {at.login} 'df -h ~; id'"),
+    "editable": (
+        "{at.python} has an editable zmqrl, whose files in {detail} differ from those on this machine",
+        "update them, or replace the editable install: {at.login} {at.python} -m pip uninstall -y zmqrl",
+    ),
+    "busy": ("another setup holds {detail}", "wait until it ends; to find it: {at.login} fuser -v {detail}"),
+    "import": (
+        "installed, but the import fails: {detail}",
+        "try: {at.login} {at.python} -I -c \"'import zmqrl.entry'\"",
+    ),
+    "content": (
+        "the files of zmqrl {detail} differ from those that were sent",
+        "check: {at.login} {at.python} -m pip show -f zmqrl",
+    ),
+    "timeout": ("timed out: {detail}", "to continue: zmqrl setup hosts.yaml --limit {at.name}"),
+    "os": ("{detail}", "check: {at.login} 'df -h ~; ls -ld ~'; or set hosts.{at.name}.workdir"),
+    "no-pip": (
+        "{at.python} has no pip and it could not be installed: {detail}",
+        "install pip: {at.login} {at.python} -m ensurepip",
+    ),
+    "silent": ("no answer from setup: {detail}", "check that commands work: {at.login} sh -c true"),
+}
+"""Cause and fix by the kind of the error; `detail` is what the host reported with it."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +79,12 @@ def explain(kind: str, detail: str, at: Host) -> tuple[str, str]:
     """Cause and fix for an `error` of `zmqrl.provision.remote_install` and its `detail`."""
     if kind == "pip":
         return _of_pip(detail, at)
-    explanation = _ERRORS.get(kind)
-    if explanation is None:
-        return f"{detail or kind}", f"check: {at.login}"
-    return explanation(at, detail)
+    if kind == "none":
+        detail = f", found{detail.rstrip(';')}" if detail.strip() else ""
+    if kind not in ERRORS:
+        return detail or kind, f"check: {at.login}"
+    cause, fix = (text.format(at=at, detail=detail) for text in ERRORS[kind])
+    return cause, fix
 
 
 def _of_pip(output: str, at: Host) -> tuple[str, str]:
@@ -52,123 +104,3 @@ def _of_pip(output: str, at: Host) -> tuple[str, str]:
         f"{missing} in the package index of the host",
         f"for a host without an index: zmqrl setup hosts.yaml --limit {at.name} --wheels DIR; {OTHER_PINS}",
     )
-
-
-def _none(at: Host, seen: str) -> tuple[str, str]:
-    found = f", found{seen.rstrip(';')}" if seen.strip() else ""
-    return (
-        f"no Python 3.10 to 3.13 was found to create {at.python}{found}",
-        f"install one (Debian, Ubuntu: apt install python3 python3-venv), or set hosts.{at.name}.python",
-    )
-
-
-def _ensurepip(at: Host, version: str) -> tuple[str, str]:
-    return (
-        f"the host's Python {version} cannot create {at.python}: venv or ensurepip is missing",
-        f"on Debian and Ubuntu: {at.login} sudo apt install python{version}-venv",
-    )
-
-
-def _no_venv(at: Host, path: str) -> tuple[str, str]:
-    return (
-        f"{path} is not in a venv; setup installs into venvs only",
-        f"set hosts.{at.name}.python to a venv's, such as {DEFAULT_PYTHON} (setup creates a missing venv)",
-    )
-
-
-def _path(at: Host, path: str) -> tuple[str, str]:
-    return (
-        f"{path} does not exist and is not of the form VENV/bin/python",
-        f"set hosts.{at.name}.python to the Python of a venv, such as {DEFAULT_PYTHON}",
-    )
-
-
-def _absent(at: Host, name: str) -> tuple[str, str]:
-    return (f"{name} was not found", f"set hosts.{at.name}.python to the Python of a venv, such as {DEFAULT_PYTHON}")
-
-
-def _broken(at: Host, venv: str) -> tuple[str, str]:
-    return (
-        f"{venv} exists, but its Python does not start",
-        f"check it, then remove it: {at.login} rm -r {venv}; setup creates it again",
-    )
-
-
-def _broken_python(at: Host, output: str) -> tuple[str, str]:
-    return f"{output}", f"try: {at.login} {at.python} --version"
-
-
-def _version(at: Host, version: str) -> tuple[str, str]:
-    return (
-        f"{at.python} is Python {version}; zmqrl needs 3.10 to 3.13",
-        f"set hosts.{at.name}.python to another venv (setup creates it)",
-    )
-
-
-def _make(at: Host, output: str) -> tuple[str, str]:
-    return f"the venv of {at.python} could not be created: {output}", f"check: {at.login} 'df -h ~; id'"
-
-
-def _editable(at: Host, source: str) -> tuple[str, str]:
-    return (
-        f"{at.python} has an editable zmqrl, whose files in {source} differ from those on this machine",
-        f"update them, or replace the editable install: {at.login} {at.python} -m pip uninstall -y zmqrl",
-    )
-
-
-def _busy(at: Host, lock: str) -> tuple[str, str]:
-    return f"another setup holds {lock}", f"wait until it ends; to find it: {at.login} fuser -v {lock}"
-
-
-def _import(at: Host, output: str) -> tuple[str, str]:
-    return (
-        f"installed, but the import fails: {output}",
-        f"try: {at.login} {at.python} -I -c \"'import zmqrl.entry'\"",
-    )
-
-
-def _content(at: Host, what: str) -> tuple[str, str]:
-    return (
-        f"the files of zmqrl {what} differ from those that were sent",
-        f"check: {at.login} {at.python} -m pip show -f zmqrl",
-    )
-
-
-def _timeout(at: Host, what: str) -> tuple[str, str]:
-    return f"timed out: {what}", f"to continue: zmqrl setup hosts.yaml --limit {at.name}"
-
-
-def _os(at: Host, output: str) -> tuple[str, str]:
-    return output, f"check: {at.login} 'df -h ~; ls -ld ~'; or set hosts.{at.name}.workdir"
-
-
-def _no_pip(at: Host, output: str) -> tuple[str, str]:
-    return (
-        f"{at.python} has no pip and it could not be installed: {output}",
-        f"install pip: {at.login} {at.python} -m ensurepip",
-    )
-
-
-def _silent(at: Host, output: str) -> tuple[str, str]:
-    return f"no answer from setup: {output}", f"check that commands work: {at.login} sh -c true"
-
-
-_ERRORS: Mapping[str, Callable[[Host, str], tuple[str, str]]] = {
-    "none": _none,
-    "ensurepip": _ensurepip,
-    "no-venv": _no_venv,
-    "path": _path,
-    "absent": _absent,
-    "broken": _broken,
-    "broken-python": _broken_python,
-    "version": _version,
-    "make": _make,
-    "editable": _editable,
-    "busy": _busy,
-    "import": _import,
-    "content": _content,
-    "timeout": _timeout,
-    "os": _os,
-    "no-pip": _no_pip,
-    "silent": _silent,
-}
