@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import ClassVar, Literal
@@ -130,6 +130,39 @@ class LayerKind(ABC):
     def option(self, spec: LayerSpec, name: str) -> float:
         """A number of `spec.options`, or the default; KeyError when the kind has no such option."""
         return dict(spec.options).get(name, self.defaults[name])
+
+
+class ElementwiseLayerKind(LayerKind, ABC):
+    """A function of each number by itself, without arrays. `network.activation` may name it."""
+
+    is_activation = True
+
+    @abstractmethod
+    def in_place(self, x: Array, inner: Array) -> None:
+        """Replace `x` by its values; `inner` is memory of the same size, with any content."""
+
+    @abstractmethod
+    def of_tensor(self, x: Tensor) -> Tensor:
+        """The values of `x`, such that autograd can differentiate them."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
+        del spec, rows
+        return _NumpyElementwise(self.in_place)
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        del spec, tensors
+        return self.of_tensor(x)
+
+
+class _NumpyElementwise(NumpyLayer):
+    def __init__(self, in_place: Callable[[Array, Array], None]) -> None:
+        self._in_place, self._inner = in_place, np.empty(0, np.float32)
+
+    def forward(self, x: Array) -> Array:
+        if self._inner.shape != x.shape:
+            self._inner = np.empty_like(x)
+        self._in_place(x, self._inner)
+        return x
 
 
 @cache

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from zmqrl.loading import Tensor, torch
-from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
-from zmqrl.networks.spec import LayerSpec
+from zmqrl.networks.kinds.base import ElementwiseLayerKind
 from zmqrl.types import Array
 
 
-class Relu(LayerKind):
-    """Without arrays."""
+class Relu(ElementwiseLayerKind):
+    """Rectified linear unit."""
 
-    is_activation = True
-
-    def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
-        del spec, rows
-        return _NumpyRelu()
-
-    def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        del spec, tensors
-        return torch.relu(x)
-
-
-class _NumpyRelu(NumpyLayer):
-    """In place."""
-
-    def forward(self, x: Array) -> Array:
+    def in_place(self, x: Array, inner: Array) -> None:
         np.maximum(x, np.float32(0.0), out=x)
-        return x
+
+    def of_tensor(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
