@@ -19,8 +19,8 @@ from zmqrl.agent import remote_data_plane
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.make import make_store
-from zmqrl.data_stores.store_token import write_token
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport
@@ -142,7 +142,7 @@ def held(plane: RemoteDataPlane) -> tuple[Notice, bytes] | None:
 
 
 def test_a_store_that_is_seen_is_read_and_nothing_is_asked_for(broker: Broker, joined: Joined) -> None:
-    plane = joined(broker.store_path, write_token(broker.store_path, "r"))
+    plane = joined(broker.store_path, DirectoryStore(str(broker.store_path), 2).leave_token("r"))
     assert plane.sees_store
     notice = broker.save(3)
     broker.announce(notice)
@@ -152,7 +152,7 @@ def test_a_store_that_is_seen_is_read_and_nothing_is_asked_for(broker: Broker, j
 
 
 def test_a_version_that_is_missing_there_is_fetched(broker: Broker, joined: Joined) -> None:
-    plane = joined(broker.store_path, write_token(broker.store_path, "r"))
+    plane = joined(broker.store_path, DirectoryStore(str(broker.store_path), 2).leave_token("r"))
     notice = broker.save(3)
     content = broker.content(notice)
     (broker.store_path / notice.key).unlink()
@@ -167,7 +167,7 @@ def test_a_version_that_is_missing_there_is_fetched(broker: Broker, joined: Join
 def test_another_store_is_not_read_and_the_broker_is_asked_once(
     broker: Broker, joined: Joined, tmp_path: Path, token: str | None
 ) -> None:
-    write_token(tmp_path / "own", "r")
+    DirectoryStore(str(tmp_path / "own"), 2).leave_token("r")
     plane = joined(tmp_path / "own", token)
     assert not plane.sees_store
     notice = broker.save(3)

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.data_stores.memory_store import MemoryStore
 from tests.messages.samples import NOTICE
 from tests.raising import raises
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.learner.publishing import save_version
 from zmqrl.messages import bus

@@ -166,10 +166,6 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         ),
         ({"resume": "nowhere"}, fields("resume", "nowhere", what="run directory not found")),
         ({"resume": "nowhere", "seed": 3}, fields("seed", what="a resumed run keeps its own")),
-        (
-            {"store__kind": "memory", "on_checkpoint": print},
-            fields("store.kind", "'memory'", what="keeps checkpoints in one process"),
-        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(

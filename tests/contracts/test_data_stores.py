@@ -9,11 +9,11 @@ from typing import TypeAlias
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.data_stores.memory_store import MemoryStore
 from tests.s3_server import BUCKET, S3Server
 from zmqrl.data_stores import directory
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.data_stores.object import ObjectStore
 from zmqrl.plugins import modules
 from zmqrl.testing.data_store import DATA_STORE, KEEP, StoreMaker
@@ -45,7 +45,7 @@ def test_object_in_files(check: Check, tmp_path: Path) -> None:
     check(lambda: ObjectStore(f"file://{tmp_path}/objects", KEEP))
 
 
-TESTS = {"directory": test_directory, "memory": test_memory, "object": test_object}
+TESTS = {"directory": test_directory, "object": test_object}
 """Kind to the test that applies the suite to it."""
 
 

@@ -12,7 +12,6 @@ from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.owner import take_over
-from zmqrl.data_stores.store_token import sees_token, write_token
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.types import Version
@@ -56,9 +55,9 @@ def main(folder: str) -> None:
             except ConfigError as error:
                 said = str(error)
         elif word == "token":
-            said = write_token(Path(folder), "r")
+            said = DirectoryStore(folder, 2).leave_token("r")
         else:
-            said = str(sees_token(Path(rest[0]), "r", rest[1]))
+            said = str(DirectoryStore(rest[0], 2).sees_token("r", rest[1]))
         print(f"CLIENT {time.monotonic() - begun:.3f} {said}", flush=True)
 
 

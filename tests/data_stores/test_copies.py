@@ -15,8 +15,9 @@ import pytest
 from tests.raising import raises
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.data_stores.copies import copy_newest
-from zmqrl.data_stores.directory import DirectoryStore, checkpoint_names
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import StoreError
 from zmqrl.types import Version

@@ -15,6 +15,7 @@ from unittest.mock import create_autospec, patch
 import numpy as np
 import pytest
 
+from tests.data_stores.memory_store import MemoryStore
 from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
@@ -24,7 +25,6 @@ from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.learner.checkpointing import KEPT, RETRY_AFTER_S, BackgroundWrite, FullCheckpoints
 from zmqrl.learner.counters import Counters, RunProgress

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.data_stores.memory_store import MemoryStore
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import Handover, LearnerReported
 from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
@@ -18,7 +19,6 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
 from zmqrl.data_stores.base import Full, Saved
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.learner import process
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.reporting import Reporter, weights_sha256

@@ -11,6 +11,7 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 
+from tests.data_stores.memory_store import MemoryStore
 from tests.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
@@ -27,7 +28,6 @@ from zmqrl.config.sections import (
     RunSection,
 )
 from zmqrl.data_stores.base import DataStore, Full, prefixed
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import Counters
 from zmqrl.learner.full_content import metas_array, stored_counters

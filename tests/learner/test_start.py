@@ -11,6 +11,7 @@ from unittest.mock import MagicMock, create_autospec
 import numpy as np
 import pytest
 
+from tests.data_stores.memory_store import MemoryStore
 from zmqrl.algorithms.base import Progress
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
@@ -20,7 +21,6 @@ from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full, Saved, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.envs.make import probe
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.process import _context, _note_device, _publish_first

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from tests.data_stores.memory_store import MemoryStore
 from tests.envs.odd_envs import Stateful, Walker
 from zmqrl.acting.heads import Categorical
 from zmqrl.algorithms.dqn import DQN
@@ -26,7 +27,6 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection
 from zmqrl.data_stores.base import Full
-from zmqrl.data_stores.memory import MemoryStore
 from zmqrl.errors import StoreError, ZmqrlError
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer, RecurrentLayer
 from zmqrl.networks.kinds.gru import Gru, NumpyGru

@@ -14,7 +14,7 @@ import numpy as np
 
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
-from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Observer
 from zmqrl.launch.run.state import RunState

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from zmqrl.config.kinds import NoKeys
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores.tensors import Rows
-from zmqrl.errors import DamagedCheckpoints, StoreError
+from zmqrl.errors import StoreError
 from zmqrl.types import Array, ModeName, Version, Weights
 
 MOST_NAMED = 2
@@ -253,12 +253,6 @@ class DataStore(ABC):
         self.retire()
 
 
-def no_full_loaded(damaged: Mapping[str, str]) -> DamagedCheckpoints:
-    """The error of `newest_full`: the report of each full checkpoint that cannot be loaded, newest first."""
-    what = "no full checkpoint can be loaded, the run cannot continue"
-    return DamagedCheckpoints(what, tuple(damaged), cause=few([*damaged.values()], 3))
-
-
 def few(causes: Sequence[str], most: int = MOST_NAMED) -> str:
     """The first causes, and how many more there are: after a power cut every file may be damaged."""
     more = [f"and {len(causes) - most} more"] if len(causes) > most else []
@@ -268,7 +262,7 @@ def few(causes: Sequence[str], most: int = MOST_NAMED) -> str:
 @contextmanager
 def unlogged() -> Iterator[None]:
     """Damaged files are not logged: the caller reports them, or the learner does."""
-    logger = logging.getLogger("zmqrl.data_stores.directory")
+    logger = logging.getLogger("zmqrl.data_stores.checkpoints")
 
     def drop(_: logging.LogRecord) -> bool:
         return False

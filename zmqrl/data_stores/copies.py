@@ -12,7 +12,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version

@@ -14,9 +14,10 @@ import json
 import logging
 import os
 import re
+import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,10 @@ from zmqrl.config.paths import expanded
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.base import DataStore, Full, Saved, few, no_full_loaded
+from zmqrl.data_stores.base import Full, Saved
+from zmqrl.data_stores.checkpoints import FileDataStore, checkpoint_names, in_order
 from zmqrl.data_stores.owner import read_owner, write_owner
 from zmqrl.data_stores.retention import FullRetention
-from zmqrl.data_stores.store_token import remove_token, sees_token, write_token
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import ModeName, Version, Weights
 
@@ -41,11 +42,6 @@ TRANSIENT_S = 5.0
 """How long a file that is there may not be readable."""
 RETRIED = frozenset({errno.ENOENT, errno.ESTALE, errno.EIO})
 FIX = "see store.path"
-KINDS = ("best-", "kept-", "v", "full-")
-"""Of checkpoints: how their names begin."""
-WEIGHTS = ("v", "kept-", "best-")
-"""Kinds with the weights of a version."""
-_NAME = re.compile(r"(v|kept-|full-|best-)(\d+)-(\d+)\.safetensors")
 _LEARNERS = re.compile(r"\.(v|kept-|full-)\d+-\d+\.safetensors\.(\w+)\.tmp")
 """Hidden files of a learner, and which process wrote them."""
 
@@ -68,7 +64,7 @@ class DirectoryConfig:
 IN_RUN_DIRECTORY = DirectoryConfig()
 
 
-class DirectoryStore(DataStore):
+class DirectoryStore(FileDataStore):
     """One directory; made on the first write. Every write is a temporary file in it, then a rename."""
 
     Config = DirectoryConfig
@@ -76,19 +72,12 @@ class DirectoryStore(DataStore):
     def __init__(self, place: str, keep: int, config: DirectoryConfig = IN_RUN_DIRECTORY) -> None:
         super().__init__(place, keep, config)
         self.path = os.path.abspath(os.path.expanduser(place))
-        self._keep = keep
         self._made = False
         self._is_cleaned = False
         self._versions: deque[tuple[Version, float, bool]] = deque()
         """When each was written, and whether by this process."""
         self._fulls = FullRetention()
         self._spares: list[str] = []
-        self._damaged: list[tuple[str, str]] = []
-        """Name and report of each file that `passed_over` returns next."""
-        self._bad: set[str] = set()
-        """Names of files that were read and do not verify."""
-        self._passed_over: dict[str, str] = {}
-        """Why, by name of each file that was not loaded, of any kind."""
 
     @classmethod
     def place(cls, config: DirectoryConfig, run_dir: Path, lineage: str | None) -> str:
@@ -117,18 +106,30 @@ class DirectoryStore(DataStore):
         return os.path.isdir(self.path)
 
     def leave_token(self, run_id: str) -> str:
+        token = secrets.token_hex(16)
+        temporary = Path(self.path, f".token-{run_id}.{os.getpid()}.tmp")
         try:
-            return write_token(Path(self.path), run_id)
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(token, encoding="utf-8")
+            temporary.rename(self._token(run_id))
         except OSError as error:
             raise StoreError(
                 "cannot be written", place=self.path, cause=disk_error(error, self.path), fix=FIX
             ) from error
+        return token
 
     def sees_token(self, run_id: str, token: str) -> bool:
-        return sees_token(Path(self.path), run_id, token)
+        path = self._token(run_id)
+        try:  # listed first: NFS remembers that a name was absent
+            return path.name in os.listdir(self.path) and path.read_text(encoding="utf-8") == token
+        except OSError:
+            return False
 
     def remove_token(self, run_id: str) -> None:
-        remove_token(Path(self.path), run_id)
+        self._token(run_id).unlink(missing_ok=True)
+
+    def _token(self, run_id: str) -> Path:
+        return Path(self.path, f".token-{run_id}")
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
@@ -157,7 +158,7 @@ class DirectoryStore(DataStore):
             time.sleep(min(pause_s, left_s))
             pause_s = min(0.5, pause_s * 2)
             with contextlib.suppress(StoreError):
-                self._list()
+                self._names()
 
     def save_full(self, full: Full, durable: bool) -> int:
         metadata = {"full": json.dumps(full.meta), "version": str(full.version)}
@@ -177,51 +178,16 @@ class DirectoryStore(DataStore):
             ) from error
         self._fulls.synced(version)
 
-    def newest_full(self) -> Full | None:
-        before = len(self._damaged)
-        for version, content in self._verified("full-"):
-            arrays, metadata = tensors.parse(content)
-            return Full(version, arrays, json.loads(metadata["full"]))
-        damaged = self._damaged[before:]
-        if len(damaged) > 1 or (damaged and not self._bad):  # what could not be read may be whole
-            raise no_full_loaded(dict(damaged))
-        return None
-
-    def passed_over(self) -> list[str]:
-        damaged, self._damaged = self._damaged, []
-        return list(dict.fromkeys(report for _, report in damaged))
-
-    def damaged(self) -> Mapping[str, str]:
-        return self._passed_over
-
     def save_best(self, version: Version, content: bytes, score: float) -> None:
-        before = sorted(((v, name) for name, kind, v in self._list() if kind == "best-" and v != version), reverse=True)
+        before = [name for name, v in checkpoint_names(self._names(), "best-").items() if v != version]
         arrays, metadata = tensors.parse(content)
         pieces = tensors.pieces(arrays, {**metadata, "score": repr(score)})
         self._write(f"best-{version}", pieces, durable=True)
-        for _, name in before[1:]:
+        for name in before[:-1]:
             self._delete(name)
-
-    def best(self) -> tuple[Version, bytes, float] | None:
-        for version, content in self._verified("best-"):
-            return version, content, float(tensors.parse(content)[1]["score"])
-        return None
-
-    def newest(self) -> tuple[Version, bytes] | None:
-        return next(self._verified("v"), None)
 
     def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
         self._write(f"kept-{version}", [(0, tensors.dump(weights, meta))], durable=True)
-
-    def newest_kept(self) -> bytes | None:
-        return next((content for _, content in self._verified("kept-")), None)
-
-    def versions(self) -> list[Version]:
-        return sorted({version for _, kind, version in self._list() if kind in WEIGHTS})
-
-    def weights_of(self, version: Version) -> bytes | None:
-        found = (content for kind in WEIGHTS for _, content in self._verified(kind, version))
-        return next(found, None)
 
     def owner(self) -> Lineage | None:
         return read_owner(self.path)
@@ -240,13 +206,13 @@ class DirectoryStore(DataStore):
                 self._delete(name)
 
     def put_aside(self, folder: str) -> str | None:
-        names = {name: kind for name, kind, _ in self._list()}
+        names = in_order(self._names())
         if not names:
             return None
         target = os.path.join(self.path, folder)
         try:
             files.make_directory(target)
-            for name in sorted(names, key=lambda name: KINDS.index(names[name])):
+            for name in names:
                 files.rename(self._path(name), os.path.join(target, name))
             files.sync_directory(target)
             files.sync_directory(self.path)
@@ -311,7 +277,7 @@ class DirectoryStore(DataStore):
                 "cannot be written", name=key, place=self.path, cause=disk_error(error, self.path), fix=FIX
             ) from error
         self._bad.discard(key)
-        self._passed_over.pop(key, None)
+        self._damaged.pop(key, None)
         return key, nbytes
 
     def _read_once(self, key: str, nbytes: int, sha256: str) -> bytes:
@@ -332,74 +298,44 @@ class DirectoryStore(DataStore):
                 if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
                     return content  # else it was retired, and maybe written again as another version, while it was read
 
-    def _read_whole(self, name: str) -> bytes:
-        """As `_content`, with patience for what a network file system gets over."""
+    def _read_whole(self, name: str) -> bytes | None:
+        """The content, with patience for what a network file system gets over."""
         end, pause_s = time.monotonic() + TRANSIENT_S, 0.01
         while True:
             try:
                 return self._content(name)
+            except FileNotFoundError:
+                return None
             except OSError as error:
-                if error.errno not in RETRIED or isinstance(error, FileNotFoundError) or time.monotonic() >= end:
+                if error.errno not in RETRIED or time.monotonic() >= end:
                     raise
             time.sleep(pause_s)
             pause_s = min(0.5, pause_s * 2)
 
-    def _verified(self, kind: str, only: Version | None = None) -> Iterator[tuple[Version, bytes]]:
-        """Contents of that kind that verify, newest first; the first of the others are named in one line of the log."""
-        new: list[str] = []
-        entries = sorted(((v, n) for n, k, v in self._list() if k == kind and only in (None, v)), reverse=True)
-        for version, name in entries:
-            try:
-                content = self._read_whole(name)
-                _check_name(kind, version, tensors.verify(content))
-            except FileNotFoundError:
-                continue  # retired between the listing and the reading
-            except (OSError, StoreError) as error:
-                damaged = f"{name} in {self.path}: {error}"
-                if kind != "v":  # after a power cut these may be many, and nothing is resumed from them
-                    self._damaged.append((name, damaged))
-                if isinstance(error, StoreError):
-                    self._bad.add(name)
-                if name not in self._passed_over:
-                    new.append(damaged)
-                self._passed_over[name] = str(error)
-                continue
-            self._log_passed_over(new)
-            new = []
-            yield version, content
-        self._log_passed_over(new)
-
-    def _log_passed_over(self, damaged: list[str]) -> None:
-        if damaged:
-            count = "1 checkpoint" if len(damaged) == 1 else f"{len(damaged)} checkpoints"
-            _log.warning("%s cannot be loaded: %s", count, few(damaged))
-
-    def _list(self) -> list[tuple[str, str, Version]]:
-        """Name, kind and version of each checkpoint. StoreError when the listing fails."""
+    def _names(self) -> list[str]:
         try:
-            names = os.listdir(self.path)
+            return os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise StoreError("cannot be read", place=self.path, cause=str(error), fix=FIX) from error
-        matches = ((name, _NAME.fullmatch(name)) for name in names)
-        return [(name, m[1], Version(int(m[2]), int(m[3]))) for name, m in matches if m is not None]
 
     def _clean(self) -> None:
         """Take what an earlier process of this run left into retention; by the writer, at its begin and at its end."""
         now = time.monotonic()
         own = {version for version, _, _ in self._versions}
-        entries = sorted((v, kind, name) for name, kind, v in self._list())
-        temporary = [name for name in os.listdir(self.path) if name.startswith(".") and name.endswith(".tmp")]
+        names = os.listdir(self.path)
         self._is_cleaned = True
-        for name in [name for _, kind, name in entries if name in self._bad and kind in ("v", "full-")]:
-            self._delete(name)  # else it would take the place of one that can be loaded
-        left = [(v, kind) for v, kind, name in entries if name not in self._bad]
-        older = [(v, now, False) for v, kind in left if kind == "v" and v not in own]
+        for name in in_order(names):
+            if name in self._bad and name.startswith(("v", "full-")):
+                self._delete(name)  # else it would take the place of one that can be loaded
+        left = [name for name in names if name not in self._bad]
+        older = [(v, now, False) for v in checkpoint_names(left, "v").values() if v not in own]
         self._versions.extendleft(reversed(older))
-        self._fulls.found(v for v, kind in left if kind == "full-")
-        for name in temporary:
-            self._clean_temporary(name)
+        self._fulls.found(checkpoint_names(left, "full-").values())
+        for name in names:
+            if name.startswith(".") and name.endswith(".tmp"):
+                self._clean_temporary(name)
 
     def _clean_temporary(self, name: str) -> None:
         """A learner's are those of one that has died, since there is one; the evaluator may be writing its own."""
@@ -419,19 +355,3 @@ class DirectoryStore(DataStore):
         except OSError as error:
             if error.errno not in RETRIED and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 _log.warning("%s in %s cannot be deleted: %s", name, self.path, error)
-
-
-def _check_name(kind: str, version: Version, metadata: Mapping[str, object]) -> None:
-    """StoreError when the content is that of another name: a power cut kept a name of a file that was written again."""
-    held = metadata.get("version", str(version))
-    if ("full" in metadata) != (kind == "full-") or held != str(version):
-        raise StoreError(
-            f"the file holds {'a full checkpoint' if 'full' in metadata else 'weights'} of another version"
-        )
-
-
-def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:
-    """Of `names` those of checkpoints of `kind` (`v`, `kept-`, `full-`, `best-`) with their versions, oldest first."""
-    matches = (m for m in map(_NAME.fullmatch, names) if m is not None and m[1] == kind)
-    found = {m[0]: Version(int(m[2]), int(m[3])) for m in matches}
-    return dict(sorted(found.items(), key=lambda item: item[1]))

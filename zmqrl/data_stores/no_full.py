@@ -11,7 +11,7 @@ from typing import Any
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full, few
-from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.errors import ConfigError, StoreError
 

@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +16,8 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.data_stores import directory, tensors
-from zmqrl.data_stores.base import DataStore, Full, Saved, no_full_loaded
-from zmqrl.data_stores.directory import WEIGHTS, checkpoint_names
+from zmqrl.data_stores.base import Full, Saved
+from zmqrl.data_stores.checkpoints import FileDataStore, checkpoint_names, in_order
 from zmqrl.data_stores.objects import CHECK_S, Objects, check_url, check_writable
 from zmqrl.data_stores.owner import DELETE_OWNER, OWNER
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
@@ -39,7 +39,7 @@ class ObjectConfig:
     """Such as `s3://bucket/runs`; checkpoints are in `<url>/<lineage id>`. Credentials are those of the host."""
 
 
-class ObjectStore(DataStore):
+class ObjectStore(FileDataStore):
     """An object is written whole or not at all, and a listing is complete: nothing that NFS needs is repeated here."""
 
     Config = ObjectConfig
@@ -47,7 +47,6 @@ class ObjectStore(DataStore):
 
     def __init__(self, place: str, keep: int, config: ObjectConfig | None = None) -> None:
         super().__init__(place, keep, config)
-        self.path, self._keep = place, keep
         self._objects, self._quick = Objects(place), Objects(place, CHECK_S)
         """The agents of hosts read with the second: they have other work, and a notice comes again."""
         self._written: dict[str, float] = {}
@@ -56,9 +55,6 @@ class ObjectStore(DataStore):
         One thread may write a FULL while another thread retires: single operations, each of them atomic.
         """
         self._is_cleaned = False
-        self._damaged: dict[str, str] = {}
-        self._unreported: list[tuple[str, str]] = []
-        """Name and report of each object that `passed_over` returns next."""
 
     @classmethod
     def place(cls, config: ObjectConfig, run_dir: Path, lineage: str | None) -> str:
@@ -141,49 +137,13 @@ class ObjectStore(DataStore):
         self._written[key] = time.monotonic()
         return len(content)
 
-    def newest_full(self) -> Full | None:
-        before = len(self._unreported)
-        for version, content in self._verified("full-"):
-            arrays, metadata = tensors.parse(content)
-            return Full(version, arrays, json.loads(metadata["full"]))
-        damaged = self._unreported[before:]
-        if len(damaged) > 1:
-            raise no_full_loaded(dict(damaged))
-        return None
-
-    def passed_over(self) -> list[str]:
-        damaged, self._unreported = self._unreported, []
-        return list(dict.fromkeys(report for _, report in damaged))
-
-    def damaged(self) -> Mapping[str, str]:
-        return self._damaged
-
     def save_best(self, version: Version, content: bytes, score: float) -> None:
         arrays, metadata = tensors.parse(content)
         self._objects.put(_name("best-", version), tensors.dump(arrays, {**metadata, "score": repr(score)}))
         self._objects.delete(list(checkpoint_names(self._objects.names(), "best-"))[:-BEST_KEPT])
 
-    def best(self) -> tuple[Version, bytes, float] | None:
-        for version, content in self._verified("best-"):
-            return version, content, float(tensors.parse(content)[1]["score"])
-        return None
-
-    def newest(self) -> tuple[Version, bytes] | None:
-        return next(self._verified("v"), None)
-
     def keep(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> None:
         self._objects.put(_name("kept-", version), tensors.dump(weights, {**meta}))
-
-    def newest_kept(self) -> bytes | None:
-        return next((content for _, content in self._verified("kept-")), None)
-
-    def versions(self) -> list[Version]:
-        names = self._objects.names()
-        return sorted({version for kind in WEIGHTS for version in checkpoint_names(names, kind).values()})
-
-    def weights_of(self, version: Version) -> bytes | None:
-        found = (content for kind in WEIGHTS for _, content in self._verified(kind, version))
-        return next(found, None)
 
     def owner(self) -> Lineage | None:
         content = self._objects.get(OWNER)
@@ -204,8 +164,7 @@ class ObjectStore(DataStore):
         self._retire_all(0.0)
 
     def put_aside(self, folder: str) -> str | None:
-        names = self._objects.names()
-        moved = [name for kind in directory.KINDS for name in checkpoint_names(names, kind)]
+        moved = in_order(self._objects.names())
         for name in moved:
             self._objects.move(name, f"{folder}/{name}")
         return f"{self.path}/{folder}" if moved else None
@@ -246,22 +205,11 @@ class ObjectStore(DataStore):
             self._objects.delete([name])
             del self._written[name]
 
-    def _verified(self, kind: str, only: Version | None = None) -> Iterator[tuple[Version, bytes]]:
-        """Those that verify, newest first; the others are recorded."""
-        for name, version in reversed(checkpoint_names(self._objects.names(), kind).items()):
-            if only not in (None, version):
-                continue
-            content = self._objects.get(name)
-            if content is None:
-                continue  # retired between the listing and the reading
-            try:
-                tensors.verify(content)
-            except StoreError as error:
-                self._damaged[name] = str(error)
-                if kind != "v":
-                    self._unreported.append((name, f"{name} in {self.path}: {error}"))
-                continue
-            yield version, content
+    def _names(self) -> list[str]:
+        return self._objects.names()
+
+    def _read_whole(self, name: str) -> bytes | None:
+        return self._objects.get(name)
 
 
 def _name(kind: str, version: Version) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files, tensors
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.data_stores.copies import COPIED, pause_s
-from zmqrl.data_stores.directory import checkpoint_names
 from zmqrl.data_stores.no_full import is_whole
 from zmqrl.errors import HostFailed, StoreError
 from zmqrl.orchestrators.host_commands import for_login_shell, quoted

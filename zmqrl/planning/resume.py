@@ -17,7 +17,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.base import DataStore, Full, unlogged
-from zmqrl.data_stores.directory import checkpoint_names
+from zmqrl.data_stores.checkpoints import checkpoint_names
 from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.data_stores.owner import check_owner

@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of one process: for tests and for single-process tools."""
+"""Checkpoints in the memory of one process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
-from zmqrl.errors import ConfigError, StoreError
-from zmqrl.types import ModeName, Version, Weights
+from zmqrl.errors import StoreError
+from zmqrl.types import Version, Weights
 
 
 class MemoryStore(DataStore):
@@ -29,11 +29,6 @@ class MemoryStore(DataStore):
     @classmethod
     def place(cls, config: NoKeys, run_dir: Path, lineage: str | None) -> str:
         return f"{run_dir}/{lineage}"
-
-    @classmethod
-    def check_mode(cls, config: NoKeys, mode: ModeName) -> None:
-        what, fix = "keeps checkpoints in one process", "write directory"
-        raise ConfigError(what, key=("store", "kind"), value="'memory'", is_subject=True, fix=fix)
 
     def save(self, version: Version, weights: Weights, meta: Mapping[str, str]) -> Saved:
         content = tensors.dump(weights, meta)
