@@ -86,7 +86,6 @@ class Policy(ABC):
 
     def zero_state(self, rows: int) -> dict[str, Array]:
         """New recurrent state for `rows` envs whose episodes begin; empty for a policy without."""
-        del rows
         return {}
 
 

@@ -142,7 +142,6 @@ class Algorithm(ABC):
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """Values that workers need with a version, such as `epsilon`: finite numbers by name. See `schedule_of`."""
-        del progress
         return {}
 
     def learning_rate(self, progress: Progress) -> float | None:

@@ -139,7 +139,6 @@ class DQN(Algorithm):
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a batch exceeds replay."""
-        del mode, vector_envs
         if self.config.batch_size > replay.capacity:
             raise ConfigError(
                 f"is larger than replay.capacity {replay.capacity}",

@@ -79,7 +79,6 @@ class PQN(Algorithm):
 
     def check(self, mode: ModeName, vector_envs: int, replay: ReplaySection) -> None:
         """Raise `ConfigError` when a minibatch is larger than the batch."""
-        del replay
         segments = vector_envs if MODES[mode].deterministic else self.config.batch_segments
         check_minibatch(self.config.minibatch_size, segments, self.segment_steps, self.num_envs)
 
@@ -123,7 +122,6 @@ class PQNLearner(BatchLearner):
 
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
         """The valid rows and their returns."""
-        del progress
         config, columns, valid = self.config, batch.columns, batch.columns["valid"]
         obs = self.observations(columns["obs"])
         steps, envs = valid.shape

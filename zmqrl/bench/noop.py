@@ -29,7 +29,6 @@ class NoopEnv(gymnasium.Env[Array, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """The same again."""
-        del action
         return self._obs, 0.0, False, False, {}
 
 
@@ -57,9 +56,7 @@ class _NoUpdateLearner(OnPolicyLearner):
         return {"first_moment": flat, "second_moment": flat}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        del state
         self._weights = {name: np.array(array) for name, array in weights.items()}
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        del batch, progress
         return LearnResult(0, {})

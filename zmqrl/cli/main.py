@@ -69,11 +69,9 @@ class _LazyGroup(click.Group):
             raise _EndOfOutput from error
 
     def list_commands(self, context: click.Context) -> list[str]:
-        del context
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        del context
         module = COMMANDS.get(name) or INTERNAL.get(name)
         if module is None:
             return None

@@ -89,7 +89,6 @@ class DataStore(ABC):
 
         The checkpoints of a store that is not shared are copied to the launcher when the learner is on another host.
         """
-        del config
         return True
 
     @classmethod
@@ -115,12 +114,10 @@ class DataStore(ABC):
 
         Called by the agent of the learner's host, when other hosts participate. StoreError.
         """
-        del run_id
         return None
 
     def sees_token(self, run_id: str, token: str) -> bool:
         """Whether `token` is there: whether this host sees the store that the learner writes to."""
-        del run_id, token
         return False
 
     def remove_token(self, run_id: str) -> None:
@@ -184,7 +181,6 @@ class DataStore(ABC):
         Called by the learner after `save` of the same version. StoreError when it cannot be written. A kind without
         this method cannot be used with `store.keep_every`.
         """
-        del weights, meta
         raise StoreError(
             f"cannot keep version {version}",
             name=f"a store of the kind {type(self).__name__}",

@@ -62,7 +62,6 @@ class _Witness(Algorithm):
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """Every action is drawn."""
-        del progress
         return {"epsilon": 1.0}
 
 
@@ -111,7 +110,6 @@ class _Recorder(BaseLearner):
         return {}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        del state
         self._weights = {name: np.array(weights[name]) for name in self._weights}
 
     def _record(self, batch: SegmentBatch) -> None:
@@ -121,7 +119,6 @@ class _Recorder(BaseLearner):
 
 class _OnPolicyRecorder(_Recorder, OnPolicyLearner):
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        del progress
         self._record(batch)
         return LearnResult(1, {})
 
@@ -131,5 +128,4 @@ class _OffPolicyRecorder(_Recorder, OffPolicyLearner):
         self._record(batch)
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
-        del replay, progress
         return LearnResult(updates, {})

@@ -41,7 +41,6 @@ class NativeVectorEnv(VectorEnv):
         self._plain = plain
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
-        del states
         self._steps = 0
         self._done = np.zeros(self.num_envs, bool)
         returned = NOTHING

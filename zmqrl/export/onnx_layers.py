@@ -100,7 +100,6 @@ def _noisy(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
 
 
 def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
-    del layer, arrays
     cubic, scale, one, half = (
         graph.constant(np.array(number, np.float32)) for number in (0.044715, (2 / np.pi) ** 0.5, 1.0, 0.5)
     )
@@ -110,12 +109,10 @@ def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
 
 
 def _scale(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
-    del arrays
     return graph.op("Div", x, graph.constant(np.array(layer.inputs, np.float32)))
 
 
 def _silu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
-    del layer, arrays
     return graph.op("Mul", x, graph.op("Sigmoid", x))
 
 

@@ -41,7 +41,6 @@ def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source:
 
 
 def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Source) -> dict[str, bytes]:
-    del source
     code = NUMPY_FILE.read_text(encoding="utf-8")
     for layer in spec.layers:
         if f"_{layer.kind}(" not in code and f"_{layer.kind} =" not in code:

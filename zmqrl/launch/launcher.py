@@ -38,12 +38,10 @@ class Observer:
 
     def on_event(self, event: HostEvent, state: RunState) -> bool:
         """After each event of the run was taken; False requests a stop."""
-        del event, state
         return True
 
     def on_status(self, state: RunState) -> bool:
         """Once a second; False requests a stop."""
-        del state
         return True
 
 

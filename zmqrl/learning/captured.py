@@ -35,7 +35,6 @@ class CapturedExecutor(TracedExecutor):
         self._capture = capture or CudaGraphs().capture
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch, folder: Path) -> Graph:
-        del arguments, batch, folder
         return CapturedUpdate(graph, self._capture)
 
 

@@ -149,7 +149,6 @@ class TracedExecutor(Executor):
 
     def _made(self, graph: Any, arguments: Callable[[], Arguments], batch: Batch, folder: Path) -> Graph:
         """What runs the graph. `folder`: for temporary files."""
-        del arguments, batch, folder
         run: Graph = graph
         return run
 

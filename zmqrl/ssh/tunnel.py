@@ -50,7 +50,6 @@ class Tunnels:
 
     def _arrived(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
         """Called in the connection's own thread, which must continue."""
-        del origin
         threading.Thread(
             target=self._carry, args=(channel, server[1]), name=f"{self._host} tunnel", daemon=True
         ).start()

@@ -108,7 +108,6 @@ class FakeAlgorithm(Algorithm):
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """Every action is drawn."""
-        del progress
         return {"epsilon": 1.0}
 
     @property
@@ -126,7 +125,6 @@ class _Digesting(OnPolicyLearner):
         self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        del progress
         digest = hashlib.sha256()
         for name, column in sorted(batch.columns.items()):
             digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
@@ -145,5 +143,4 @@ class _Digesting(OnPolicyLearner):
         return {}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        del state
         self._weights = {name: np.array(weights[name]) for name in self._weights}

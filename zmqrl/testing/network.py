@@ -31,7 +31,6 @@ class OutputsHead(Head):
     masks = True
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
-        del t, context
         return outputs
 
     def act_greedily(self, outputs: Array) -> Array:

@@ -82,7 +82,6 @@ class LayerKind(ABC):
 
     def state_size(self, spec: LayerSpec) -> int:
         """Numbers of recurrent state per row; 0: the kind has none. Such a kind has `step`."""
-        del spec
         return 0
 
     def noise_size(self, spec: LayerSpec) -> int:
@@ -90,7 +89,6 @@ class LayerKind(ABC):
 
         `torch` finds them in `tensors` as `<name>.noise [B, size]`; without this entry the layer acts without noise.
         """
-        del spec
         return 0
 
     def step(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,12 +97,10 @@ class LayerKind(ABC):
 
     def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
         """Name and shape of each array of the layer; a name is `spec.name`, a dot, and a name of the kind's own."""
-        del spec
         return {}
 
     def buffers(self, spec: LayerSpec) -> frozenset[str]:
         """Those of `shapes` that no gradient changes, such as running means: the learner publishes what they become."""
-        del spec
         return frozenset()
 
     def fan_in(self, spec: LayerSpec) -> int:
@@ -146,17 +142,16 @@ class ElementwiseLayerKind(LayerKind, ABC):
         """The values of `x`, such that autograd can differentiate them."""
 
     def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
-        del spec, rows
         return _NumpyElementwise(self.in_place)
 
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        del spec, tensors
         return self.of_tensor(x)
 
 
 class _NumpyElementwise(NumpyLayer):
     def __init__(self, in_place: Callable[[Array, Array], None]) -> None:
-        self._in_place, self._inner = in_place, np.empty(0, np.float32)
+        self._in_place = in_place
+        self._inner: Array = np.empty(0, np.float32)
 
     def forward(self, x: Array) -> Array:
         if self._inner.shape != x.shape:

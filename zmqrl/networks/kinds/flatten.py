@@ -14,11 +14,9 @@ class Flatten(LayerKind):
     """Without arrays."""
 
     def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
-        del spec, rows
         return _NumpyFlatten()
 
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        del spec, tensors
         return x.flatten(1)
 
 

@@ -25,7 +25,6 @@ class Layernorm(LayerKind):
         return {f"{spec.name}.weight": (spec.inputs,), f"{spec.name}.bias": (spec.inputs,)}
 
     def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
-        del generator
         ones, zeros = np.ones(spec.inputs, np.float32), np.zeros(spec.inputs, np.float32)
         return {f"{spec.name}.weight": ones, f"{spec.name}.bias": zeros}
 

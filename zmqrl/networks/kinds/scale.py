@@ -16,11 +16,9 @@ class Scale(LayerKind):
     """Without arrays; the divisor is `inputs`, 255 for pixels."""
 
     def numpy(self, spec: LayerSpec, rows: int) -> NumpyLayer:
-        del rows
         return _NumpyScale(spec.inputs)
 
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        del tensors
         return x / spec.inputs
 
 
