@@ -19,13 +19,14 @@ from tests.orchestrators.test_host_commands import SHELLS
 from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.copies import BUSY_SHARE, COPIED
+from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN
+from zmqrl.data_stores.copies import BUSY_SHARE
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import HostFailed
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import reap_over
-from zmqrl.orchestrators.remote_checkpoints import MIRRORED, Mirror, bring, remove, send
+from zmqrl.orchestrators.remote_checkpoints import Mirror, bring, remove, send
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, HostShell
 
@@ -99,7 +100,7 @@ def names(folder: Path) -> list[str]:
 
 
 def take(shell: Shell, far: Path, here: Path, kinds: dict[str, int] | None = None, check_here: bool = False) -> bool:
-    return bring(cast(Connection, shell), str(far), here, kinds or MIRRORED, check_here)
+    return bring(cast(Connection, shell), str(far), here, kinds or COPIED_DURING_RUN, check_here)
 
 
 def test_the_newest_are_copied_and_the_older_ones_removed(shell: Shell, far: Path, here: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.errors import TrainingFailed
+from zmqrl.run_files.environment import cpu_model
 
 PACKAGES = ("zmqrl", "pyzmq", "msgpack", "msgspec", "numpy", "torch", "gymnasium", "stable-baselines3")
 RUN_LIMIT_S = 900
@@ -64,20 +65,12 @@ def machine() -> dict[str, Any]:
     """Where and on what this was measured."""
     return {
         "host": platform.node(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "commit": _commit(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
     }
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _version(package: str) -> str | None:

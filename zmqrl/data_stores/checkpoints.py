@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from zmqrl.data_stores import tensors
@@ -18,6 +21,10 @@ KINDS = ("best-", "kept-", "v", "full-")
 """Of checkpoints: how their names begin."""
 WEIGHTS = ("v", "kept-", "best-")
 """Kinds with the weights of a version."""
+COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
+"""Which checkpoints belong to a copy of a run: kinds, and how many of each are kept there; None: all of them."""
+COPIED_DURING_RUN = {kind: most for kind, most in COPIED.items() if kind != "v"}
+"""Which of them come from a learner on another host before the run ends."""
 _NAME = re.compile(r"(v|kept-|full-|best-)(\d+)-(\d+)\.safetensors")
 
 _log = logging.getLogger(__name__)
@@ -34,6 +41,29 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Of `names` those of checkpoints, kind by kind: a FULL after the versions that a resume from it expects."""
     listed = list(names)
     return [name for kind in KINDS for name in checkpoint_names(listed, kind)]
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names in a folder; none of one that is not there, or cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def newest_whole(folder: Path, kind: str, most: int, whole: Set[str] = frozenset()) -> list[str]:
+    """The newest `most` of a kind that can be loaded, newest first; those in `whole` are not read."""
+    names = reversed(checkpoint_names(names_in(folder), kind))
+    return list(islice((name for name in names if name in whole or is_whole(folder / name)), most))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint can be read and is as it was written."""
+    try:
+        tensors.verify(path.read_bytes())
+    except (OSError, StoreError):
+        return False
+    return True
 
 
 class FileDataStore(DataStore, ABC):

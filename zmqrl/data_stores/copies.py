@@ -12,13 +12,11 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from zmqrl.data_stores import tensors
-from zmqrl.data_stores.checkpoints import checkpoint_names
+from zmqrl.data_stores.checkpoints import COPIED, checkpoint_names
 from zmqrl.data_stores.objects import Objects
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.types import Version
 
-COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
-"""Kinds of checkpoints that are copied, and how many of each are kept there; None: all of them."""
 NAMED = {"v": "version", "full-": "full checkpoint", "best-": "best version", "kept-": "kept version"}
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""

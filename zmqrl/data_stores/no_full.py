@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config.plan import RunPlan
-from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full, few
-from zmqrl.data_stores.checkpoints import checkpoint_names
+from zmqrl.data_stores.checkpoints import checkpoint_names, names_in, newest_whole
 from zmqrl.data_stores.make import shared_directory
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError
 
 
 def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ()) -> ConfigError:
@@ -30,7 +28,7 @@ def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ())
         f"   start at env step 0: zmqrl train --resume {shlex.quote(plan.lineage.run_dir)} --from-scratch",
     ]
     place = Path(plan.store_path)
-    if shared_directory(plan.config.store) is not None and checkpoint_names(_names(place.parent), "full-"):
+    if shared_directory(plan.config.store) is not None and checkpoint_names(names_in(place.parent), "full-"):
         here, there = shlex.quote(str(place)), shlex.quote(str(place.parent))
         move = f"mkdir -p {here} && mv {there}/*.safetensors {here}"
         lines.append(f"   checkpoints of zmqrl 0.1 are directly in {place.parent}; if they belong to this run: {move}")
@@ -56,31 +54,11 @@ def check_nothing_loads(plan: RunPlan, full: Full | None) -> None:
     )
 
 
-def starting_files(folder: Path) -> Iterator[str]:
+def starting_files(folder: Path) -> list[str]:
     """The newest best checkpoint and the newest version in `folder` that can be loaded."""
-    names = _names(folder)
-    for kind in ("best-", "v"):
-        whole = (name for name in reversed(checkpoint_names(names, kind)) if is_whole(folder / name))
-        yield from (str(folder / name) for name in list(whole)[:1])
+    return [str(folder / name) for kind in ("best-", "v") for name in newest_whole(folder, kind, 1)]
 
 
 def starting_full(place: str) -> str | None:
     """The newest full checkpoint at `place` that can be loaded; None where none is a file."""
-    names = reversed(checkpoint_names(_names(Path(place)), "full-"))
-    return next((str(Path(place, name)) for name in names if is_whole(Path(place, name))), None)
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a checkpoint can be read and is as it was written."""
-    try:
-        tensors.verify(path.read_bytes())
-    except (OSError, StoreError):
-        return False
-    return True
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+    return next((str(Path(place, name)) for name in newest_whole(Path(place), "full-", 1)), None)

@@ -8,14 +8,12 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Set
-from itertools import islice
 from pathlib import Path
 
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files, tensors
-from zmqrl.data_stores.checkpoints import checkpoint_names
-from zmqrl.data_stores.copies import COPIED, pause_s
-from zmqrl.data_stores.no_full import is_whole
+from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN, checkpoint_names, is_whole, newest_whole
+from zmqrl.data_stores.copies import pause_s
 from zmqrl.errors import HostFailed, StoreError
 from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
@@ -23,8 +21,6 @@ from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished
 
 LIST_S = 15.0
-MIRRORED = {kind: most for kind, most in COPIED.items() if kind != "v"}
-"""What is copied while the run is running; at its end `COPIED`."""
 CLOSE_S = 3.0
 
 
@@ -33,8 +29,8 @@ def send(connection: Connection, checkpoints: Path, folder: str) -> None:
 
     From the kept one the learner finds for which multiples of `store.keep_every` a version is kept.
     """
-    for kind, most in MIRRORED.items():
-        for name in _newest_whole(checkpoints, kind, most or 1):
+    for kind, most in COPIED_DURING_RUN.items():
+        for name in newest_whole(checkpoints, kind, most or 1):
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
@@ -86,7 +82,7 @@ def bring(
     there, whole = listed.stdout.decode(errors="replace").split(), True
     checkpoints.mkdir(parents=True, exist_ok=True)
     for kind, most in kinds.items():
-        here = checkpoint_names(_names_here(checkpoints), kind).items()
+        here = checkpoint_names(os.listdir(checkpoints), kind).items()
         whole_here = {v for name, v in here if not check_here or is_whole(checkpoints / name)}
         newest_here = max(whole_here, default=None)
         newer = [
@@ -108,17 +104,11 @@ def bring(
 
 def _keep(checkpoints: Path, kind: str, most: int, whole: Set[str]) -> None:
     """Remove what is older than the newest `most` that can be loaded; `whole` are known to be."""
-    names = list(checkpoint_names(_names_here(checkpoints), kind))
+    names = list(checkpoint_names(os.listdir(checkpoints), kind))
     if len(names) > most:
-        kept = _newest_whole(checkpoints, kind, most, whole)
+        kept = newest_whole(checkpoints, kind, most, whole)
         for name in names[: names.index(kept[-1])] if len(kept) == most else ():
             (checkpoints / name).unlink(missing_ok=True)
-
-
-def _newest_whole(checkpoints: Path, kind: str, most: int, whole: Set[str] = frozenset()) -> list[str]:
-    """The newest `most` of a kind that can be loaded, newest first; those in `whole` are not read."""
-    names = reversed(checkpoint_names(_names_here(checkpoints), kind))
-    return list(islice((name for name in names if name in whole or is_whole(checkpoints / name)), most))
 
 
 def remove(connection: Connection, folder: str) -> None:
@@ -150,7 +140,7 @@ class Mirror:
         while not self._closed.wait(wait_s) and self._connection.is_alive():
             begun = time.monotonic()
             try:
-                bring(self._connection, self._folder, self._checkpoints, MIRRORED)
+                bring(self._connection, self._folder, self._checkpoints, COPIED_DURING_RUN)
                 failing = False
             except (HostFailed, OSError) as error:
                 if not failing and self._connection.is_alive():
@@ -189,10 +179,3 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
 
 def _run(connection: Connection, script: str) -> Finished:
     return connection.run(for_login_shell(script), LIST_S)
-
-
-def _names_here(checkpoints: Path) -> list[str]:
-    try:
-        return os.listdir(checkpoints)
-    except FileNotFoundError:
-        return []

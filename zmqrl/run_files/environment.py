@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from zmqrl.capacity import usable_cores
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import RunPlan
+from zmqrl.installed import installed
 from zmqrl.run_files.user_code import Repository, Snapshot, snapshots
 
 FOLDER = "environment"
@@ -44,12 +44,7 @@ class EnvironmentRecord:
 def versions() -> dict[str, str]:
     """Of Python and of the packages that a result may depend on; of torch without its import."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "unknown"  # a checkout that is not installed
-    return found
+    return found | {package: installed(package) or "unknown" for package in PACKAGES}  # a checkout is not installed
 
 
 class EnvironmentWriter:
@@ -89,7 +84,7 @@ class EnvironmentWriter:
             host=socket.gethostname(),
             versions=versions(),
             os=f"{platform.system()} {platform.release()} {platform.machine()}, {_distribution()}",
-            cpu=_cpu(),
+            cpu=cpu_model(),
             cores=usable_cores(),
             gpus=tuple(_gpus()),
             code=tuple(snapshot.repository for snapshot in found),
@@ -105,7 +100,8 @@ def _distribution() -> str:
         return "unknown"
 
 
-def _cpu() -> str:
+def cpu_model() -> str:
+    """Model of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

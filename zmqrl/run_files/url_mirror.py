@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.config.sections import StoreSection
-from zmqrl.data_stores.copies import COPIED, NAMED, copy_newest, fetch_newest, fetch_object, pause_s
+from zmqrl.data_stores.checkpoints import COPIED
+from zmqrl.data_stores.copies import NAMED, copy_newest, fetch_newest, fetch_object, pause_s
 from zmqrl.data_stores.directory import DirectoryConfig
 from zmqrl.data_stores.make import kind_of
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
