@@ -10,13 +10,13 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from zmqrl.errors import ConfigError, StoreError, StoreRefused, key_of
 
-T = TypeVar("T")
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "azure", "http", "https", "file")
 CONTAINER_AT_ACCOUNT = ("abfs", "abfss")
 """Of Azure: `abfss://container@account.dfs.core.windows.net/path`."""
@@ -29,6 +29,8 @@ LONGEST_CAUSE = 300
 NOT_INSTALLED = {"cause": "obstore is not installed on this host", "fix": "pip install 'zmqrl[object]'"}
 MISSING, REFUSED = 404, (400, 401, 403)
 OTHER_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
+PLACE_MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+NEVER_MISSING = object()
 _STATUS = re.compile(r"status code: (\d{3})")
 _REPLY = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 _SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
@@ -72,7 +74,8 @@ class Objects:
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write an object, whole or not at all; one of that name is replaced. `content` may be a file."""
-        self._call(name, "cannot be written", _put, name, content)
+        sizes = {"chunk_size": PIECE_BYTES, "max_concurrency": PIECES_AT_ONCE}
+        self._call(name, "cannot be written", lambda api, store: api.put(store, name, content, **sizes))
 
     def get(self, name: str) -> bytes | None:
         """Content of an object; None when it is missing."""
@@ -81,39 +84,57 @@ class Objects:
 
     def pieces(self, name: str) -> Iterator[bytes]:
         """Content of an object, at least one piece; nothing when the object is missing."""
-        first = self._call(name, "cannot be read", _first_piece, name)
+
+        def first_piece(api: Any, store: Any) -> tuple[bytes, int]:
+            found = api.get(store, name)
+            nbytes = int(found.meta["size"])
+            if nbytes <= PIECE_BYTES:
+                return bytes(found.bytes()), nbytes
+            return _part(name, 0, PIECE_BYTES)(api, store), nbytes
+
+        first = self._call(name, "cannot be read", first_piece, missing=None)
         if first is None:
             return
         content, nbytes = first
         yield content
         for start in range(len(content), nbytes, PIECE_BYTES):
-            yield self._call(name, "cannot be read", _piece, name, start, min(nbytes, start + PIECE_BYTES))
+            yield self._call(name, "cannot be read", _part(name, start, min(nbytes, start + PIECE_BYTES)))
 
     def starts_with(self, name: str, nbytes: int, head: bytes) -> bool:
         """Whether an object has `nbytes` bytes, of which the first are `head`."""
-        return self._call(name, "cannot be read", _starts_with, name, nbytes, head)
+
+        def compared(api: Any, store: Any) -> bool:
+            return bool(api.head(store, name)["size"] == nbytes) and _part(name, 0, len(head))(api, store) == head
+
+        return bool(self._call(name, "cannot be read", compared, missing=False))
 
     def names(self) -> list[str]:
         """Of the objects directly below the URL."""
-        return self._call("", "cannot be listed", _names)
+        found = self._call("", "cannot be listed", lambda api, store: api.list_with_delimiter(store)["objects"])
+        return [str(each["path"]).rpartition("/")[2] for each in found]
 
     def delete(self, names: Sequence[str]) -> None:
         """Safe where they are gone."""
         for name in names:
-            self._call(name, "cannot be deleted", _delete, name)
+            self._call(name, "cannot be deleted", partial(_delete, name), missing=None)
 
     def move(self, name: str, target: str) -> None:
         """Give an object another name; `target` may be in a folder below the URL. Safe where it is gone."""
-        self._call(name, f"cannot be moved to {target}", _move, name, target)
+        what = f"cannot be moved to {target}"
+        self._call(name, what, lambda api, store: api.rename(store, name, target), missing=None)
 
-    def _call(self, name: str, what: str, call: Callable[..., T], *arguments: object) -> T:
+    def _call(self, name: str, what: str, call: Callable[[Any, Any], Any], missing: Any = NEVER_MISSING) -> Any:
+        """What `call` returns for the module obstore and the store; `missing` where there is no such object."""
         try:
             import obstore
         except ImportError:
             raise StoreRefused(what, name=name, place=self.url, **NOT_INSTALLED) from None
         try:
-            return call(self._open(), *arguments)
+            return call(obstore, self._open())
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            is_place = any(code in str(error) for code in PLACE_MISSING)
+            if isinstance(error, FileNotFoundError) and missing is not NEVER_MISSING and not is_place:
+                return missing
             # Without the foreign error as its cause: a traceback would show the reply of the service in full.
             kind, fields = _mapped(error)
             raise kind(what, name=name, place=self.url, **fields) from None
@@ -141,73 +162,12 @@ def check_writable(key: str, url: str, name: str) -> None:
         raise ConfigError(str(error), key=key_of(key)) from error
 
 
-def _put(store: Any, name: str, content: bytes | Path) -> None:
-    import obstore
-
-    obstore.put(store, name, content, chunk_size=PIECE_BYTES, max_concurrency=PIECES_AT_ONCE)
+def _part(name: str, start: int, end: int) -> Callable[[Any, Any], bytes]:
+    return lambda api, store: bytes(api.get_range(store, name, start=start, end=end))
 
 
-def _first_piece(store: Any, name: str) -> tuple[bytes, int] | None:
-    """With the size of the whole object."""
-    import obstore
-
-    try:
-        found = obstore.get(store, name)
-        nbytes = int(found.meta["size"])
-        if nbytes <= PIECE_BYTES:
-            return bytes(found.bytes()), nbytes
-        return _piece(store, name, 0, PIECE_BYTES), nbytes
-    except FileNotFoundError as error:
-        if _is_place_missing(str(error)):
-            raise
-        return None
-
-
-def _piece(store: Any, name: str, start: int, end: int) -> bytes:
-    import obstore
-
-    return bytes(obstore.get_range(store, name, start=start, end=end))
-
-
-def _starts_with(store: Any, name: str, nbytes: int, head: bytes) -> bool:
-    import obstore
-
-    try:
-        return bool(obstore.head(store, name)["size"] == nbytes and _piece(store, name, 0, len(head)) == head)
-    except FileNotFoundError as error:
-        if _is_place_missing(str(error)):
-            raise
-        return False
-
-
-def _names(store: Any) -> list[str]:
-    import obstore
-
-    return [str(found["path"]).rpartition("/")[2] for found in obstore.list_with_delimiter(store)["objects"]]
-
-
-def _delete(store: Any, name: str) -> None:
-    import obstore
-
-    try:
-        obstore.delete(store, name)
-    except FileNotFoundError as error:
-        if _is_place_missing(str(error)):
-            raise
-
-
-def _move(store: Any, name: str, target: str) -> None:
-    import obstore
-
-    try:
-        obstore.rename(store, name, target)
-    except FileNotFoundError as error:
-        if _is_place_missing(str(error)):
-            raise
-
-
-def _is_place_missing(text: str) -> bool:
-    return "NoSuchBucket" in text or "ContainerNotFound" in text or "bucket does not exist" in text
+def _delete(name: str, api: Any, store: Any) -> None:
+    api.delete(store, name)
 
 
 def _options(scheme: str, request_s: float) -> dict[str, Any]:
