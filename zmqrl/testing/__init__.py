@@ -21,27 +21,20 @@ if TYPE_CHECKING:
     from zmqrl.testing.sampler import SAMPLER
     from zmqrl.testing.training import TRAINING
 
-MODULES = {
-    "ALGORITHM": "algorithm",
-    "DATA_STORE": "data_store",
-    "ENV": "env",
-    "KEEP": "data_store",
-    "LAYER": "layer",
-    "MEMORY_BACKEND": "memory_backend",
-    "NETWORK": "network",
-    "ORCHESTRATOR": "orchestrator",
-    "SAMPLER": "sampler",
-    "TRAINING": "training",
-    "Ends": "memory_backend",
-    "Hosts": "deployed",
-    "Layer": "layer",
-    "Machines": "deployed",
-    "Network": "network",
-    "Report": "check",
-    "backend_maker": "memory_backend",
-    "check_algorithm": "check",
+NAMES = {
+    "algorithm": ("ALGORITHM",),
+    "check": ("Report", "check_algorithm"),
+    "data_store": ("DATA_STORE", "KEEP"),
+    "deployed": ("Hosts", "Machines"),
+    "env": ("ENV",),
+    "layer": ("LAYER", "Layer"),
+    "memory_backend": ("MEMORY_BACKEND", "Ends", "backend_maker"),
+    "network": ("NETWORK", "Network"),
+    "orchestrator": ("ORCHESTRATOR",),
+    "sampler": ("SAMPLER",),
+    "training": ("TRAINING",),
 }
-"""Where each name is."""
+"""What each module has."""
 
 __all__ = [
     "ALGORITHM",
@@ -66,6 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{MODULES[name]}"), name)
+    for module, names in NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

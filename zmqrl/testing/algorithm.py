@@ -18,7 +18,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.segment_replay import check_spec
-from zmqrl.testing.expect import is_frozen_config
+from zmqrl.testing.expect import checks_of, is_frozen_config
 from zmqrl.testing.experience import (
     SEED,
     acted,
@@ -214,20 +214,4 @@ def a_restored_learner_continues_bit_for_bit(make: AlgorithmMaker) -> None:
     is_same(straight.state(), resumed.state(), "state after a resume")
 
 
-ALGORITHM = (
-    config_is_a_frozen_dataclass,
-    modes_are_named,
-    batches_are_announced_by_on_policy_algorithms_only,
-    two_instances_agree,
-    acting_is_of_the_network,
-    extras_have_a_row_of_each_env,
-    workers_act_with_version_0,
-    acting_has_no_memory_of_its_own,
-    replay_fits_a_segment,
-    schedules_are_finite,
-    the_learner_publishes_what_it_was_given,
-    published_weights_are_copies,
-    training_changes_the_network,
-    training_is_deterministic,
-    a_restored_learner_continues_bit_for_bit,
-)
+ALGORITHM = checks_of(__name__)

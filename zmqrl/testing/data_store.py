@@ -14,7 +14,7 @@ from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, Full, Saved
 from zmqrl.errors import StoreError
-from zmqrl.testing.expect import assert_within, is_frozen_config, raises
+from zmqrl.testing.expect import assert_within, checks_of, is_frozen_config, raises
 from zmqrl.types import Version
 
 KEEP = 3
@@ -278,22 +278,4 @@ def _is_there(store: DataStore, saved: Saved) -> bool:
     return True
 
 
-DATA_STORE = (
-    config_is_a_frozen_dataclass,
-    an_empty_store_has_nothing,
-    weights_return_bit_for_bit,
-    a_wrong_digest_is_never_returned,
-    a_read_ends_at_its_deadline,
-    a_foreign_key_is_a_store_error,
-    newest_is_by_incarnation_then_n,
-    a_full_checkpoint_returns_with_its_plain_data,
-    rows_of_a_full_checkpoint_are_among_its_arrays,
-    the_best_version_is_one,
-    retention_keeps_the_newest,
-    kept_versions_stay,
-    finish_leaves_what_a_resume_needs,
-    a_reader_never_sees_a_part,
-    a_token_is_seen_until_it_is_removed,
-    an_owner_returns_or_is_never_recorded,
-    what_is_put_aside_returns,
-)
+DATA_STORE = checks_of(__name__)

@@ -19,6 +19,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.spaces import ranges, view
 from zmqrl.supervision import check_process
+from zmqrl.testing.expect import checks_of
 from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 
 SEED = 5
@@ -241,14 +242,4 @@ def _same(ones: list[Row], others: list[Row], text: str) -> None:
             assert a.tobytes() == b.tobytes(), f"{text}: {name} at step {step}: {a} and {b}"
 
 
-ENV = (
-    spaces_are_supported,
-    shapes_and_dtypes_are_those_of_the_spaces,
-    every_action_of_the_space_is_accepted,
-    the_row_after_an_end_is_a_reset,
-    the_same_seed_gives_the_same_bits,
-    a_reset_forgets_the_past,
-    a_successor_continues_with_the_same_bits,
-    a_saved_state_continues_with_the_same_bits,
-    it_closes_twice,
-)
+ENV = checks_of(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import subprocess
 import sys
 import time
@@ -13,6 +14,13 @@ E = TypeVar("E", bound=BaseException)
 PROCESSES, TRIES = 4, 3
 IDLE_S = 0.25
 """`processes_s` of a machine with two cores of 2024 that does nothing else."""
+
+
+def checks_of(module: str) -> tuple[Callable[[Any], None], ...]:
+    """The suite of a module: its public functions with the one argument `make`, in their order."""
+    found = [each for each in vars(sys.modules[module]).values() if inspect.isfunction(each)]
+    own = [each for each in found if each.__module__ == module and not each.__name__.startswith("_")]
+    return tuple(each for each in own if [*inspect.signature(each).parameters] == ["make"])
 
 
 def raises(kind: type[E], call: Callable[[], object]) -> E:

@@ -13,6 +13,7 @@ from zmqrl.loading import Tensor
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, layer_kind, numpy_layer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.random_streams import stream
+from zmqrl.testing.expect import checks_of
 from zmqrl.types import Array
 
 SEED, ROWS = 1, 6
@@ -213,13 +214,4 @@ def _difference(one: Array, other: Array) -> float:
     return float(np.abs(one - other).max() / max(1.0, float(np.abs(other).max())))
 
 
-LAYER = (
-    arrays_have_the_layers_name,
-    first_values_are_a_function_of_the_generator,
-    outputs_have_the_declared_width,
-    each_row_depends_on_itself,
-    numpy_and_torch_agree,
-    steps_in_numpy_and_torch_agree,
-    acting_allocates_no_arrays,
-    gradients_are_those_of_finite_differences,
-)
+LAYER = checks_of(__name__)

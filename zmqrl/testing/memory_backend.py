@@ -13,7 +13,7 @@ import numpy as np
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.memory_backends.base import MemoryBackend
-from zmqrl.testing.expect import assert_within, is_frozen_config
+from zmqrl.testing.expect import assert_within, checks_of, is_frozen_config
 from zmqrl.types import EnvSpec, SpaceSpec
 
 WAIT_S = 60.0
@@ -103,13 +103,7 @@ def runs_are_kept_apart(make: BackendMaker) -> None:
         assert list(first.receiver.receive(TURN_S)) == []
 
 
-MEMORY_BACKEND = (
-    config_is_a_frozen_dataclass,
-    whole_messages_arrive,
-    many_messages_arrive,
-    waiting_ends_in_time,
-    runs_are_kept_apart,
-)
+MEMORY_BACKEND = checks_of(__name__)
 
 
 def _carried(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:

@@ -17,6 +17,7 @@ from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.kinds.base import layer_kind, runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
+from zmqrl.testing.expect import checks_of
 from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
 
@@ -185,11 +186,4 @@ def _outputs(layers: tuple[LayerSpec, ...], network: Network, runtime: Literal["
     return np.array(policy.act_greedily(_observations(network.observation)))
 
 
-NETWORK = (
-    names_are_unique,
-    every_tower_has_a_tensor,
-    version_0_is_a_function_of_the_seed,
-    layers_fit_each_other,
-    both_runtimes_agree,
-    the_learner_computes_what_workers_act_with,
-)
+NETWORK = checks_of(__name__)

@@ -31,7 +31,7 @@ from zmqrl.testing.deployed import (
     output_of,
     settings_of,
 )
-from zmqrl.testing.expect import assert_within, is_frozen_config, until
+from zmqrl.testing.expect import assert_within, checks_of, is_frozen_config, until
 from zmqrl.wire.runtime_folder import remove_left_folder
 
 DEPLOY_S, COMMAND_S, MONITOR_S = 2.0, 0.5, 1.0
@@ -271,22 +271,4 @@ def _env_steps(run_dir: Path) -> int:
         return 0
 
 
-ORCHESTRATOR = (
-    config_is_a_frozen_dataclass,
-    construction_starts_nothing,
-    no_call_waits_for_a_host,
-    an_early_end_leaves_nothing,
-    events_come_in_order,
-    a_stop_command_ends_the_run,
-    undeploy_ends_a_running_run,
-    undeploy_names_what_it_had_to_kill,
-    undeploy_verifies_after_an_agent_was_killed,
-    a_killed_worker_is_started_again,
-    a_lost_host_is_deployed_again,
-    a_refusal_is_a_sentence,
-    cores_answer_for_every_host,
-    doctor_examines_every_host,
-    down_ends_a_run_and_reports_it,
-    the_bits_are_those_of_one_machine,
-    nothing_outlives_a_killed_launcher,
-)
+ORCHESTRATOR = checks_of(__name__)

@@ -11,6 +11,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, SegmentMeta
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import ReplaySpec
+from zmqrl.testing.expect import checks_of
 from zmqrl.types import Array, SegmentId, SlotRef, Version
 
 SEED, SLOTS, PLACES, ENVS, DRAWN = 1, 9, 4, 2, 64
@@ -126,9 +127,4 @@ def _same(one: list[Array], other: list[Array], what: str) -> None:
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True)), f"{what}: other draws"
 
 
-SAMPLER = (
-    valid_items_are_drawn,
-    released_segments_are_never_drawn,
-    draws_are_deterministic,
-    a_restored_sampler_continues_bit_for_bit,
-)
+SAMPLER = checks_of(__name__)

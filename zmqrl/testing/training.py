@@ -12,6 +12,7 @@ from zmqrl.learning.schedule import Schedule
 from zmqrl.random_streams import stream
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.devices import updates_run_on_one_device
+from zmqrl.testing.expect import checks_of
 from zmqrl.testing.experience import (
     SEED,
     UPDATES,
@@ -216,15 +217,4 @@ def _with_other_ends(algorithm: Algorithm, slots: Mapping[str, Array]) -> dict[s
     return {**slots, "obs": obs}
 
 
-TRAINING = (
-    rows_that_reset_are_not_trained,
-    a_truncation_bootstraps,
-    a_termination_has_no_value_after_it,
-    a_target_network_lags,
-    a_target_network_is_read,
-    recorded_updates_are_the_eager_ones,
-    schedules_are_followed,
-    a_new_version_replaces_the_old_one,
-    stored_log_probs_are_those_of_the_acting_version,
-    updates_run_on_one_device,
-)
+TRAINING = (*checks_of(__name__), updates_run_on_one_device)

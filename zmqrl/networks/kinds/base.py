@@ -129,7 +129,7 @@ class LayerKind(ABC):
 
 
 class ElementwiseLayerKind(LayerKind, ABC):
-    """A function of each number by itself, without arrays. `network.activation` may name it."""
+    """A function of each number alone, without arrays. `network.activation` may name it."""
 
     is_activation = True
 
