@@ -94,44 +94,24 @@ NOTES: Mapping[str, str] = {
 }
 """What has to be known of the keys, where more than the name differs."""
 
-NO_KEYS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("log_dir", "tensorboard", "tensorboard_log", "track", "wandb", "wandb_entity", "wandb_project_name"),
-        "each run writes metrics.jsonl and TensorBoard files (tensorboard/) into its run directory, --run-dir DIR or "
-        "run_dir=DIR",
-    ),
-    **dict.fromkeys(
-        ("sde_sample_freq", "use_sde", "use_sde_at_warmup"),
-        "state-dependent exploration (gSDE) is not available; PPO and SAC draw new noise in each env step",
-    ),
-    **dict.fromkeys(
-        ("capture_video", "record", "render"), "evaluator.video_every=N writes videos, zmqrl watch RUN plays"
-    ),
-    **dict.fromkeys(
-        ("framework", "torch_threads"), "zmqrl trains with torch; learner.threads is the number of threads"
-    ),
-    **dict.fromkeys(
-        ("local_dir", "log_path", "logdir", "output_dir", "save_path", "storage_path"),
-        "all files of a run are in its run directory, --run-dir DIR or run_dir=DIR",
-    ),
-    **dict.fromkeys(
-        ("log_interval", "log_level", "progress_bar", "verbose"),
-        "the live view is always shown on a terminal; --plain prints lines instead; in Python, train "
-        "prints lines, and quiet=True prints nothing",
-    ),
-    **dict.fromkeys(
-        ("n_seeds", "num_seeds", "seeds"),
-        "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed=",
-    ),
-    **dict.fromkeys(
-        ("callback", "callbacks", "on_step"),
-        "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called during the run",
-    ),
-    **dict.fromkeys(
-        ("load", "load_path", "reset_num_timesteps", "restore", "resume"),
-        "--resume DIR or zmqrl.resume(DIR) continues a run",
-    ),
+_NO_KEYS = {
+    "log_dir tensorboard tensorboard_log track wandb wandb_entity wandb_project_name": "each run writes metrics.jsonl "
+    "and TensorBoard files (tensorboard/) into its run directory, --run-dir DIR or run_dir=DIR",
+    "sde_sample_freq use_sde use_sde_at_warmup": "state-dependent exploration (gSDE) is not available; PPO and SAC "
+    "draw new noise in each env step",
+    "capture_video record render": "evaluator.video_every=N writes videos, zmqrl watch RUN plays",
+    "framework torch_threads": "zmqrl trains with torch; learner.threads is the number of threads",
+    "local_dir log_path logdir output_dir save_path storage_path": "all files of a run are in its run directory, "
+    "--run-dir DIR or run_dir=DIR",
+    "log_interval log_level progress_bar verbose": "the live view is always shown on a terminal; --plain prints lines "
+    "instead; in Python, train prints lines, and quiet=True prints nothing",
+    "n_seeds num_seeds seeds": "--seeds N of the command line runs N seeds, one after the other; in Python, loop over "
+    "seed=",
+    "callback callbacks on_step": "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called "
+    "during the run",
+    "load load_path reset_num_timesteps restore resume": "--resume DIR or zmqrl.resume(DIR) continues a run",
 }
+NO_KEYS: Mapping[str, str] = {name: text for names, text in _NO_KEYS.items() for name in names.split()}
 """Names without a key in zmqrl, and how it is done."""
 
 IN_A_SECTION: Mapping[str, tuple[str, ...]] = {
