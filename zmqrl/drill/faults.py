@@ -17,39 +17,16 @@ NOT_APPLICABLE = (
 )
 EVERY_PROCESS = "run"
 """The role of faults of all processes of a run."""
+_SHARES = """
+worker kill 4, broker kill 3, learner kill 3, evaluator kill 2, broker+learner kill 1,
+worker+broker+learner kill 1, worker kill-start 1, broker kill-start 1, learner kill-start 1, worker pause 1,
+broker pause 1, learner pause 1, worker+broker pause 1, broker+learner pause 1, run pause 1, worker hang 1,
+worker stall 1, learner damage 1, learner kill-away 1, learner no-space 1, run no-space 1, run disk-full 1,
+run store-away 1, agent kill 1, launcher kill 1, learner kill-resume 1, agent kill-resume 1, worker kill-end 1,
+broker kill-end 1, learner kill-end 1, agent kill-end 1, launcher kill-end 1
+"""
 SHARES: Mapping[tuple[str, str], int] = {
-    ("worker", "kill"): 4,
-    ("broker", "kill"): 3,
-    ("learner", "kill"): 3,
-    ("evaluator", "kill"): 2,
-    ("broker+learner", "kill"): 1,
-    ("worker+broker+learner", "kill"): 1,
-    ("worker", "kill-start"): 1,
-    ("broker", "kill-start"): 1,
-    ("learner", "kill-start"): 1,
-    ("worker", "pause"): 1,
-    ("broker", "pause"): 1,
-    ("learner", "pause"): 1,
-    ("worker+broker", "pause"): 1,
-    ("broker+learner", "pause"): 1,
-    ("run", "pause"): 1,
-    ("worker", "hang"): 1,
-    ("worker", "stall"): 1,
-    ("learner", "damage"): 1,
-    ("learner", "kill-away"): 1,
-    ("learner", "no-space"): 1,
-    ("run", "no-space"): 1,
-    ("run", "disk-full"): 1,
-    ("run", "store-away"): 1,
-    ("agent", "kill"): 1,
-    ("launcher", "kill"): 1,
-    ("learner", "kill-resume"): 1,
-    ("agent", "kill-resume"): 1,
-    ("worker", "kill-end"): 1,
-    ("broker", "kill-end"): 1,
-    ("learner", "kill-end"): 1,
-    ("agent", "kill-end"): 1,
-    ("launcher", "kill-end"): 1,
+    (role, action): int(share) for role, action, share in map(str.split, _SHARES.split(","))
 }
 """How often each kind lies in a deck; decks are dealt one after the other, so that every kind occurs."""
 
