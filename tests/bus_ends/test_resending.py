@@ -139,17 +139,24 @@ def bus(tmp_path: Path) -> Iterator[FarBus]:
 
 @pytest.mark.whole
 def test_a_worker_behind_a_thin_wire(bus: FarBus) -> None:
-    """A segment takes three times as long as its first repetition would wait."""
+    """A segment takes three times as long as its first repetition would wait.
+
+    After a turn that took as long as this wait, as on a machine without free cores, all leases may be repeated.
+    """
     source, sink = bus.source(), bus.far_sink()
     ready(sink)
-    wire = ThinWire(sink._sender, 3 * RESEND_HEARTBEATS * HEARTBEAT_S)
+    first_s, leases = RESEND_HEARTBEATS * HEARTBEAT_S, len(sink._free)
+    wire = ThinWire(sink._sender, 3 * first_s)
     sink._sender = wire  # type: ignore[assignment]
     taken: list[int] = []
-    written, segments = 0, 12
+    written, segments, late = 0, 12, 0
+    last = time.monotonic()
 
     def turn() -> bool:
-        nonlocal written
+        nonlocal written, late, last
         sink.poll(HEARTBEAT_S / 5)
+        late += time.monotonic() - last > first_s / 2
+        last = time.monotonic()
         if written < segments and sink._free:
             write(sink, written)
             written += 1
@@ -161,7 +168,7 @@ def test_a_worker_behind_a_thin_wire(bus: FarBus) -> None:
 
     until(turn, lambda: f"{segments} segments: {taken}, {wire.sent} sent")
     assert taken == list(range(segments))
-    assert wire.sent <= segments + 6, "copies"
+    assert wire.sent <= segments + 6 + leases * late, "copies"
 
 
 @pytest.mark.whole
