@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,10 @@ from tests.cli.commands import Command, live_run
 from tests.raising import compare
 from tests.waiting import until
 from zmqrl.agent.run_processes import AGENT, agents, processes_of
+from zmqrl.config.sections import Config
 from zmqrl.launch.teardown import bring_down
 from zmqrl.messages.orchestrator import Reaped
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.run_files.run_directory import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
@@ -157,12 +160,19 @@ def test_a_run_of_another_machine_is_not_said_to_be_down(zmqrl: Command, finishe
     assert down.out.count("far.away") == 2
 
 
+class JobAccess(HostAccess):
+    """Ends the job of a launcher, unless that has a bad name."""
+
+    def end_job(self, job: str, wait_s: float) -> Reaped:
+        return Reaped(left=(f"job {job}",)) if job == "stuck" else Reaped(ended=(f"job {job}",))
+
+
 class Jobs(LocalOrchestrator):
-    """An engine that can end the job of a launcher, unless that has a bad name."""
+    """An engine that can end the job of a launcher."""
 
     @classmethod
-    def end_job(cls, config: object, job: str, wait_s: float) -> Reaped:
-        return Reaped(left=(f"job {job}",)) if job == "stuck" else Reaped(ended=(f"job {job}",))
+    def access(cls, config: Any, run: Config) -> HostAccess:
+        return JobAccess(config, run)
 
 
 @pytest.mark.parametrize(
