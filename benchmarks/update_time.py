@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_manual import Coefficients, ManualPPOLearner, Rows
+from zmqrl.algorithms.ppo_manual import BatchRows, Coefficients, ManualPPOLearner
 from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning.base import LearnerContext
@@ -68,7 +68,7 @@ def ppo(rows: int, device: str) -> dict[str, Call]:
     manual = algorithm.learner(LearnerContext(weights, device, executor="manual"))
     assert isinstance(manual, ManualPPOLearner)
     order = ("obs", "action", "log_prob", "advantage", "target", "old_value")
-    columns = Rows(*(batch[name] for name in order))
+    columns = BatchRows(*(batch[name] for name in order))
     columns = columns._replace(action=torch.nn.functional.one_hot(batch["action"], ACTIONS).float())
 
     def by_hand() -> object:

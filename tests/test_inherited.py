@@ -15,7 +15,7 @@ from tests.running import environment
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.inherited import INTENDED, working_directory
-from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.stop_signals import StopRequest, StopSignals
 
 INHERIT = Path(__file__).parent / "machine_inputs" / "inherit.py"
 STATE = """
@@ -62,7 +62,7 @@ def test_a_launcher_in_a_script_receives_signals_that_the_script_blocks() -> Non
         signals = StopSignals()
         with signals.caught():
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert signals.request == Request.STOP
+            assert signals.request == StopRequest.STOP
         assert {signal.SIGTERM, signal.SIGUSR1} <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -19,7 +19,7 @@ from tests.running import environment
 from tests.waiting import WAIT_S
 from zmqrl.agent.orphans import Orphans
 from zmqrl.config.codec import to_json
-from zmqrl.config.plan import Boot, Listen
+from zmqrl.config.plan import Boot, TcpListen
 from zmqrl.supervision.process_mark import marked_by_host, process_mark, set_mark
 from zmqrl.supervision.process_table import await_gone
 from zmqrl.supervision.restarts import ProcessSlot
@@ -139,7 +139,7 @@ orphans.step(0.0)
 def test_at_the_end_all_that_was_left_is_killed_and_named(tmp_path: Path, last: bytes) -> None:
     """Of a real agent: also the daemon without an environment in a session of its own, and what a dead worker left."""
     plan = stand_in_plan(tmp_path / "run", workers=2, worker="simulates", grace_s=60.0, restarts=0)
-    boot = Boot("agent", 0, 0, "local", plan, workers=(0, 1), listen=Listen())
+    boot = Boot("agent", 0, 0, "local", plan, workers=(0, 1), listen=TcpListen())
     with subprocess.Popen(
         [sys.executable, START, "zmqrl.agent", plan.run_id, "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as agent:

@@ -24,7 +24,7 @@ from zmqrl.agent.process import check_host, choice_limit
 from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.broker.liveness import JOIN_S
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.plan import Boot, Listen
+from zmqrl.config.plan import Boot, TcpListen
 from zmqrl.config.sections import DefaultsSection, LimitsSection, NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.messages.command import Join
@@ -228,7 +228,7 @@ def test_an_agent_on_another_processor_ends_with_exit_code_2(tmp_path: Path) -> 
 def test_the_acting_digest_is_computed_once_a_process_is_ready(tmp_path: Path) -> None:
     """It imports numpy: until then the processes that start have the cores for themselves."""
     plan = stand_in_plan(tmp_path / "run", workers=1)
-    boot = Boot("agent", 0, 0, "local", plan, workers=(0,), listen=Listen())
+    boot = Boot("agent", 0, 0, "local", plan, workers=(0,), listen=TcpListen())
     with subprocess.Popen(
         [sys.executable, START, "zmqrl.agent", plan.run_id, "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as agent:

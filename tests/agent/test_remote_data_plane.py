@@ -58,7 +58,7 @@ class Broker:
             message = unpack(said)
             if isinstance(message, bus.Fetch):
                 self.fetches.append(list(message.version))
-            elif isinstance(message, bus.Echo):
+            elif isinstance(message, bus.PathProbe):
                 self.control.send_multipart([self.peer, said])
             else:
                 self.control.send_multipart([self.peer, pack(bus.Welcome(broker=1, hanging=[]))])

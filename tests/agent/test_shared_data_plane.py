@@ -125,7 +125,7 @@ def test_every_new_broker_has_the_newest_list_and_the_key_and_nobody_else_has(
     while len(received) < 6:
         assert broker.control.poll(WAIT_MS)
         received.append(unpack(broker.control.recv_multipart()[-1]))
-    lists = [message.allowed for message in received if isinstance(message, bus.Allow)]
+    lists = [message.allowed for message in received if isinstance(message, bus.AllowedKeys)]
     assert lists == [first, second, second, second], "also with each report: it may be lost"
 
 

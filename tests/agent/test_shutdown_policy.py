@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
+from zmqrl.agent.shutdown_policy import CloseEvaluator, KillRole, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 
 ALL = {"learner", "worker", "broker", "evaluator"}
 
@@ -20,7 +20,7 @@ def test_every_wait_ends_with_a_kill() -> None:
     ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=5.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     assert ending.step({"learner"}, 4.9) == []
-    assert ending.step({"learner"}, 5.0) == [Kill("learner")]
+    assert ending.step({"learner"}, 5.0) == [KillRole("learner")]
     assert ending.step({"learner"}, 5.1) == [], "once"
 
 
@@ -39,7 +39,7 @@ def test_the_evaluator_has_its_limit_then_its_stdin_closes_then_it_is_killed() -
     assert not ending.final_stopped
     assert ending.step({"evaluator"}, 3.0) == [CloseEvaluator()]
     assert ending.final_stopped
-    assert ending.step({"evaluator"}, 4.0) == [Kill("evaluator")]
+    assert ending.step({"evaluator"}, 4.0) == [KillRole("evaluator")]
 
 
 def test_a_failed_run_scores_nothing_final() -> None:
@@ -60,12 +60,12 @@ def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
     ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert ending.step(ALL, 0.0) == [Terminate("learner"), Terminate("worker"), Terminate("broker"), CloseEvaluator()]
     assert ending.step(ALL, 2.4) == []
-    assert ending.step({"worker", "evaluator"}, 2.5) == [Kill("worker"), Kill("evaluator")]
+    assert ending.step({"worker", "evaluator"}, 2.5) == [KillRole("worker"), KillRole("evaluator")]
 
 
 def test_kill_asks_nobody() -> None:
     ending = ShutdownPolicy(ShutdownMode.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
-    assert {type(action) for action in ending.step(ALL, 0.0)} == {Kill}
+    assert {type(action) for action in ending.step(ALL, 0.0)} == {KillRole}
 
 
 def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
@@ -74,11 +74,11 @@ def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
     for at in (1.5, 3.0, 4.5):
         ending.extend("learner", at)
         assert ending.step({"learner"}, at + 1.4) == []
-    assert ending.step({"learner"}, 6.5) == [Kill("learner")]
+    assert ending.step({"learner"}, 6.5) == [KillRole("learner")]
 
 
 def test_nobody_has_more_time_when_the_host_hurries() -> None:
     ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     ending.extend("learner", 1.5)
-    assert ending.step({"learner"}, 2.0) == [Kill("learner")]
+    assert ending.step({"learner"}, 2.0) == [KillRole("learner")]

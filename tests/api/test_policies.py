@@ -15,7 +15,7 @@ from tests.envs.value_envs import Returns
 from tests.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.api.policies import LoadedPolicy, Sampler
+from zmqrl.api.policies import ActionSampler, LoadedPolicy
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.spaces import composite
@@ -92,7 +92,7 @@ def test_sampled_actions_are_in_the_space_and_repeat_with_the_seed() -> None:
     spec = ActingSpec(runtime="numpy", observation=OBS, action=ACTION, layers=(), head="gaussian", extras=())
     drawn = []
     for seed in (1, 1, 2):
-        policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, ACTION), None, Sampler(spec, seed))
+        policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, ACTION), None, ActionSampler(spec, seed))
         drawn.append([policy(np.zeros((4, 3))).tolist() for _ in range(2)])
     assert drawn[0] == drawn[1] != drawn[2]
     actions = np.array(drawn[0])
@@ -102,7 +102,7 @@ def test_sampled_actions_are_in_the_space_and_repeat_with_the_seed() -> None:
 def test_sampled_actions_are_clipped_on_the_sides_that_have_a_bound() -> None:
     action = SpaceSpec("box", (2,), "float32", low=(0.0, -math.inf), high=(math.inf, 1.0))
     spec = ActingSpec(runtime="numpy", observation=OBS, action=action, layers=(), head="gaussian", extras=())
-    policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, action), None, Sampler(spec, 1))
+    policy = LoadedPolicy(Fixed(), EnvSpec("toy", OBS, action), None, ActionSampler(spec, 1))
     actions = policy(np.zeros((200, 3)))
     assert actions[:, 0].min() == 0.0 and actions[:, 0].max() > 1.0
     assert actions[:, 1].max() == 1.0 and actions[:, 1].min() < -1.0

@@ -30,7 +30,8 @@ LARGE_CLASSES = {
 """None of the launcher. The set only becomes smaller."""
 MOST_TEXT_COMPARISONS = 193
 """`tests.raising` compares the fields of an error. The bound only falls."""
-
+MOST_LONG_FILES, MOST_LONG_FUNCTIONS, MOST_REPEATED_CLASSES = 29, 26, 10
+"""The bounds only fall."""
 
 LAYERS = '[[tool.importlinter.contracts]]\ntype = "layers"\nlayers = ["e : (g)", "c", "a"]\n'
 
@@ -58,6 +59,9 @@ def test_the_package() -> None:
     assert found.sentences_with_a_key == []
     assert set(found.texts_read) <= READERS
     assert len(found.text_comparisons) <= MOST_TEXT_COMPARISONS, found.text_comparisons
+    assert len(found.long_files) <= MOST_LONG_FILES, found.long_files
+    assert len(found.long_functions) <= MOST_LONG_FUNCTIONS, found.long_functions
+    assert len(found.repeated_classes) <= MOST_REPEATED_CLASSES, found.repeated_classes
 
 
 def test_a_cycle_of_packages_is_found_also_within_functions(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Endpoints, Listen
+from zmqrl.config.plan import Endpoints, TcpListen
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.logs.events import EventPipe as EventWriter
@@ -61,7 +61,7 @@ class BrokerWithPeers:
         self.state = BrokerState(self.plan, self.arena, other_hosts=True)
         ends = {name: f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")}
         allowed = AllowList(1, HOSTS, {digest_of(TOKEN): "new"})
-        self.sockets = BrokerSockets(Endpoints(**ends), Listen("127.0.0.1"), SERVER if curve else None, allowed)
+        self.sockets = BrokerSockets(Endpoints(**ends), TcpListen("127.0.0.1"), SERVER if curve else None, allowed)
         weights = WeightsServer(None)
         self.outbound = OutboundReplies(self.sockets, self.state, weights)
         self.events = EventPipe()
@@ -149,12 +149,12 @@ def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(p
 
 
 def allow(serial: int, hosts: dict[str, HostKey], tokens: dict[str, str | None] | None = None) -> bytes:
-    return pack(bus.Allow(AllowList(serial, hosts, tokens or {})))
+    return pack(bus.AllowedKeys(AllowList(serial, hosts, tokens or {})))
 
 
 def test_hosts_that_are_not_expected_come_with_the_list(peers: BrokerWithPeers) -> None:
     assert peers.inbound.pop_removed() == []
-    listed = pack(bus.Allow(AllowList(2, HOSTS, absent=("far",))))
+    listed = pack(bus.AllowedKeys(AllowList(2, HOSTS, absent=("far",))))
     assert peers.receive(peers.near, listed) == ev.Paused(False)
     assert peers.inbound.pop_removed() == [ev.HostAbsent("far")]
     again = InboundDispatcher(peers.plan, peers.sockets, peers.state, peers.outbound, WeightsServer(None), peers.writer)
@@ -455,10 +455,10 @@ def test_a_worker_gets_the_parts_of_its_records_that_it_requests_until_it_has_be
         record = records[asked.vector_env]
         where = asked.vector_env, asked.incarnation, asked.next_index, len(record)
         for offset, content, kinds in ((9, record[9:], []), (0, record[:9], ["broker_status"])):
-            part = pack(bus.Answer(bus.AnswerPart(*where, offset, content)))
+            part = pack(bus.HandoverAnswer(bus.AnswerPart(*where, offset, content)))
             assert peers.receive(peers.near, part) is None
             assert ("broker_status" in peers.replies_to(peers.near)) == bool(kinds)
-        event = peers.receive(peers.near, pack(bus.Answer(bus.AnswerPart(*where, 9, record[9:]))))
+        event = peers.receive(peers.near, pack(bus.HandoverAnswer(bus.AnswerPart(*where, 9, record[9:]))))
         assert isinstance(event, ev.HandoverAnswered) and pack_record(event.handover.states) == record
         peers.state.handle(event)
         peers.replies_to(peers.near)

@@ -19,7 +19,7 @@ from tests.waiting import WAIT_S
 from zmqrl.broker import events as ev
 from zmqrl.broker import process
 from zmqrl.broker.process import Broker
-from zmqrl.config.plan import Boot, Endpoints, Listen
+from zmqrl.config.plan import Boot, Endpoints, TcpListen
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.arena import Arena
@@ -120,9 +120,9 @@ def test_a_stop_ends_the_wait_of_the_loop(make: Callable[..., Process]) -> None:
     assert made.broker._poller.poll(0) == [(made.broker._wake_read, zmq.POLLIN)]
 
 
-@pytest.mark.parametrize("listen", [None, Listen("127.0.0.1")], ids=["one host", "several hosts"])
+@pytest.mark.parametrize("listen", [None, TcpListen("127.0.0.1")], ids=["one host", "several hosts"])
 def test_other_hosts_are_listened_for_and_awaited_where_there_are_some(
-    make: Callable[..., Process], listen: Listen | None, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Process], listen: TcpListen | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Arena, "begin_broker", lambda arena: 2)  # there was one before
     made = make(listen=listen)

@@ -12,7 +12,7 @@ import zmq
 from tests.raising import raises
 from tests.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
-from zmqrl.config.plan import Endpoints, Listen
+from zmqrl.config.plan import Endpoints, TcpListen
 from zmqrl.errors import ConfigError
 from zmqrl.types import AllowList
 from zmqrl.wire.gate import DOMAIN, ENROLMENT
@@ -24,7 +24,7 @@ def ends_in(folder: Path) -> Endpoints:
 
 
 def test_what_is_no_peer_is_counted_at_each_port(tmp_path: Path) -> None:
-    sockets = BrokerSockets(ends_in(tmp_path), Listen("127.0.0.1"), make_keys(), AllowList(1, {}))
+    sockets = BrokerSockets(ends_in(tmp_path), TcpListen("127.0.0.1"), make_keys(), AllowList(1, {}))
     context: zmq.Context[Any] = zmq.Context()
     try:
         assert sockets.ports is not None
@@ -39,7 +39,7 @@ def test_what_is_no_peer_is_counted_at_each_port(tmp_path: Path) -> None:
 
 
 def test_hosts_are_enrolled_at_control_alone(tmp_path: Path) -> None:
-    sockets = BrokerSockets(ends_in(tmp_path), Listen("127.0.0.1"), make_keys(), AllowList(1, {}))
+    sockets = BrokerSockets(ends_in(tmp_path), TcpListen("127.0.0.1"), make_keys(), AllowList(1, {}))
     try:
         domains = [at.getsockopt(zmq.ZAP_DOMAIN) for at in (sockets.segments, sockets.notices, sockets.control)]
         assert domains == [DOMAIN, DOMAIN, ENROLMENT]
@@ -53,4 +53,4 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, place: int) -> None:
         port = taken.getsockname()[1]
         ports = tuple(port if place == at else 0 for at in range(3))
         with raises(ConfigError, key=("learner", "port"), value=str(port), fix="set another port, or auto"):
-            BrokerSockets(ends_in(tmp_path), Listen("127.0.0.1", ports), make_keys(), AllowList(1, {}))  # type: ignore[arg-type]
+            BrokerSockets(ends_in(tmp_path), TcpListen("127.0.0.1", ports), make_keys(), AllowList(1, {}))  # type: ignore[arg-type]

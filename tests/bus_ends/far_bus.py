@@ -11,7 +11,7 @@ from tests.waiting import WAIT_S, until
 from zmqrl.bus_ends.base import SegmentSource
 from zmqrl.bus_ends.remote_sink import RemoteSink
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Boot, Endpoints, Listen
+from zmqrl.config.plan import Boot, Endpoints, TcpListen
 from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.types import AllowList, HostKey, SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
@@ -28,13 +28,13 @@ class FarBus(RealBus):
         self.server_keys = make_keys()
         self.far_keys = replace(make_keys(), server=self.server_keys.public)
         self.allowed = AllowList(1, {self.far_keys.public: HostKey("b", 1)})
-        self.listen = Listen("127.0.0.1")
+        self.listen = TcpListen("127.0.0.1")
         self.events = EventPipe()
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
         limits = replace(plan.config.limits, lost_after_s=lost_after_s)
         config = replace(plan.config, limits=limits, memory_backend=backend)
         super().__init__(replace(plan, config=config, workers={"b": 1}), folder)
-        self.listen = Listen("127.0.0.1", self._ports())
+        self.listen = TcpListen("127.0.0.1", self._ports())
         self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)
         self.far_agent = AgentLink(self.far, self.far_keys)
         self._ends.append(self.far_agent)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace as edited
 
 from zmqrl.config.codec import replace
-from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.fault import HostFault
 from zmqrl.doctor.judge import judge, judge_all
 from zmqrl.doctor.links import why_it_ended
 from zmqrl.doctor.measurement import ClockFacts, Failure, Hello, Measurement, StoreFacts
@@ -95,7 +95,7 @@ def test_a_run_of_a_shared_account_is_ended_by_who_started_it() -> None:
     assert fix("ben@lap") == "ask ben@lap; or wait" and fix("anna@desk") == "ask anna@desk; or wait"
 
 
-def only(found: list[Fault]) -> Fault:
+def only(found: list[HostFault]) -> HostFault:
     assert len(found) == 1, found
     return found[0]
 
@@ -357,9 +357,10 @@ def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, c
 
 def test_equal_findings_of_several_hosts_are_one_text() -> None:
     loads = [
-        Fault(f"node{n:02}", "load", f"load {n}.5 on 2 cores", f"ssh node{n:02} top", "warning") for n in (1, 2, 3, 7)
+        HostFault(f"node{n:02}", "load", f"load {n}.5 on 2 cores", f"ssh node{n:02} top", "warning")
+        for n in (1, 2, 3, 7)
     ]
-    other = Fault("node04", "disk", "no space", "free some")
+    other = HostFault("node04", "disk", "no space", "free some")
     assert grouped([*loads[:2], other, *loads[2:]]) == [
         "node[01:03], node07: load: load 1.5 on 2 cores (node01; likewise the others)\n   ssh node01 top",
         "node04: disk: no space\n   free some",

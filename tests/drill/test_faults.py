@@ -11,11 +11,11 @@ from zmqrl.config.codec import replace
 from zmqrl.drill.faults import (
     HOLD_S,
     SHARES,
-    Action,
-    Fault,
+    DrillTarget,
+    FaultAction,
     Kind,
     Minimum,
-    Target,
+    PlannedFault,
     kinds_named,
     minimums_named,
     plan_faults,
@@ -23,8 +23,8 @@ from zmqrl.drill.faults import (
 from zmqrl.errors import ConfigError
 
 ROLES = frozenset({"worker", "broker", "learner", "evaluator"})
-LEARNING = Target("learning", ROLES, 3)
-WITNESS = Target("witness", ROLES - {"evaluator"}, 3, stalls=True)
+LEARNING = DrillTarget("learning", ROLES, 3)
+WITNESS = DrillTarget("witness", ROLES - {"evaluator"}, 3, stalls=True)
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
@@ -50,18 +50,18 @@ def test_a_deck_holds_every_kind_as_often_as_its_share() -> None:
 
 def test_what_a_run_cannot_have_is_not_planned() -> None:
     plan = plan_faults(2, 300, 60.0, [LEARNING, WITNESS])
-    assert not [f for f in plan if f.run == "learning" and f.kind.action is Action.STALL]
+    assert not [f for f in plan if f.run == "learning" and f.kind.action is FaultAction.STALL]
     assert not [f for f in plan if f.run == "witness" and f.kind.role == "evaluator"]
-    assert [f for f in plan if f.run == "witness" and f.kind.action is Action.STALL]
+    assert [f for f in plan if f.run == "witness" and f.kind.action is FaultAction.STALL]
     assert {f.index for f in plan if "worker" in f.kind.roles} == {0, 1, 2}
     assert {f.index for f in plan if "worker" not in f.kind.roles} == {0}
-    single = plan_faults(2, 100, 60.0, [Target("single", frozenset({"learner"}), 0)])
+    single = plan_faults(2, 100, 60.0, [DrillTarget("single", frozenset({"learner"}), 0)])
     assert {role for f in single for role in f.kind.roles} == {"learner", "agent", "launcher", "run"}
 
 
 def test_a_disk_is_filled_only_where_it_is_small() -> None:
     small = replace(WITNESS, small_disk=True)
-    assert {f.run for f in plan_faults(2, 300, 60.0, [LEARNING, small]) if f.kind.action is Action.DISK_FULL} == {
+    assert {f.run for f in plan_faults(2, 300, 60.0, [LEARNING, small]) if f.kind.action is FaultAction.DISK_FULL} == {
         "witness"
     }
     with raises(ConfigError, key=("--at-least",), value="run:disk-full"):
@@ -69,9 +69,9 @@ def test_a_disk_is_filled_only_where_it_is_small() -> None:
 
 
 def test_a_fault_of_several_roles_names_each_process() -> None:
-    kind = Kind("worker+broker+learner", Action.KILL)
-    assert Fault(0, 1.0, "witness", kind, index=2).slots == ("worker-2", "broker-0", "learner-0")
-    assert Fault(0, 1.0, "witness", Kind("run", Action.PAUSE)).slots == ()
+    kind = Kind("worker+broker+learner", FaultAction.KILL)
+    assert PlannedFault(0, 1.0, "witness", kind, index=2).slots == ("worker-2", "broker-0", "learner-0")
+    assert PlannedFault(0, 1.0, "witness", Kind("run", FaultAction.PAUSE)).slots == ()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_fault_of_several_roles_names_each_process() -> None:
 def test_a_process_and_the_store_have_one_fault_at_a_time(
     one: tuple[str, str], other: tuple[str, str], may: bool
 ) -> None:
-    first, second = (Fault(i, 1.0, "witness", Kind(r, Action(a))) for i, (r, a) in enumerate((one, other)))
+    first, second = (PlannedFault(i, 1.0, "witness", Kind(r, FaultAction(a))) for i, (r, a) in enumerate((one, other)))
     assert (first.may_overlap(second), second.may_overlap(first)) == (may, may)
 
 
@@ -110,10 +110,10 @@ def test_what_has_to_come_is_planned(seed: int) -> None:
 
 def test_a_kill_of_several_roles_counts_for_each_of_them() -> None:
     (minimum,) = minimums_named(["broker:kill=1"])
-    assert minimum == Minimum(Kind("broker", Action.KILL), 1)
-    assert minimum.counts(Kind("broker+learner", Action.KILL))
-    assert not minimum.counts(Kind("broker+learner", Action.PAUSE))
-    assert not minimum.counts(Kind("learner", Action.KILL))
+    assert minimum == Minimum(Kind("broker", FaultAction.KILL), 1)
+    assert minimum.counts(Kind("broker+learner", FaultAction.KILL))
+    assert not minimum.counts(Kind("broker+learner", FaultAction.PAUSE))
+    assert not minimum.counts(Kind("learner", FaultAction.KILL))
 
 
 @pytest.mark.parametrize("value", ["worker=3", "worker:kill", "worker:kill=0", "worker:kill=x", "wroker:kill=3"])
@@ -138,8 +138,8 @@ def test_only_what_is_held_has_a_time() -> None:
 
 def test_only_the_kinds_that_were_asked_for() -> None:
     only = kinds_named(["broker:kill", "evaluator"])
-    assert only == {Kind("broker", Action.KILL), Kind("evaluator", Action.KILL)}
-    plan = plan_faults(3, 40, 60.0, [Target("learning", ROLES, 2, only=only)])
+    assert only == {Kind("broker", FaultAction.KILL), Kind("evaluator", FaultAction.KILL)}
+    plan = plan_faults(3, 40, 60.0, [DrillTarget("learning", ROLES, 2, only=only)])
     assert {f.kind for f in plan} == only
 
 
@@ -159,4 +159,4 @@ def test_a_minimum_of_an_unknown_kind_suggests_no_role_alone() -> None:
 
 def test_a_run_without_the_role_that_was_asked_for_is_refused() -> None:
     with raises(ConfigError, key=("--only",)):
-        plan_faults(1, 5, 10.0, [Target("single", frozenset({"learner"}), 0, only=kinds_named(["broker"]))])
+        plan_faults(1, 5, 10.0, [DrillTarget("single", frozenset({"learner"}), 0, only=kinds_named(["broker"]))])

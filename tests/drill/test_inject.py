@@ -14,9 +14,9 @@ import pytest
 
 from tests.waiting import WAIT_S, until
 from tests.yardstick import loop_s
-from zmqrl.drill.faults import SHARES, Action, Fault, Kind
+from zmqrl.drill.faults import SHARES, FaultAction, Kind, PlannedFault
 from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, end_attempt, signalled
-from zmqrl.drill.recovery import Snapshot
+from zmqrl.drill.recovery import RunSnapshot
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.supervision.process_table import ProcessId, identify
 
@@ -70,7 +70,7 @@ def test_none_is_signalled_when_one_is_gone(sleepers: list[subprocess.Popen[byte
 def test_a_pause_ends_for_those_that_are_left(sleepers: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     victims = _ids(sleepers)
     scene = Scene(victims, tmp_path, tmp_path)
-    begin, end, _ = DEEDS[Action.PAUSE]
+    begin, end, _ = DEEDS[FaultAction.PAUSE]
     assert begin(scene) is not None and end is not None
     for process in victims:
         until(lambda process=process: _state(process) == "T")
@@ -85,7 +85,7 @@ def test_a_full_disk_limits_every_process_and_ends_for_every_one(
 ) -> None:
     victims = _ids(sleepers)
     before = [resource.prlimit(process.pid, resource.RLIMIT_FSIZE) for process in victims]
-    begin, end, _ = DEEDS[Action.NO_SPACE]
+    begin, end, _ = DEEDS[FaultAction.NO_SPACE]
     assert begin(Scene(victims, tmp_path, tmp_path)) is not None and end is not None
     assert [resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[0] for process in victims] == [0, 0]
     end(Scene(victims, tmp_path, tmp_path))
@@ -93,7 +93,7 @@ def test_a_full_disk_limits_every_process_and_ends_for_every_one(
 
 
 def test_a_disk_that_is_not_a_small_one_is_not_filled(tmp_path: Path) -> None:
-    assert DEEDS[Action.DISK_FULL].begin(Scene([], tmp_path, tmp_path, tmp_path)) is None
+    assert DEEDS[FaultAction.DISK_FULL].begin(Scene([], tmp_path, tmp_path, tmp_path)) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +102,7 @@ def test_a_store_comes_back_as_it_was_and_what_was_written_meanwhile_is_put_asid
     store.mkdir()
     (store / "full").write_text("before")
     scene = Scene([], store, tmp_path, number=3)
-    assert DEEDS[Action.STORE_AWAY].begin(scene) == 0.0
+    assert DEEDS[FaultAction.STORE_AWAY].begin(scene) == 0.0
     assert not store.exists()
     store.mkdir()
     (store / "full").write_text("meanwhile")
@@ -117,7 +117,7 @@ def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[b
     store = tmp_path / "checkpoints"
     store.mkdir()
     scene = Scene(_ids(sleepers), store, tmp_path)
-    begin, end, _ = DEEDS[Action.KILL_AWAY]
+    begin, end, _ = DEEDS[FaultAction.KILL_AWAY]
     assert begin(scene) is not None and end is not None
     assert not store.exists()
     assert [process.wait(WAIT_S) for process in sleepers] == [-signal.SIGKILL] * 2
@@ -128,7 +128,7 @@ def test_a_process_is_killed_without_its_store(sleepers: list[subprocess.Popen[b
 
 
 def test_a_store_that_does_not_exist_yet_is_not_taken_away(tmp_path: Path) -> None:
-    assert DEEDS[Action.STORE_AWAY].begin(Scene([], tmp_path / "none", tmp_path)) is None
+    assert DEEDS[FaultAction.STORE_AWAY].begin(Scene([], tmp_path / "none", tmp_path)) is None
 
 
 @pytest.mark.parametrize(("role", "broker_killed"), [("broker", True), ("worker", False)])
@@ -138,14 +138,17 @@ def test_a_broker_that_was_killed_in_the_end_is_noted(
     victim, other = _ids(sleepers)
     run = create_autospec(RunUnderTest, instance=True, exit_code=None)
     run.snapshot.side_effect = [
-        Snapshot({f"{role}-0": victim, "learner-0": other}),
-        *[Snapshot({f"{role}-0": victim})] * 2,
+        RunSnapshot({f"{role}-0": victim, "learner-0": other}),
+        *[RunSnapshot({f"{role}-0": victim})] * 2,
     ]
     run.await_end.return_value = 0
-    ended = end_attempt(Fault(0, 0.0, "witness", Kind(role, Action.KILL_END)), run)
+    ended = end_attempt(PlannedFault(0, 0.0, "witness", Kind(role, FaultAction.KILL_END)), run)
     assert ended.injected
     assert run.await_end.call_args.kwargs == {"broker_killed": broker_killed}
 
 
 def test_every_action_is_done_here_or_ends_the_attempt() -> None:
-    assert {Action(action) for _, action in SHARES} - DEEDS.keys() == {Action.KILL_RESUME, Action.KILL_END}
+    assert {FaultAction(action) for _, action in SHARES} - DEEDS.keys() == {
+        FaultAction.KILL_RESUME,
+        FaultAction.KILL_END,
+    }

@@ -9,10 +9,10 @@ import pytest
 
 from zmqrl.config.codec import replace
 from zmqrl.drill.check import OutsideCheck
-from zmqrl.drill.faults import Action, Fault, Kind, minimums_named
-from zmqrl.drill.report import Report, RunReport, Threshold, Times
-from zmqrl.drill.series import Series
-from zmqrl.drill.session import Outcome
+from zmqrl.drill.faults import FaultAction, Kind, PlannedFault, minimums_named
+from zmqrl.drill.report import DrillReport, RunReport, Threshold, Times
+from zmqrl.drill.series import DrillSeries
+from zmqrl.drill.session import FaultOutcome
 from zmqrl.types import Ledger
 
 LEDGER = {"produced": 9, "stored": 8, "in_flight": 0, "dropped": {"unsealed": 1}, "balanced": True}
@@ -20,12 +20,12 @@ RUN = RunReport("learning", "sync", 0, 8, 1, 1, LEDGER, (), ())
 OUTSIDE = OutsideCheck(rows=8, streams=1, lost=0, doubled=0, foreign=0, unstored=1)
 
 
-def _outcome(number: int, role: str, recovered_s: float | None, gone_s: float | None = None) -> Outcome:
-    return Outcome(Fault(number, 1.0, "learning", Kind(role, Action.KILL)), 1.0, recovered_s, gone_s)
+def _outcome(number: int, role: str, recovered_s: float | None, gone_s: float | None = None) -> FaultOutcome:
+    return FaultOutcome(PlannedFault(number, 1.0, "learning", Kind(role, FaultAction.KILL)), 1.0, recovered_s, gone_s)
 
 
 WHOLE = Ledger(9, 9, 0, {}, 0)
-GOOD = Report(
+GOOD = DrillReport(
     preset="cartpole-ppo",
     mode="sync",
     seed=1,
@@ -104,7 +104,9 @@ def test_the_table_has_each_kind_and_each_role() -> None:
 
 
 def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() -> None:
-    both = Outcome(Fault(3, 1.0, "witness", Kind("broker+learner", Action.KILL)), 1.0, 2.0, spread_s=0.00012)
+    both = FaultOutcome(
+        PlannedFault(3, 1.0, "witness", Kind("broker+learner", FaultAction.KILL)), 1.0, 2.0, spread_s=0.00012
+    )
     report = replace(GOOD, outcomes=(*GOOD.outcomes, both), at_least=minimums_named(["broker:kill=3"]))
     assert report.exit_code == 0
     assert "at least 3 broker:kill: 3" in str(report)
@@ -113,7 +115,7 @@ def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() 
 
 def test_overlapped_faults_are_separate_and_what_ends_the_attempt_is_no_part_of_a_role_as_a_whole() -> None:
     slow = replace(_outcome(3, "broker", 9.0), overlapped=True)
-    ended = Outcome(Fault(4, 1.0, "witness", Kind("broker", Action.KILL_END)), 1.0, 30.0)
+    ended = FaultOutcome(PlannedFault(4, 1.0, "witness", Kind("broker", FaultAction.KILL_END)), 1.0, 30.0)
     report = replace(GOOD, outcomes=(*GOOD.outcomes, slow, ended))
     lines = {(line.role, line.kind): line for line in report.lines()}
     kills = lines["broker", "kill"]
@@ -127,9 +129,9 @@ def test_overlapped_faults_are_separate_and_what_ends_the_attempt_is_no_part_of_
 
 
 def test_a_series_has_a_row_for_each_scenario_and_fails_with_any_of_them() -> None:
-    good = Series({"ppo-sync": GOOD, "dqn-sync": GOOD})
+    good = DrillSeries({"ppo-sync": GOOD, "dqn-sync": GOOD})
     assert good.exit_code == 0 and good.kills("broker") == 4
-    bad = Series({"ppo-sync": GOOD, "dqn-sync": replace(GOOD, outside=replace(OUTSIDE, lost=7))})
+    bad = DrillSeries({"ppo-sync": GOOD, "dqn-sync": replace(GOOD, outside=replace(OUTSIDE, lost=7))})
     assert bad.exit_code == 1
     rows = str(bad).splitlines()
     assert any(row.startswith("dqn-sync") and row.endswith("FAIL") for row in rows)

@@ -9,7 +9,7 @@ import pytest
 from tests.drill.witness_drills import drilled
 from tests.marks import long
 from tests.raising import raises
-from zmqrl.drill.report import Report, Threshold
+from zmqrl.drill.report import DrillReport, Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
 
@@ -80,7 +80,9 @@ def test_every_scenario_is_drilled_here() -> None:
 def test_a_planted_defect_is_found_and_named(tmp_path: Path, plant: str, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, [("worker", "pause")], plant, after_s=1.5)
     threshold = Threshold(None, None, 0, 0)
-    report = Report("cartpole-ppo", run.mode, 1, 60.0, 3.0, outcomes, (run,), outside, None, threshold, plant=plant)
+    report = DrillReport(
+        "cartpole-ppo", run.mode, 1, 60.0, 3.0, outcomes, (run,), outside, None, threshold, plant=plant
+    )
     assert report.exit_code == 1
     assert [fault for fault in report.faults if fault.startswith("outside check: ")], report
     assert {"lose": outside.lost, "double": outside.doubled, "tear": outside.lost}[plant] > 0

@@ -10,18 +10,18 @@ from typing import cast
 
 import pytest
 
-from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.faults import FaultAction, Kind, PlannedFault
 from zmqrl.drill.inject import Scene
 from zmqrl.drill.recovery import Recovery
 from zmqrl.drill.run_under_test import RunUnderTest
-from zmqrl.drill.session import MOST_ENDS, Clock, Session, _Active
+from zmqrl.drill.session import MOST_ENDS, DrillClock, DrillSession, _Active
 
 
-@pytest.mark.parametrize("action", [Action.KILL_END, Action.KILL_RESUME, Action.KILL])
-def test_a_run_that_ends_during_a_fault_that_ends_runs_is_noted(tmp_path: Path, action: Action) -> None:
-    fault = Fault(0, 0.0, "witness", Kind("learner", action))
+@pytest.mark.parametrize("action", [FaultAction.KILL_END, FaultAction.KILL_RESUME, FaultAction.KILL])
+def test_a_run_that_ends_during_a_fault_that_ends_runs_is_noted(tmp_path: Path, action: FaultAction) -> None:
+    fault = PlannedFault(0, 0.0, "witness", Kind("learner", action))
     ended = SimpleNamespace(exit_code=4, log_tail=lambda: "its last lines", await_gone=lambda _: None)
-    session = Session(cast(RunUnderTest, ended), [fault], tmp_path, _ends=MOST_ENDS - 1)
+    session = DrillSession(cast(RunUnderTest, ended), [fault], tmp_path, _ends=MOST_ENDS - 1)
     recovery = cast(Recovery, SimpleNamespace())
     session._active.append(_Active(fault, cast(Scene, None), 0.0, recovery, 0.0, None))
     session._ended_by_itself()
@@ -57,6 +57,6 @@ def test_a_run_continues_without_faults_to_its_threshold_or_its_budget(
 
     write()
     run = cast(RunUnderTest, SimpleNamespace(exit_code=None, run_dir=tmp_path))
-    session = Session(run, [], tmp_path, threshold, budget_env_steps=1000)
-    session._reach_threshold(Clock(1.0, threading.Barrier(1), cast(threading.Event, SimpleNamespace(wait=wait))))
+    session = DrillSession(run, [], tmp_path, threshold, budget_env_steps=1000)
+    session._reach_threshold(DrillClock(1.0, threading.Barrier(1), cast(threading.Event, SimpleNamespace(wait=wait))))
     assert waited == waits

@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.drill import outside_check, run_report
-from zmqrl.drill.faults import Action, Fault, Kind
+from zmqrl.drill.faults import FaultAction, Kind, PlannedFault
 from zmqrl.drill.report import RunReport
 from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_run
 from zmqrl.drill.scenarios import SCENARIOS, Scenario
-from zmqrl.drill.session import Clock, Outcome, Session
+from zmqrl.drill.session import DrillClock, DrillSession, FaultOutcome
 
 
 class Drilled(NamedTuple):
     """What came of it."""
 
     report: RunReport
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FaultOutcome, ...]
     outside: OutsideCheck
 
 
@@ -39,12 +39,12 @@ def drilled(
     folder.mkdir(exist_ok=True)
     run = witness_run(request, learning.plan)
     faults = [
-        Fault(i, after_s + apart_s * i, WITNESS, Kind(role, Action(action)), hold_s=_hold_s(action))
+        PlannedFault(i, after_s + apart_s * i, WITNESS, Kind(role, FaultAction(action)), hold_s=_hold_s(action))
         for i, (role, action) in enumerate(kinds)
     ]
-    session = Session(run, faults, record_folder(folder))
+    session = DrillSession(run, faults, record_folder(folder))
     try:
-        session.run(Clock(0.1, threading.Barrier(1), threading.Event()))
+        session.run(DrillClock(0.1, threading.Barrier(1), threading.Event()))
         return Drilled(run_report(session), tuple(session.outcomes), outside_check(run, record_folder(folder)))
     finally:
         run.kill()

@@ -15,7 +15,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import random_actions
 from zmqrl.envs.make import make_single, probe
 from zmqrl.envs.vector import make_vector_env
-from zmqrl.evaluator.evaluation import Evaluation
+from zmqrl.evaluator.evaluation import EpisodePlayer
 from zmqrl.planning.configure import load_config
 from zmqrl.planning.plan_run import plan_run
 
@@ -84,8 +84,8 @@ def test_the_loss_of_a_life_ends_an_episode_and_scores_are_of_whole_games() -> N
     lives, whole = make_single(section(episodic_life=True)), make_single(section())
     lengths = [_length(lives, seed) for seed in (1, 1, 1, 1, 1)]
     assert sum(lengths[:-1]) < _length(whole, 1) * 1.5 and max(lengths) < _length(whole, 1)
-    found = Evaluation(section(episodic_life=True), probe(section()), 2, 1)
-    expected = Evaluation(section(clip_reward=False), probe(section()), 2, 1)
+    found = EpisodePlayer(section(episodic_life=True), probe(section()), 2, 1)
+    expected = EpisodePlayer(section(clip_reward=False), probe(section()), 2, 1)
     assert found.play(Firing()) == expected.play(Firing())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.rollout.test_recurrent_state import Run
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
-from zmqrl.evaluator.evaluation import Evaluation
+from zmqrl.evaluator.evaluation import EpisodePlayer
 from zmqrl.types import Array, Weights
 
 
@@ -32,7 +32,7 @@ class Watched(Policy):
 def test_every_evaluation_begins_with_zero_state_and_carries_it_from_step_to_step() -> None:
     run = Run("CartPole-v1", steps=1)
     policy = Watched(run.policy)
-    evaluation = Evaluation(run.section, run.env, 3, 1)
+    evaluation = EpisodePlayer(run.section, run.env, 3, 1)
     scores = [evaluation.play(policy) for _ in range(2)]
     evaluation.close()
     assert scores[0] == scores[1]

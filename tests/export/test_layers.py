@@ -20,7 +20,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError
-from zmqrl.export.card import Form, Source
+from zmqrl.export.card import CardSource, Form
 from zmqrl.export.write import export
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights
@@ -29,7 +29,7 @@ from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import EnvSpec, Version, Weights
 
 pytestmark = [pytest.mark.xdist_group("exports"), pytest.mark.whole]
-SOURCE = Source("Env-v0", "ppo", 1, "run", Version(0, 1), None, None, 1)
+SOURCE = CardSource("Env-v0", "ppo", 1, "run", Version(0, 1), None, None, 1)
 FLAT = spaces.Box(-5, 5, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
 PARTS = spaces.Dict(

@@ -57,7 +57,7 @@ def test_hosts_that_have_joined_at_an_address_that_is_gone_are_connected_to_agai
 
 
 def tick(run: Run, at: float, *addresses: str) -> None:
-    run.machine.handle(act.Tick(datetime.fromtimestamp(at), addresses=addresses), at - NOW)
+    run.machine.handle(act.TimePassed(datetime.fromtimestamp(at), addresses=addresses), at - NOW)
 
 
 def heard(run: Run, host: str, at: float) -> None:

@@ -15,7 +15,7 @@ from zmqrl.launch.run.actions import Action, Leave, Send, Show
 from zmqrl.launch.run.end_policy import HOST_CAUSE_S, KILL_GRACE_S, SETTLE_S, TEARDOWN_SLACK_S, EndPolicy
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import RunState
-from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.command import KillAll, Stop
 from zmqrl.orchestrators.base import Teardown
 
@@ -33,7 +33,7 @@ class Run:
         config = replace(plan.config, run=replace(plan.config.run, **run))
         self.plan = replace(plan, config=config, began=1000.0)
         self.state, self.policy = RunState(self.plan), EndPolicy(self.plan, 1000.0)
-        self.limits, self.request, self.same_presses = config.limits, Request.NONE, 0
+        self.limits, self.request, self.same_presses = config.limits, StopRequest.NONE, 0
 
     def tell(self, host: str, name: str, /, **data: Any) -> None:
         take(self.state, host_event(host, name, **data))
@@ -72,8 +72,8 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-@pytest.mark.parametrize("request_", [Request.STOP, Request.INTERRUPT])
-def test_a_stop_is_sent_once_and_waited_for_within_its_bound(run: Run, request_: Request) -> None:
+@pytest.mark.parametrize("request_", [StopRequest.STOP, StopRequest.INTERRUPT])
+def test_a_stop_is_sent_once_and_waited_for_within_its_bound(run: Run, request_: StopRequest) -> None:
     run.start()
     assert run.step(1.0) == []
     run.request = request_
@@ -83,17 +83,19 @@ def test_a_stop_is_sent_once_and_waited_for_within_its_bound(run: Run, request_:
 
 
 @pytest.mark.parametrize(("request_", "outcome"), [
-    (Request.INTERRUPT, ("interrupted", 130)), (Request.STOP, ("stopped", 0)), (Request.KILL, ("interrupted", 130)),
+    (StopRequest.INTERRUPT, ("interrupted", 130)),
+    (StopRequest.STOP, ("stopped", 0)),
+    (StopRequest.KILL, ("interrupted", 130)),
 ])  # fmt: skip
 def test_a_stop_before_the_learners_host_has_started_waits_for_nothing(
-    tmp_path: Path, request_: Request, outcome: tuple[str, int]
+    tmp_path: Path, request_: StopRequest, outcome: tuple[str, int]
 ) -> None:
     """Such as a job that is queued: the run took 68 s to end, with the status failed."""
     run = Run(tmp_path, learner="b")
     run.tell("local", "agent", public="local")
     run.request = request_
     actions = run.step(6.0)
-    if request_ is Request.KILL:
+    if request_ is StopRequest.KILL:
         assert KILL in actions and run.step(6.0 + KILL_GRACE_S) == [Leave()]
     else:
         assert actions[-2:] == [Send("b", Stop()), Leave()]
@@ -111,7 +113,7 @@ def test_a_learners_host_that_does_not_start_ends_the_run_after_the_start_limit(
     assert run.step(run.limits.start_s + HOST_CAUSE_S) == [Leave()]
     run.tell("b", "host_failed", cause="the job is pending", fix="")
     run.tell("b", "agent_exit", code=-1, introduced=False)
-    found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=False)
+    found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=False)
     assert (found.status, found.exit_code) == ("failed", 4)
     first, cause = str(found.error).splitlines()
     assert "the learner's host b did not start within limits.start_s" in first and cause == "the job is pending"
@@ -120,7 +122,7 @@ def test_a_learners_host_that_does_not_start_ends_the_run_after_the_start_limit(
 def test_the_cause_of_an_agent_that_starts_too_late_is_the_error(run: Run) -> None:
     run.tell("local", "host_failed", cause="no handshake", fix="raise limits.start_s")
     assert run.step(run.limits.start_s) == [Leave()]
-    found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=False)
+    found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=False)
     assert (found.exit_code, found.error) == (1, "the host agent of local failed: no handshake\nraise limits.start_s")
 
 
@@ -140,13 +142,13 @@ def test_a_run_that_trains_with_fewer_workers_has_started(run: Run) -> None:
 
 def test_a_second_interrupt_kills_and_waits_for_the_kill_alone(run: Run) -> None:
     run.start()
-    run.request = Request.INTERRUPT
+    run.request = StopRequest.INTERRUPT
     assert run.step(1.0)[-1] == STOP
     run.same_presses = 1
     (shown,) = run.step(1.5)
     assert isinstance(shown, Show) and "counts as the same" in shown.text
     assert run.step(1.6) == [], "it is acknowledged once"
-    run.request = Request.KILL
+    run.request = StopRequest.KILL
     assert run.step(3.0)[-1] == KILL
     run.tell("local", "writing", role="learner", index=0)
     assert run.step(3.0 + KILL_GRACE_S) == [Leave()], "a kill does not wait for a checkpoint"
@@ -157,7 +159,7 @@ def test_an_interrupt_does_not_extend_a_stop_for_another_reason(run: Run) -> Non
     run.tell("local", "agent", public="local")
     at = run.limits.start_s
     assert run.step(at) == [STOP]
-    run.request = Request.INTERRUPT
+    run.request = StopRequest.INTERRUPT
     assert run.step(at + 5.0) == []
     assert run.step(at + run.clean_end_s) == [Leave()]
 
@@ -166,7 +168,7 @@ def test_each_report_of_a_learner_that_writes_extends_the_end(run: Run) -> None:
     run.start()
     run.tell("local", "writing", role="learner", index=0)
     assert run.step(1.0) == [] and run.policy.end_by is None, "no stop was requested"
-    run.request = Request.STOP
+    run.request = StopRequest.STOP
     run.step(2.0)
     run.tell("local", "writing", role="learner", index=0)
     assert run.step(2.0 + run.clean_end_s) == []
@@ -218,7 +220,7 @@ def test_a_run_for_several_hosts_does_not_train_on_this_machine_alone(tmp_path: 
     run.tell("local", "ready", role="worker", index=0)
     assert run.step(2.0) == [STOP]
     run.finish("stop")
-    found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=False)
+    found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=False)
     assert found.exit_code == 4 and "b: no answer" in str(found.error)
 
 
@@ -257,5 +259,5 @@ def test_a_learner_that_finds_its_directory_taken_over_has_not_refused_the_confi
     run.start()
     run.tell("local", "exit", role="learner", index=0, code=2, expected=False, cause="another launcher")
     run.state.fail("taken over")
-    found = run.policy.outcome(run.state, Request.NONE, CLEAN, is_taken_over=True)
+    found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=True)
     assert (found.exit_code, found.error) == (1, "taken over")

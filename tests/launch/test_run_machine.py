@@ -23,7 +23,7 @@ from zmqrl.launch.run.events import HANDLERS
 from zmqrl.launch.run.host_records import HostRecord
 from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.run.state import RunState
-from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.command import Join, SetAllowList, SetWorkers
 from zmqrl.messages.files import ScaleRequest
 from zmqrl.messages.orchestrator import AgentExited, Event, Handshake
@@ -78,7 +78,7 @@ class World(RuleBasedStateMachine):
         self.followed: set[str] = set()
         """Keys on the list that the broker follows."""
         self.invited: dict[str, act.WriteInvitation] = {}
-        self.request, self.is_left, self.writes_fail = Request.NONE, False, False
+        self.request, self.is_left, self.writes_fail = StopRequest.NONE, False, False
         self.handle(act.Begin(NOON))
         if runs:
             for host in (learner, "local", "b", "c"):
@@ -132,7 +132,7 @@ class World(RuleBasedStateMachine):
                 self.handle(act.Performed(action, error, place))
             case act.RecordConfig():
                 self.handle(act.Performed(action, "the disk is full" if self.writes_fail else None))
-            case act.Answer():
+            case act.Respond():
                 self.answers += 1
             case act.Leave():
                 self.is_left = True
@@ -276,15 +276,15 @@ class World(RuleBasedStateMachine):
         self.handle(act.RequestReceived(Path("1.json"), ScaleRequest({host: workers}, sections)))
         self.writes_fail = False
 
-    @rule(request=st.sampled_from([Request.STOP, Request.INTERRUPT, Request.KILL]))
+    @rule(request=st.sampled_from([StopRequest.STOP, StopRequest.INTERRUPT, StopRequest.KILL]))
     @precondition(lambda self: self.now > 1200.0)
-    def the_user_ends_the_run(self, request: Request) -> None:
+    def the_user_ends_the_run(self, request: StopRequest) -> None:
         self.request = max(self.request, request)
 
     @rule(seconds=TIMES)
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.handle(act.Tick(NOON, self.request))
+        self.handle(act.TimePassed(NOON, self.request))
         if self.is_over:
             return
         paused = self.state.paused
@@ -338,16 +338,16 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "state") or self.is_over:
             return
         before = self.request
-        self.request = max(before, Request.INTERRUPT)
+        self.request = max(before, StopRequest.INTERRUPT)
         has_learner = self.state.hosts.learner.has_agent
         was_ending = self.machine.end_policy.end_by is not None
-        self.handle(act.Tick(NOON, self.request))
+        self.handle(act.TimePassed(NOON, self.request))
         if not has_learner and not was_ending:
             assert self.is_left, "a run whose learner's host has not started is not waited for"
             assert self.machine.end_policy.outcome(self.state, self.request, CLEAN, False).exit_code in (1, 4, 130)
         bound_s = 3 * LIMITS.grace_s + self.plan.config.evaluator.final_limit_s + TEARDOWN_SLACK_S
-        self.now += KILL_GRACE_S if self.request is Request.KILL else bound_s
-        self.handle(act.Tick(NOON, self.request))
+        self.now += KILL_GRACE_S if self.request is StopRequest.KILL else bound_s
+        self.handle(act.TimePassed(NOON, self.request))
         assert self.is_left or self.state.agent_exit is not None
 
 
@@ -369,7 +369,7 @@ def test_a_machine_does_nothing_but_return_actions(kind: str, tmp_path: Path) ->
     if kind == "second deploy":
         machine.handle(HostEvent("b", Handshake({}, 1, 1.0, "key")), 0.0)
         machine.handle(HostEvent("b", AgentExited(None, True)), 0.0)
-        found = [action for second in range(4) for action in machine.handle(act.Tick(NOON), second)]
+        found = [action for second in range(4) for action in machine.handle(act.TimePassed(NOON), second)]
         assert [list(action.boots) for action in found if isinstance(action, act.Deploy)] == [["b"]]
     assert list(tmp_path.iterdir()) == []
 
@@ -425,17 +425,17 @@ def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None
 
 
 @pytest.mark.parametrize(("scale", "expected"), [
-    ({"local": 2}, ["SetWorkers", "Answer"]),
-    ({"local": 0, "b": 3}, ["SetWorkers", "SetWorkers", "Answer"]),
-    ({"local": 0, "b": 0}, ["Answer"]),
-    ({"nowhere": 1}, ["Answer"]),
-    ({"c": 0}, ["Answer"]),
+    ({"local": 2}, ["SetWorkers", "Respond"]),
+    ({"local": 0, "b": 3}, ["SetWorkers", "SetWorkers", "Respond"]),
+    ({"local": 0, "b": 0}, ["Respond"]),
+    ({"nowhere": 1}, ["Respond"]),
+    ({"c": 0}, ["Respond"]),
 ])  # fmt: skip
 def test_a_request_leads_to_commands_and_one_answer(table: Table, scale: dict[str, int], expected: list[str]) -> None:
     assert types(table.request(scale)) == expected
 
 
-@pytest.mark.parametrize(("error", "expected"), [(None, ["Deploy", "Answer"]), ("no space", ["Answer"])])
+@pytest.mark.parametrize(("error", "expected"), [(None, ["Deploy", "Respond"]), ("no space", ["Respond"])])
 def test_an_added_host_is_recorded_before_anything_starts_there(
     table: Table, error: str | None, expected: list[str]
 ) -> None:
@@ -452,5 +452,5 @@ def test_a_request_for_a_manual_host_is_answered_once_its_file_is_written(table:
     removed, write, allow = table.perform(record, None)
     assert types([removed, write, allow]) == ["RemoveInvitation", "WriteInvitation", "SetAllowList"]
     answer = table.perform(write, error)[0]
-    assert isinstance(answer, act.Answer)
+    assert isinstance(answer, act.Respond)
     assert ("no space" in str(answer.answer.done)) == (error is not None)

@@ -19,7 +19,7 @@ from zmqrl.launch.run.bottleneck import find_bottleneck
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
-from zmqrl.launch.stop_signals import Request, StopSignals
+from zmqrl.launch.stop_signals import StopRequest, StopSignals
 from zmqrl.launch.summary import BOTTLENECKS, final_lines, summarise
 from zmqrl.run_files import schemas
 from zmqrl.run_files.run_directory import RunDirectory, is_live, read_config, read_info
@@ -304,7 +304,13 @@ def test_signals_within_a_second_are_one_press() -> None:
         clock[0] = at
         signals.note(number)
         requests.append(signals.request)
-    assert requests == [Request.STOP, Request.INTERRUPT, Request.INTERRUPT, Request.KILL, Request.KILL]
+    assert requests == [
+        StopRequest.STOP,
+        StopRequest.INTERRUPT,
+        StopRequest.INTERRUPT,
+        StopRequest.KILL,
+        StopRequest.KILL,
+    ]
     assert signals.same_presses == 1, "it is reported"
 
 
@@ -314,7 +320,7 @@ def test_a_terminal_that_is_closed_interrupts_and_never_kills() -> None:
     for at in (0.0, 5.0):
         clock[0] = at
         signals.note(signal.SIGHUP)
-        assert signals.request == Request.INTERRUPT
+        assert signals.request == StopRequest.INTERRUPT
 
 
 @pytest.mark.parametrize(

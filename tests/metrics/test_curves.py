@@ -13,7 +13,7 @@ from tests.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed
-from zmqrl.metrics.groups import Group, group_of
+from zmqrl.metrics.groups import RunGroup, group_of
 from zmqrl.metrics.plot import MARKED, draw, make_plot
 
 
@@ -30,11 +30,11 @@ def test_groups(tmp_path: Path) -> None:
     one = _run(tmp_path / "lr=0.1")
     seeds = [_run(tmp_path / "ppo" / f"seed-{n}") for n in (1, 9, 10)]
     others = [_run(tmp_path / "dqn-a"), *(_run(tmp_path / "dqn-b" / f"seed-{n}") for n in (1, 2))]
-    assert group_of(str(one)) == Group("lr=0.1", (one,))
-    assert group_of(f"{one}=slow") == Group("slow", (one,))
-    assert group_of(str(tmp_path / "ppo")) == Group("ppo", tuple(seeds))
-    assert group_of(f"{tmp_path}/dqn-") == Group("dqn", tuple(others))
-    assert group_of(f"{tmp_path}/dqn-=DQN, all") == Group("DQN, all", tuple(others))
+    assert group_of(str(one)) == RunGroup("lr=0.1", (one,))
+    assert group_of(f"{one}=slow") == RunGroup("slow", (one,))
+    assert group_of(str(tmp_path / "ppo")) == RunGroup("ppo", tuple(seeds))
+    assert group_of(f"{tmp_path}/dqn-") == RunGroup("dqn", tuple(others))
+    assert group_of(f"{tmp_path}/dqn-=DQN, all") == RunGroup("DQN, all", tuple(others))
     for wrong in ("sac", "sac=SAC", "lr=0.2"):
         with raises(ConfigError, key=(), source=f"{tmp_path}/{wrong.partition('=')[0]}"):
             group_of(f"{tmp_path}/{wrong}")
@@ -49,7 +49,7 @@ def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:
         _run(tmp_path / "seed-2", (10, 5.0), (90, 5.0)),
         _run(tmp_path / "seed-3", (0, 1.0), (100, 1.0)),
     ]
-    drawn = series_of(Group("g", tuple(runs)), RETURN, 1)
+    drawn = series_of(RunGroup("g", tuple(runs)), RETURN, 1)
     curve = curve_of(drawn.series, "env_steps")
     assert (curve.x[0], curve.x[-1], curve.runs) == (10, 90, 3)
     assert curve.value[-1] == pytest.approx((9 + 5 + 1) / 3)
@@ -59,7 +59,7 @@ def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:
 
 def test_scores_that_come_late_are_put_in_order(tmp_path: Path) -> None:
     run = _run(tmp_path / "run", (0, 0.0), (200, 2.0), (100, 1.0), name=EVALUATED)
-    curve = curve_of(series_of(Group("g", (run,)), EVALUATED, 1).series, "env_steps")
+    curve = curve_of(series_of(RunGroup("g", (run,)), EVALUATED, 1).series, "env_steps")
     np.testing.assert_allclose(curve.value, curve.x / 100)
 
 
@@ -71,7 +71,7 @@ def test_wall_clock_is_cumulative_over_the_attempts_of_a_run(tmp_path: Path) -> 
     ]
     lines = [json.dumps({"wall_s": wall_s, "env_steps": steps, name: 1.0}) for wall_s, steps, name in rows]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    group = Group("g", (tmp_path,))
+    group = RunGroup("g", (tmp_path,))
     (trained,), (scored,) = (series_of(group, name, 1).series for name in (RETURN, EVALUATED))
     assert trained.wall_s.tolist() == [2.0, 8.0, 11.0, 14.0, 16.5, 17.0]
     assert scored.wall_s.tolist() == [9.0, 10.0, 13.0]
@@ -81,7 +81,7 @@ def test_a_score_too_shows_that_an_attempt_begins(tmp_path: Path) -> None:
     rows = [(2.5, 10, RETURN), (2.7, 10, EVALUATED), (1.5, 10, EVALUATED), (2.4, 30, RETURN), (2.6, 30, EVALUATED)]
     lines = [json.dumps({"wall_s": wall_s, "env_steps": steps, name: 1.0}) for wall_s, steps, name in rows]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    found = [series_of(Group("g", (tmp_path,)), name, 1).series[0].wall_s for name in (RETURN, EVALUATED)]
+    found = [series_of(RunGroup("g", (tmp_path,)), name, 1).series[0].wall_s for name in (RETURN, EVALUATED)]
     assert found[0] == pytest.approx([2.5, 5.1]) and found[1] == pytest.approx([2.7, 4.2, 5.3])
 
 
@@ -91,7 +91,7 @@ def test_the_memory_for_a_series_does_not_depend_on_the_other_metrics(tmp_path: 
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     tracemalloc.start()
     try:
-        (series,) = series_of(Group("g", (tmp_path,)), RETURN, 1).series
+        (series,) = series_of(RunGroup("g", (tmp_path,)), RETURN, 1).series
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -101,12 +101,12 @@ def test_the_memory_for_a_series_does_not_depend_on_the_other_metrics(tmp_path: 
 
 def test_short_series_are_a_point_or_named(tmp_path: Path) -> None:
     runs = [_run(tmp_path / f"seed-{n}", (100, float(n))) for n in (1, 2, 3)]
-    drawn = series_of(Group("g", tuple(runs)), RETURN, 1)
+    drawn = series_of(RunGroup("g", tuple(runs)), RETURN, 1)
     curve = curve_of(drawn.series, "env_steps")
     assert (curve.x.tolist(), curve.value.tolist(), drawn.left_out) == ([100.0], [2.0], ())
     _run(runs[0], (200, 7.0))
     empty = _run(tmp_path / "seed-4")
-    drawn = series_of(Group("g", (*runs, empty)), RETURN, 1)
+    drawn = series_of(RunGroup("g", (*runs, empty)), RETURN, 1)
     assert [series.run for series in drawn.series] == [runs[0]]
     assert [text.partition(": ")[2] for text in drawn.left_out] == [
         f"no row with {RETURN} yet",
@@ -154,7 +154,7 @@ def test_few_scores_of_a_run_are_marked(tmp_path: Path) -> None:
         assert found is not None and found[0].tolist() == x and found[1].tolist() == [-500.0, -85.0]
         assert marks[RETURN, axis] is None
     assert all(line.marks is None for line in plots["many"].lines)
-    both = make_plot([Group("both", (few, few))])
+    both = make_plot([RunGroup("both", (few, few))])
     assert all(line.marks is None for line in both.lines), "the curve is not that of one run"
 
     plot = plots["few"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from zmqrl.ops.manual import Categorical, Gaussian
+from zmqrl.ops.manual import CategoricalGradients, GaussianGradients
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -14,7 +14,7 @@ def test_categorical_is_torchs_with_autograds_gradient() -> None:
     reference = torch.distributions.Categorical(logits=logits)
     (reference.log_prob(action) @ by_log_prob + by_entropy * reference.entropy().sum()).backward()
     one_hot = torch.nn.functional.one_hot(action, 4).float()
-    ours = Categorical(logits.detach())
+    ours = CategoricalGradients(logits.detach())
     torch.testing.assert_close(ours.log_prob(one_hot), reference.log_prob(action).detach())
     torch.testing.assert_close(ours.entropy(), reference.entropy().detach())
     assert logits.grad is not None
@@ -27,7 +27,7 @@ def test_gaussian_is_torchs_with_autograds_gradient() -> None:
     action, by_log_prob = torch.randn(6, 3, generator=GENERATOR), torch.randn(6, generator=GENERATOR)
     reference = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
     (reference.log_prob(action) @ by_log_prob - 0.2 * reference.entropy()[0]).backward()
-    ours = Gaussian(mean.detach(), log_std.detach())
+    ours = GaussianGradients(mean.detach(), log_std.detach())
     torch.testing.assert_close(ours.log_prob(action), reference.log_prob(action).detach(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.entropy(), reference.entropy()[0].detach())
     by_mean, by_log_std = ours.grads(action, by_log_prob, -0.2)

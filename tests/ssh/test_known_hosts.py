@@ -13,13 +13,13 @@ from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
-from zmqrl.ssh.known_hosts import HostKey, check, known_keys, preferred_kinds
+from zmqrl.ssh.known_hosts import SshHostKey, check, known_keys, preferred_kinds
 
-KEY = HostKey("ssh-ed25519", b"one key")
-OTHER = HostKey("ssh-rsa", b"another")
+KEY = SshHostKey("ssh-ed25519", b"one key")
+OTHER = SshHostKey("ssh-rsa", b"another")
 
 
-def line(names: str, key: HostKey = KEY) -> str:
+def line(names: str, key: SshHostKey = KEY) -> str:
     return f"{names} {key.kind} {base64.b64encode(key.blob).decode()} comment\n"
 
 
@@ -105,7 +105,7 @@ def test_ssh_keygen_finds_and_hashes_what_we_write_and_read(tmp_path: Path) -> N
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "k")], check=True, timeout=WAIT_S
     )
     kind, text = (tmp_path / "k.pub").read_text().split()[:2]
-    key, known = HostKey(kind, base64.b64decode(text)), tmp_path / "known"
+    key, known = SshHostKey(kind, base64.b64decode(text)), tmp_path / "known"
     check(target(known, 2222, hash_known_hosts=True), key, "accept-new")
     found = subprocess.run(
         ["ssh-keygen", "-f", str(known), "-F", "[node.lab]:2222"], capture_output=True, text=True, timeout=WAIT_S

@@ -137,7 +137,7 @@ def test_strangers_are_counted_by_reason_and_the_run_goes_on(run: InvitedRun) ->
         dealer = connect(context, zmq.DEALER, control, stranger)
         dealer.send(pack(bus.Enrol("x" * 43)))
         dealer.send(pack(bus.HostReport("far", {1: 0}, [], [], [1], "")))
-        dealer.send(pack(bus.Allow(bus.AllowList(99, {stranger.public: ("far", 1)}))))  # type: ignore[dict-item]
+        dealer.send(pack(bus.AllowedKeys(bus.AllowList(99, {stranger.public: ("far", 1)}))))  # type: ignore[dict-item]
         dealer.send(msgpack.packb([PROTOCOL, {"kind": "enrol", "token": 7}]))
         dealer.send(msgpack.packb([PROTOCOL, {"kind": "enrol"}]))
         dealer.send(b"\xc1")

@@ -22,7 +22,7 @@ from tests.system.told_envs import WORDS
 from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
-from zmqrl.drill.faults import EVERY_PROCESS, SHARES, Action, Kind
+from zmqrl.drill.faults import EVERY_PROCESS, SHARES, FaultAction, Kind
 from zmqrl.drill.inject import DEEDS, Scene
 from zmqrl.planning.configure import load
 from zmqrl.planning.plan_run import plan_run
@@ -150,14 +150,14 @@ def _log(place: str) -> str:
 
 
 def _case(
-    role: str, action: Action, cause: str, words: Sequence[str] = (), done: str = RESTARTED, **more: object
+    role: str, action: FaultAction, cause: str, words: Sequence[str] = (), done: str = RESTARTED, **more: object
 ) -> Case:
     index = int(str(more.get("index", 0)))
     told = (rf"\Alocal/{role}-{index}: {cause}", *words, _log(f"{role}-{index}"), rf"\n  {done}")
     return Case(Kind(role, action), str(more.get("order", "")), told, index, bool(more.get("together")))
 
 
-KILL = Action.KILL
+KILL = FaultAction.KILL
 CASES = (
     _case(
         "worker",
@@ -181,28 +181,32 @@ CASES = (
     _case("evaluator", KILL, "signal SIGKILL"),
     _case("worker", KILL, "signal SIGKILL", [rf"\n    {WORDS}"], order="say", together=True),
     _case(
-        "worker", Action.HANG, r"hangs: no heartbeat for limits\.lost_after_s \(3 s\), killed", index=1, together=True
+        "worker",
+        FaultAction.HANG,
+        r"hangs: no heartbeat for limits\.lost_after_s \(3 s\), killed",
+        index=1,
+        together=True,
     ),
     _case(
         "worker",
-        Action.STALL,
+        FaultAction.STALL,
         r"stalled: no progress for limits\.stalled_after_s \(5 s\), killed",
         [r"told_envs\.py.* in _obey"],
         index=2,
         order="hang",
     ),
     _case("broker", KILL, "signal SIGKILL"),
-    Case(Kind("broker", Action.PAUSE), ""),
-    Case(Kind("learner", Action.PAUSE), ""),
-    Case(Kind("worker", Action.PAUSE), ""),
+    Case(Kind("broker", FaultAction.PAUSE), ""),
+    Case(Kind("learner", FaultAction.PAUSE), ""),
+    Case(Kind("worker", FaultAction.PAUSE), ""),
     _case(
         "learner",
-        Action.NO_SPACE,
+        FaultAction.NO_SPACE,
         r"\S+ cannot be written in \S+: .*File too large; see store\.path",
         done=r"the run waits because workers receive no weights, retrying, for \d+ s at most",
     ),
     _case("learner", KILL, "signal SIGKILL"),
-    _case("learner", Action.DAMAGE, "signal SIGKILL"),
+    _case("learner", FaultAction.DAMAGE, "signal SIGKILL"),
 )
 DAMAGED = (
     r"\Alocal/learner-0: full-\S+\.safetensors in \S+: ",
@@ -224,7 +228,7 @@ def _do(case: Case, run: Heard) -> None:
         store = Path(run.plan.store_path)
         run.wait(lambda: list(store.glob("full-*.safetensors")), "a FULL")
         assert DEEDS[case.kind.action].begin(Scene([process], store, store)) is not None
-    if case.kind.action is Action.PAUSE:
+    if case.kind.action is FaultAction.PAUSE:
         time.sleep(PAUSE_S)  # how long it is paused is the fault
         _relieve(case, run, process)
 
@@ -253,7 +257,7 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
             continue
         for done in [case for case in waiting if case.told]:
             _hear(run, done.told, since)
-            if done.kind.action is Action.NO_SPACE:
+            if done.kind.action is FaultAction.NO_SPACE:
                 _relieve(done, run, run.process_of(done.place))
         since, waiting = len(run.blocks()), []
     _hear(run, DAMAGED)
@@ -265,9 +269,9 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
 
 def test_every_fault_of_the_drill_that_one_process_has_and_the_attempt_survives_is_here() -> None:
     """A kill while a process starts, or while the store is away, is reported like any other."""
-    kinds = {Kind(role, Action(action)) for role, action in SHARES}
+    kinds = {Kind(role, FaultAction(action)) for role, action in SHARES}
     single = {kind for kind in kinds if len(kind.roles) == 1 and kind.role != EVERY_PROCESS and not kind.ends_run}
-    elsewhere = (Action.KILL_START, Action.KILL_AWAY)
+    elsewhere = (FaultAction.KILL_START, FaultAction.KILL_AWAY)
     assert {case.kind for case in CASES} == {kind for kind in single if kind.action not in elsewhere}
 
 

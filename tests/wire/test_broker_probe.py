@@ -14,7 +14,7 @@ from tests.marks import at_once
 from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Endpoints, Listen
+from zmqrl.config.plan import Endpoints, TcpListen
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.messages import bus
 from zmqrl.messages.command import Join
@@ -41,7 +41,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     def serve() -> None:
         names = ("segments", "descriptors", "notices", "control")
         ends = Endpoints(**{name: f"ipc://{tmp_path}/{name}" for name in names})
-        sockets = BrokerSockets(ends, Listen("127.0.0.1"), SERVER, ALLOWED)
+        sockets = BrokerSockets(ends, TcpListen("127.0.0.1"), SERVER, ALLOWED)
         found.append(sockets.ports[2])
         bound.set()
         poller = zmq.Poller()
@@ -53,7 +53,7 @@ def port(tmp_path: Path) -> Iterator[int]:
             while sockets.control.poll(0):
                 peer, said = sockets.control.recv_multipart()
                 message = unpack(said)
-                if isinstance(message, bus.Echo):
+                if isinstance(message, bus.PathProbe):
                     sockets.control.send_multipart([peer, said])
                     continue
                 assert message == bus.HostReport("b", {}, [], [], [], "")

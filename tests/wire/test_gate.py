@@ -15,13 +15,13 @@ from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.plan import Endpoints, Keys, TcpListen
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.types import AllowList, HostKey
 from zmqrl.wire.gate import UNNAMED
 from zmqrl.wire.sockets import connect, make_keys
 
-LOOPBACK = Listen("127.0.0.1")
+LOOPBACK = TcpListen("127.0.0.1")
 
 
 SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
@@ -182,7 +182,7 @@ def test_a_taken_port_names_its_setting(tmp_path: Path) -> None:
     with plain.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with raises(ConfigError, key=("learner", "port"), value=str(port), fix="set another port, or auto") as refused:
-            BrokerSockets(endpoints(tmp_path), Listen("127.0.0.1", (0, port, 0)), SERVER)
+            BrokerSockets(endpoints(tmp_path), TcpListen("127.0.0.1", (0, port, 0)), SERVER)
     assert refused.value.exit_code == 2
 
 
@@ -192,7 +192,7 @@ def test_without_keys_nothing_that_others_reach_is_bound(tmp_path: Path) -> None
         with raises(
             ConfigError, key=(), value=f"tcp://*:{port}", what="without keys any peer could connect"
         ) as refused:
-            BrokerSockets(endpoints(tmp_path), Listen("*", (port, 0, 0)), None)
+            BrokerSockets(endpoints(tmp_path), TcpListen("*", (port, 0, 0)), None)
     assert refused.value.exit_code == 2
     assert "zmqrl launch" in str(refused.value), "what mends it"
 

@@ -16,7 +16,7 @@ from zmqrl.messages.command import Join
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import AllowList, ArenaUsage, Ledger, Notice
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.probe import Reached
+from zmqrl.wire.probe import FirstAddress
 
 
 class DataPlane(ABC):
@@ -52,7 +52,7 @@ class DataPlane(ABC):
         """Messages of the broker that were refused, by reason."""
         return Counter()
 
-    def join(self, join: Join) -> Reached | None:
+    def join(self, join: Join) -> FirstAddress | None:
         """Find the broker; waits for some seconds. DeadlineExceeded when no address leads to it."""
         raise NotImplementedError("this host has the broker")
 

@@ -21,7 +21,7 @@ from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown import Shutdown
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import Boot, Listen
+from zmqrl.config.plan import Boot, TcpListen
 from zmqrl.messages import agent, command, process
 from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.restarts import Action, Died, FailRun, ProcessSlot, Start, Supervision, Tick
@@ -261,7 +261,7 @@ class HostProcesses:
     def _listening(self, event: process.BrokerListening) -> None:
         if self._boot.listen is not None:
             # a broker that is started again has to be where all processes look for it
-            self._boot = replace(self._boot, listen=Listen(self._boot.listen.address, event.ports))
+            self._boot = replace(self._boot, listen=TcpListen(self._boot.listen.address, event.ports))
             token = self._data_plane.token
             self._addresses = agent.BrokerAddresses(event.ports, own_addresses(), token, event.serial)
             self._events.listening(self._addresses)

@@ -18,7 +18,7 @@ from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.messages.command import Join
 from zmqrl.types import ArenaUsage, Ledger, Notice, Version
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.probe import Reached, first_answering
+from zmqrl.wire.probe import FirstAddress, first_answering
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 30.0
 LOG = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class RemoteDataPlane(DataPlane):
     def refused(self) -> Counter[str]:
         return Counter() if self._link is None else self._link.refused
 
-    def join(self, join: Join) -> Reached | None:
+    def join(self, join: Join) -> FirstAddress | None:
         self._keys = replace(self._keys, server=join.server) if self._keys and join.server else None
         reached = first_answering(join, self._host, self._keys, PROBE_S)
         self.endpoints = Endpoints.tcp(reached.address, join.ports)

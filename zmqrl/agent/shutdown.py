@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Mapping
 
 from zmqrl.agent.child_process import ChildProcess
-from zmqrl.agent.shutdown_policy import CloseEvaluator, Kill, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
+from zmqrl.agent.shutdown_policy import CloseEvaluator, KillRole, ScoreFinal, ShutdownMode, ShutdownPolicy, Terminate
 from zmqrl.config.plan import Boot
 from zmqrl.messages.agent import HostFinished
 from zmqrl.messages.command import Evaluate
@@ -58,7 +58,7 @@ class Shutdown:
                 self._score_final(current)
             elif isinstance(action, CloseEvaluator):
                 self._close_evaluator()
-            elif isinstance(action, (Terminate, Kill)):
+            elif isinstance(action, (Terminate, KillRole)):
                 number = signal.SIGTERM if isinstance(action, Terminate) else signal.SIGKILL
                 for child in [c for c in self._children.values() if c.slot.role == action.role]:
                     child.send_signal(number)

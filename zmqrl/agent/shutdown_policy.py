@@ -33,7 +33,7 @@ class Terminate(Struct, frozen=True):
     role: str
 
 
-class Kill(Struct, frozen=True):
+class KillRole(Struct, frozen=True):
     """SIGKILL every process of the role that is still there."""
 
     role: str
@@ -47,7 +47,7 @@ class CloseEvaluator(Struct, frozen=True):
     """Close the evaluator's stdin: end now."""
 
 
-EndAction = Terminate | Kill | ScoreFinal | CloseEvaluator
+EndAction = Terminate | KillRole | ScoreFinal | CloseEvaluator
 
 
 class ShutdownPolicy:
@@ -89,7 +89,7 @@ class ShutdownPolicy:
         for role in roles:
             if role in alive and role not in self._killed:
                 self._killed[role] = now
-                actions.append(Kill(role))
+                actions.append(KillRole(role))
         return actions
 
     def _hurried(self, alive: Set[str], now: float) -> list[EndAction]:

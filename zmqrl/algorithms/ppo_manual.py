@@ -19,7 +19,7 @@ from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
 from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.manual import Categorical, Gaussian, approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.manual import CategoricalGradients, GaussianGradients, approximate_kl, clipped_surrogate, value_loss
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentBatch
@@ -41,7 +41,7 @@ class CategoricalPolicy:
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-probabilities `[B]` of encoded actions."""
-        self._distribution, self._action = Categorical(self._tower.forward(obs)), action
+        self._distribution, self._action = CategoricalGradients(self._tower.forward(obs)), action
         return self._distribution.log_prob(action)
 
     def entropy(self) -> Tensor:
@@ -71,7 +71,7 @@ class GaussianPolicy:
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-densities `[B]` of encoded actions."""
-        self._distribution, self._action = Gaussian(self._tower.forward(obs), self._log_std), action
+        self._distribution, self._action = GaussianGradients(self._tower.forward(obs), self._log_std), action
         return self._distribution.log_prob(action)
 
     def entropy(self) -> Tensor:
@@ -85,7 +85,7 @@ class GaussianPolicy:
         self._log_std_grad.copy_(by_log_std)
 
 
-class Rows(NamedTuple):
+class BatchRows(NamedTuple):
     """The valid rows of a batch, or a minibatch of them; `action` is one-hot `[B, A]` when discrete."""
 
     obs: Tensor
@@ -95,9 +95,9 @@ class Rows(NamedTuple):
     value_target: Tensor
     old_value: Tensor
 
-    def select(self, index: Tensor) -> Rows:
+    def select(self, index: Tensor) -> BatchRows:
         """The rows at `index [B]`."""
-        return Rows(*(column.index_select(0, index) for column in self))
+        return BatchRows(*(column.index_select(0, index) for column in self))
 
     @property
     def size(self) -> int:
@@ -148,7 +148,7 @@ class ManualPPOLearner(OnPolicyLearner):
             self._obs.merge(batch)
         return LearnResult(self._adam.steps - updates_before, metrics)
 
-    def _rows(self, batch: SegmentBatch, progress: Progress) -> Rows:
+    def _rows(self, batch: SegmentBatch, progress: Progress) -> BatchRows:
         config, columns = self._config, batch.columns
         floats = self._obs.normalise(batch, progress.version) if config.normalise_obs else None
         # torch.tensor copies into memory that torch has aligned: kernels pick their path by alignment.
@@ -162,7 +162,7 @@ class ManualPPOLearner(OnPolicyLearner):
         advantage = generalised_advantages(reward, value, *flags, config.gamma, config.gae_lambda)
         index = np.flatnonzero(columns["valid"])
         targets = (advantage, advantage + value[:-1], value[:-1])
-        return Rows(
+        return BatchRows(
             inputs.index_select(0, self._tensor(index)),
             self._policy.encode(self._tensor(columns["action"].reshape(steps * envs, -1)[index])),
             self._tensor(columns["log_prob"].reshape(-1)[index]),
@@ -172,7 +172,7 @@ class ManualPPOLearner(OnPolicyLearner):
     def _tensor(self, array: Array) -> Tensor:
         return torch.tensor(array, device=self._device)
 
-    def _train(self, rows: Rows, coefficients: Coefficients, seed: int) -> dict[str, float]:
+    def _train(self, rows: BatchRows, coefficients: Coefficients, seed: int) -> dict[str, float]:
         minibatches = -(-rows.size // self._config.minibatch_size)
         generator = stream(seed, "shuffle", index=self._adam.steps)
         if minibatches == 1:
@@ -189,13 +189,13 @@ class ManualPPOLearner(OnPolicyLearner):
             ]
         return {name: float(np.mean([m[name] for m in measured])) for name in measured[0]}
 
-    def _normalise_advantage(self, rows: Rows) -> Rows:
+    def _normalise_advantage(self, rows: BatchRows) -> BatchRows:
         if not self._config.normalise_advantage or rows.size < 2:
             return rows
         deviation, mean = torch.std_mean(rows.advantage)
         return rows._replace(advantage=(rows.advantage - mean) / (deviation + 1e-8))
 
-    def _update(self, rows: Rows, coefficients: Coefficients, measure: bool = False) -> dict[str, float]:
+    def _update(self, rows: BatchRows, coefficients: Coefficients, measure: bool = False) -> dict[str, float]:
         config, policy = self._config, self._policy
         log_ratio = policy.log_prob(rows.obs, rows.action) - rows.log_prob
         ratio = log_ratio.exp()
@@ -219,7 +219,7 @@ class ManualPPOLearner(OnPolicyLearner):
             "grad_norm/policy": norm,
         }
 
-    def _check_ratio(self, rows: Rows) -> None:
+    def _check_ratio(self, rows: BatchRows) -> None:
         ratio = (self._policy.log_prob(rows.obs, rows.action) - rows.log_prob).exp()
         deviation = float((ratio - 1.0).abs().max())
         if not deviation <= self._policy.ratio_tolerance:

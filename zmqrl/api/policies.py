@@ -31,7 +31,7 @@ class LoadedPolicy:
     """
 
     def __init__(
-        self, policy: Policy, env: EnvSpec, section: EnvSection | None = None, sampler: Sampler | None = None
+        self, policy: Policy, env: EnvSpec, section: EnvSection | None = None, sampler: ActionSampler | None = None
     ) -> None:
         """`sampler`: None: greedy actions."""
         self._policy, self._env, self._sampler = policy, env, sampler
@@ -80,7 +80,7 @@ class LoadedPolicy:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{python_hint(name)}")
 
 
-class Sampler:
+class ActionSampler:
     """Draws actions as a rollout worker does, with the schedule values of the end of the run."""
 
     def __init__(self, spec: ActingSpec, seed: int) -> None:
@@ -120,7 +120,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0,
     config = opened(directory, lambda run: f"zmqrl.load_policy({run!r})", trusted)
     env = trained_env(directory, config)
     _, policy = stored_policy(directory, config, env)
-    sampler = Sampler(make_algorithm(config, env).acting(), seed) if stochastic else None
+    sampler = ActionSampler(make_algorithm(config, env).acting(), seed) if stochastic else None
     return LoadedPolicy(policy, env, config.scored_env, sampler)
 
 

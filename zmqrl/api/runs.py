@@ -16,7 +16,7 @@ from zmqrl.config.codec import from_json, replace
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.start import NothingToTrain, new_directory, prepare
-from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.planning.continuation import EXAMPLE_STEPS, nothing_to_train
 from zmqrl.planning.start_request import StartRequest
 from zmqrl.run_files.records import read_summary
@@ -143,7 +143,7 @@ class Run:
     def _end_with_process(self) -> None:
         if self._launcher is None or self._thread is None:
             return
-        for request, limit_s in ((Request.INTERRUPT, END_S), (Request.KILL, KILL_S)):
+        for request, limit_s in ((StopRequest.INTERRUPT, END_S), (StopRequest.KILL, KILL_S)):
             self._launcher.request_stop(request)
             self._ended.wait(limit_s)
 

@@ -120,17 +120,17 @@ class InboundDispatcher:
                 return ev.WorkerExited(message.index, message.spawn)
             case bus.RecordRequest():
                 self._outbound.request_records(message.index, message.spawn, message.records)
-            case bus.Echo():
+            case bus.PathProbe():
                 self._outbound.echo(peer, message)
             case bus.Fetch():
                 self._fetch(peer, message.version)
-            case bus.Allow():
+            case bus.AllowedKeys():
                 return ev.Paused(message.allowed.paused) if self._allow(message.allowed) else None
             case bus.Announce():
                 repeated = self._knows(message.notice.version)
                 self._outbound.note_learner(peer, bool(self._state.assignment.requests) or repeated)
                 return ev.Announced(message.notice, message.back)
-            case bus.Answer():
+            case bus.HandoverAnswer():
                 return self._handover_part(peer, message)
             case _:
                 raise WireError("kind", bus.kind_of(message))
@@ -223,7 +223,7 @@ class InboundDispatcher:
         self._outbound.welcome(peer, self._liveness.hanging(report.host, report.alive, self._clock()))
         return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)
 
-    def _handover_part(self, peer: bytes, answer: bus.Answer) -> ev.HandoverAnswered | None:
+    def _handover_part(self, peer: bytes, answer: bus.HandoverAnswer) -> ev.HandoverAnswered | None:
         """A part that was there already is not answered: each answer brings the next one."""
         parts = self._outbound.handover_parts
         handover = parts.take(answer.part, self._state.assignment.requests)

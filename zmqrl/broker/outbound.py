@@ -66,7 +66,7 @@ class OutboundReplies:
         if self._state.notice is not None:
             self._to(peer, frames.pack(bus.CurrentNotice(self._state.notice)))
 
-    def echo(self, peer: bytes, message: bus.Echo) -> None:
+    def echo(self, peer: bytes, message: bus.PathProbe) -> None:
         """To an agent, at once: messages of that length arrive here."""
         self._to(peer, frames.pack(message))
 

@@ -43,7 +43,7 @@ class Senders:
             case bus.HostReport():
                 self._check_agent(user, message)
                 return True
-            case bus.Fetch() | bus.Echo():
+            case bus.Fetch() | bus.PathProbe():
                 return True
         raise WireError("not from there", f"{bus.kind_of(message)} from {_name(user)}")  # the learner is on our host
 

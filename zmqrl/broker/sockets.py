@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 
 import zmq
 
-from zmqrl.config.plan import Endpoints, Keys, Listen
+from zmqrl.config.plan import Endpoints, Keys, TcpListen
 from zmqrl.errors import ConfigError
 from zmqrl.types import AllowList
 from zmqrl.wire.admission import Admission
@@ -24,7 +24,7 @@ class BrokerSockets:
     """Made, used and closed by the broker's main thread."""
 
     def __init__(
-        self, endpoints: Endpoints, listen: Listen | None, keys: Keys | None, allowed: AllowList | None = None
+        self, endpoints: Endpoints, listen: TcpListen | None, keys: Keys | None, allowed: AllowList | None = None
     ) -> None:
         """`keys`: the broker's pair. `allowed`: the hosts that may connect.
 
@@ -65,7 +65,7 @@ class BrokerSockets:
                 self.close()
                 raise
 
-    def _open(self, socket: zmq.Socket[Any], listen: Listen, port: int, enrolment: bool = False) -> int:
+    def _open(self, socket: zmq.Socket[Any], listen: TcpListen, port: int, enrolment: bool = False) -> int:
         try:
             return self._gate.open_tcp(socket, listen, port, enrolment)
         except zmq.ZMQError as error:

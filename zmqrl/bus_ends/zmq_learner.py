@@ -148,7 +148,7 @@ class ZmqChannel(ArenaChannel):
         offset = self._offsets.get(request, 0)
         content = record[offset : offset + PART_BYTES]
         part = bus.AnswerPart(request.vector_env, request.incarnation, next_index, len(record), offset, content)
-        send(self.socket, pack(bus.Answer(part)))
+        send(self.socket, pack(bus.HandoverAnswer(part)))
         if offset + len(content) >= len(record):
             del self._records[request]
         return len(content)

@@ -14,7 +14,7 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.export.card import Form
-    from zmqrl.metrics.groups import Group
+    from zmqrl.metrics.groups import RunGroup
 
 BENCHES = ("bus", "sync", "e2e")
 
@@ -69,7 +69,7 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
         click.echo(str(path))
 
 
-def _group(argument: str) -> Group:
+def _group(argument: str) -> RunGroup:
     """Directories come first; a run id has a label behind `=` as they do."""
     from zmqrl.cli.run.find_run import directory_of
     from zmqrl.metrics.groups import group_of

@@ -122,7 +122,7 @@ class Keys(Struct, frozen=True):
         return f"Keys(public={self.public!r}, server={self.server!r})"
 
 
-class Listen(Struct, frozen=True):
+class TcpListen(Struct, frozen=True):
     """Where the broker listens alongside its ipc sockets, when other hosts participate."""
 
     address: str = "*"
@@ -150,7 +150,7 @@ class Boot(Struct, frozen=True):
     """Added on the host itself: the launcher sends none. None: this process has no encrypted connection."""
     allowed: AllowList = field(default_factory=AllowList)
     """The broker's: who may participate from other hosts."""
-    listen: Listen | None = None
+    listen: TcpListen | None = None
     streams_logs: bool = False
     """The agent's: the launcher sees no file of this host, so logs are sent, and the run folder goes with the run."""
     device: str = "cpu"

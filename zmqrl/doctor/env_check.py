@@ -44,7 +44,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
-class _Walk:
+class _VectorWalk:
     """One vector env stepped with fixed actions: what was seen, and what a successor receives after half of it."""
 
     seen: list[Array]
@@ -139,7 +139,7 @@ def _walk_clock(walk_s: float) -> Callable[[], float]:
     return lambda: max((time.process_time() - cpu) / WALK_CPU_S, (time.monotonic() - wall) / walk_s)
 
 
-def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: float) -> _Walk:
+def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: float) -> _VectorWalk:
     env, generator = make(), stream(seed, "doctor walk")
     record = EnvSlotRecord(env.num_envs, True, slots_per_env=spec.slots_per_env)
     passed, half = _walk_clock(walk_s), 0
@@ -159,7 +159,7 @@ def _walked(make: Callable[[], VectorEnv], spec: EnvSpec, seed: int, walk_s: flo
                 half += 1
     finally:
         env.close()
-    return _Walk(seen, actions, record, half)
+    return _VectorWalk(seen, actions, record, half)
 
 
 def _checked(facts: EnvFacts, section: EnvSection) -> EnvFacts:

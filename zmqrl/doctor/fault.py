@@ -12,7 +12,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
-class Fault:
+class HostFault:
     """One line for the user."""
 
     host: str
@@ -39,15 +39,15 @@ class Findings:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self.found: list[Fault] = []
+        self.found: list[HostFault] = []
 
     def fault(self, check: str, cause: str, fix: str) -> None:
         """A fault prevents a launch."""
-        self.found.append(Fault(self._host, check, cause, fix))
+        self.found.append(HostFault(self._host, check, cause, fix))
 
     def warning(self, check: str, cause: str, fix: str) -> None:
         """Something is worth knowing."""
-        self.found.append(Fault(self._host, check, cause, fix, severity="warning"))
+        self.found.append(HostFault(self._host, check, cause, fix, severity="warning"))
 
 
 @dataclass(frozen=True)

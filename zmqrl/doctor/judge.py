@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.doctor import judge_between
-from zmqrl.doctor.fault import Fault, Findings, HostCheck
+from zmqrl.doctor.fault import Findings, HostCheck, HostFault
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.envs.repeats import CONSEQUENCE, FIX
@@ -247,7 +247,7 @@ CHECKS: tuple[Callable[[HostCheck], None], ...] = (
 )
 
 
-def judge(measured: Measurement, needs: Needs) -> list[Fault]:
+def judge(measured: Measurement, needs: Needs) -> list[HostFault]:
     """Everything that is wrong with one host."""
     host = HostCheck(measured, needs.hosts[measured.host], needs, Findings(measured.host))
     for check in CHECKS:
@@ -255,12 +255,12 @@ def judge(measured: Measurement, needs: Needs) -> list[Fault]:
     return host.findings.found
 
 
-def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
+def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[HostFault]:
     """Of all hosts; faults that prevent a launch first, else in the order of the hosts."""
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
     found += judge_between.judge_acting(measurements, needs)
     if needs.refusal is not None:
         fix = "`zmqrl launch` reports the same error; fix it on this machine"
-        found.append(Fault("launcher", "configuration", needs.refusal, fix))
+        found.append(HostFault("launcher", "configuration", needs.refusal, fix))
     return sorted(found, key=lambda fault: fault.severity == "warning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zmqrl.doctor.fault import Fault, HostCheck
+from zmqrl.doctor.fault import HostCheck, HostFault
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import Needs
 from zmqrl.messages.doctor import Answer
@@ -74,7 +74,7 @@ def judge_store(host: HostCheck) -> None:
         host.findings.warning("store", cause, "mount it with lookupcache=positive or actimeo=1")
 
 
-def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
+def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[HostFault]:
     """Envs that are not the same on every host; the learner's host is the measure."""
     learner = measurements.get(needs.learner)
     model = learner.env if learner is not None else None
@@ -87,15 +87,15 @@ def judge_envs(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fa
             continue
         if None not in (env.spaces, model.spaces) and env.spaces != model.spaces:
             cause = f"env spaces differ: {env.spaces}, on {needs.learner} {model.spaces}"
-            found.append(Fault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
+            found.append(HostFault(host, "env", cause, f"install the same versions: {_setup(host, needs)}"))
         elif env.repeats and model.repeats and env.digest != model.digest and MODES[needs.mode].deterministic:
             cause = f"results differ from {needs.learner} with the same seed and actions"
             fix = f"use the same CPU type and the same versions: {_setup(host, needs)}"
-            found.append(Fault(host, "env", cause, fix, severity="warning"))
+            found.append(HostFault(host, "env", cause, fix, severity="warning"))
     return found
 
 
-def judge_acting(measurements: Mapping[str, Measurement], needs: Needs) -> list[Fault]:
+def judge_acting(measurements: Mapping[str, Measurement], needs: Needs) -> list[HostFault]:
     """Processors or versions with which acting computes other bits: of all hosts with workers, in one warning."""
     found = {
         host: measured.machine.acting.get("numpy", "")
@@ -109,7 +109,7 @@ def judge_acting(measurements: Mapping[str, Measurement], needs: Needs) -> list[
         f"{differ}: vector envs are spread evenly between these hosts, and the weights depend on which host steps them"
     )
     fix = "use the same CPU type and the same version of numpy, or exclude hosts with --limit"
-    return [Fault("hosts", "acting", cause, fix, severity="warning")]
+    return [HostFault("hosts", "acting", cause, fix, severity="warning")]
 
 
 def _setup(host: str, needs: Needs) -> str:

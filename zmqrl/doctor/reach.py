@@ -86,7 +86,7 @@ class EchoServer:
         bound = []
         for socket, port in zip(sockets, self._request.ports, strict=True):
             try:
-                bound.append(gate.open_tcp(socket, plan.Listen(), port))
+                bound.append(gate.open_tcp(socket, plan.TcpListen(), port))
             except zmq.ZMQError as error:
                 return Listening((), (), "", f"port {port}: {os.strerror(error.errno or 0)}{port_holder(port)}")
         return Listening(tuple(bound), tuple(own_addresses()), self._keys.public)

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from zmqrl.config.codec import to_json
 from zmqrl.config.hosts import ranges
-from zmqrl.doctor.fault import Fault
+from zmqrl.doctor.fault import HostFault
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.logs.printable import printable
 from zmqrl.supervision.gpus import brief
@@ -21,7 +21,7 @@ MANY_INODES = 100_000
 """So many are not shown."""
 
 
-def as_json(measurements: Mapping[str, Measurement], faults: Sequence[Fault], manual: Sequence[str]) -> str:
+def as_json(measurements: Mapping[str, Measurement], faults: Sequence[HostFault], manual: Sequence[str]) -> str:
     """Everything, for programs; hosts in order."""
     hosts = {host: _without_host(to_json(measured)) for host, measured in measurements.items()}
     data = {
@@ -39,7 +39,7 @@ def _without_host(data: dict[str, object]) -> dict[str, object]:
 
 def print_report(
     measurements: Mapping[str, Measurement],
-    faults: Sequence[Fault],
+    faults: Sequence[HostFault],
     manual: Sequence[str],
     out: TextIO,
     wide: Callable[[Sequence[str], Sequence[Sequence[str]]], None] | None,
@@ -63,9 +63,9 @@ def print_report(
     print(_verdict(len(measurements), errors, warnings), file=out)
 
 
-def grouped(faults: Sequence[Fault]) -> list[str]:
+def grouped(faults: Sequence[HostFault]) -> list[str]:
     """A text for each finding, with all hosts that have it; the same one if only names and figures differ."""
-    groups: dict[tuple[str, ...], list[Fault]] = {}
+    groups: dict[tuple[str, ...], list[HostFault]] = {}
     for fault in faults:
         name = re.compile(rf"\b{re.escape(fault.host)}\b")
         key = (fault.check, *(_FIGURES.sub("0", name.sub("HOST", text)) for text in (fault.cause, fault.fix)))
@@ -73,7 +73,7 @@ def grouped(faults: Sequence[Fault]) -> list[str]:
     return [printable(_one(group)) for group in groups.values()]
 
 
-def _one(group: Sequence[Fault]) -> str:
+def _one(group: Sequence[HostFault]) -> str:
     first = group[0]
     if len(group) == 1:
         return str(first)
@@ -88,7 +88,7 @@ def _without_empty(heads: list[str], rows: list[list[str]]) -> tuple[list[str], 
     return [heads[column] for column in kept], [[row[column] for column in kept] for row in rows]
 
 
-def _verdict(hosts: int, errors: Sequence[Fault], warnings: Sequence[Fault]) -> str:
+def _verdict(hosts: int, errors: Sequence[HostFault], warnings: Sequence[HostFault]) -> str:
     many = f"{hosts} host{'s' * (hosts != 1)} examined"
     warned = f", {len(warnings)} warning{'s' * (len(warnings) != 1)}"
     if not errors:
@@ -102,7 +102,7 @@ def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextI
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=out)
 
 
-def _state(host: str, faults: Sequence[Fault]) -> str:
+def _state(host: str, faults: Sequence[HostFault]) -> str:
     mine = [fault.severity == "error" for fault in faults if fault.host == host]
     return "FAULT" if any(mine) else "warning" if mine else "ok"
 

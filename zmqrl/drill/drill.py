@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +16,12 @@ import numpy as np
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill import witness, witness_algorithm
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
-from zmqrl.drill.faults import Target, plan_faults
+from zmqrl.drill.faults import DrillTarget, plan_faults
 from zmqrl.drill.journal import journals
-from zmqrl.drill.report import Report, RunReport, Threshold
+from zmqrl.drill.report import DrillReport, RunReport, Threshold
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.runs import LEARNING, WITNESS, DrillRequest, learning_run, record_folder, witness_run
-from zmqrl.drill.session import Clock, Session
+from zmqrl.drill.session import DrillClock, DrillSession
 from zmqrl.drill.small_disk import small_disk
 from zmqrl.drill.witness import ROW
 from zmqrl.errors import Interrupted
@@ -29,7 +30,7 @@ from zmqrl.views.problem import counted
 JOIN_S = 0.2
 
 
-def drill(request: DrillRequest, notify: Callable[[str], None]) -> Report:
+def drill(request: DrillRequest, notify: Callable[[str], None]) -> DrillReport:
     """Run the whole drill in `request.folder`.
 
     Raises:
@@ -43,13 +44,14 @@ def drill(request: DrillRequest, notify: Callable[[str], None]) -> Report:
     record = record_folder(request.folder)
     judged = request.scenario.learns and request.plant is None
     threshold = learning.plan.env.reward_threshold if judged else None
-    sessions = [Session(run, [fault for fault in plan if fault.run == run.name], record) for run in (learning, other)]
+    runs = (learning, other)
+    sessions = [DrillSession(run, [fault for fault in plan if fault.run == run.name], record) for run in runs]
     sessions[0].threshold, sessions[0].budget_env_steps = threshold, budget
     notify(f"{counted(len(plan), 'fault')} over {request.for_s:g} s, seed {request.seed}, in {request.folder}")
     with small_disk(other.run_dir) if request.small_disk else contextlib.nullcontext():
         _run(sessions, request.for_s)
     summary = learning.summary() or {}
-    report = Report(
+    report = DrillReport(
         scenario=request.scenario.name,
         preset=request.scenario.preset,
         mode=learning.plan.config.run.mode,
@@ -82,22 +84,20 @@ def write(report: HasData, path: Path) -> None:
     path.write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
 
 
-def _targets(plan: RunPlan, request: DrillRequest) -> list[Target]:
+def _targets(plan: RunPlan, request: DrillRequest) -> list[DrillTarget]:
     single = plan.config.mode.in_process
     roles = frozenset({"learner"} if single else {"learner", "broker", "worker"})
     evaluator = frozenset({"evaluator"} if plan.config.evaluator.episodes else ())
-    return [
-        Target(LEARNING, roles | evaluator, plan.total_workers, only=request.only),
-        Target(WITNESS, roles, plan.total_workers, stalls=not single, small_disk=request.small_disk, only=request.only),
-    ]
+    learning = DrillTarget(LEARNING, roles | evaluator, plan.total_workers, only=request.only)
+    return [learning, replace(learning, run=WITNESS, roles=roles, stalls=not single, small_disk=request.small_disk)]
 
 
-def _run(sessions: list[Session], for_s: float) -> None:
+def _run(sessions: list[DrillSession], for_s: float) -> None:
     """Each in a separate thread; the main thread receives signals, and ends the runs whatever happens."""
-    clock = Clock(for_s, threading.Barrier(len(sessions)), threading.Event())
+    clock = DrillClock(for_s, threading.Barrier(len(sessions)), threading.Event())
     errors: list[BaseException] = []
 
-    def run(session: Session) -> None:
+    def run(session: DrillSession) -> None:
         try:
             session.run(clock)
         except BaseException as error:  # noqa: BLE001 - the top of a thread: reported to the thread that waits
@@ -157,7 +157,7 @@ def _ledger_rows(run: RunUnderTest) -> tuple[int, int] | None:
     return least, least + sum(ledger.in_flight for ledger, may_hold_sealed in ledgers if may_hold_sealed)
 
 
-def run_report(session: Session) -> RunReport:
+def run_report(session: DrillSession) -> RunReport:
     """What is left of a run whose session has ended."""
     run = session.under_test
     summary = run.summary() or {}

@@ -31,7 +31,7 @@ SHARES: Mapping[tuple[str, str], int] = {
 """How often each kind lies in a deck; decks are dealt one after the other, so that every kind occurs."""
 
 
-class Action(Enum):
+class FaultAction(Enum):
     """What is done."""
 
     KILL = "kill"
@@ -60,7 +60,7 @@ class Action(Enum):
     """The same, and SIGKILL as soon as it is renamed: the successor starts without a store."""
 
 
-STORE_ACTIONS = frozenset({Action.DAMAGE, Action.STORE_AWAY, Action.KILL_AWAY})
+STORE_ACTIONS = frozenset({FaultAction.DAMAGE, FaultAction.STORE_AWAY, FaultAction.KILL_AWAY})
 """What is done to the files of the store."""
 
 
@@ -69,7 +69,7 @@ class Kind:
     """An action, and the role or roles (`broker+learner`) that it is done to at the same moment."""
 
     role: str
-    action: Action
+    action: FaultAction
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Kind:
     @property
     def ends_run(self) -> bool:
         """Whether the attempt ends with it, and `--resume` continues."""
-        return self.action in (Action.KILL_RESUME, Action.KILL_END) or bool(WHOLE_RUN & {*self.roles})
+        return self.action in (FaultAction.KILL_RESUME, FaultAction.KILL_END) or bool(WHOLE_RUN & {*self.roles})
 
     @property
     def exclusive(self) -> bool:
@@ -91,7 +91,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlannedFault:
     """One fault of the plan."""
 
     number: int
@@ -110,7 +110,7 @@ class Fault:
         roles = [] if self.kind.role == EVERY_PROCESS else self.kind.roles
         return tuple(f"{role}-{self.index if role == 'worker' else 0}" for role in roles)
 
-    def may_overlap(self, other: Fault) -> bool:
+    def may_overlap(self, other: PlannedFault) -> bool:
         """Whether both may be open at once: a process has one fault at a time, and so has the store."""
         if self.kind.exclusive or other.kind.exclusive:
             return False
@@ -119,15 +119,15 @@ class Fault:
         return not {*self.slots} & {*other.slots}
 
 
-HOLD_S: Mapping[Action, tuple[float, float]] = {
-    Action.PAUSE: (0.5, 3.0),
-    Action.NO_SPACE: (0.5, 3.0),
-    Action.DISK_FULL: (0.5, 3.0),
-    Action.STORE_AWAY: (0.5, 3.0),
-    Action.KILL_AWAY: (0.5, 3.0),
-    Action.KILL_START: (0.0, 0.2),
-    Action.KILL_RESUME: (0.0, 0.5),
-    Action.KILL_END: (0.0, 0.2),
+HOLD_S: Mapping[FaultAction, tuple[float, float]] = {
+    FaultAction.PAUSE: (0.5, 3.0),
+    FaultAction.NO_SPACE: (0.5, 3.0),
+    FaultAction.DISK_FULL: (0.5, 3.0),
+    FaultAction.STORE_AWAY: (0.5, 3.0),
+    FaultAction.KILL_AWAY: (0.5, 3.0),
+    FaultAction.KILL_START: (0.0, 0.2),
+    FaultAction.KILL_RESUME: (0.0, 0.5),
+    FaultAction.KILL_END: (0.0, 0.2),
 }
 """Shortest and longest. A pause is below `limits.lost_after_s` of a drill, so that the process itself must continue."""
 
@@ -139,7 +139,7 @@ def kinds_named(values: Sequence[str]) -> frozenset[Kind]:
 
 def _kinds(value: str, option: str) -> list[Kind]:
     role, _, action = value.partition(":")
-    meant = [Kind(r, Action(a)) for r, a in SHARES if r == role and action in ("", a)]
+    meant = [Kind(r, FaultAction(a)) for r, a in SHARES if r == role and action in ("", a)]
     if not meant:
         known = ", ".join(f"{r}:{a}" for r, a in SHARES)
         role_alone = ", or a role for all faults of it" if option == "--only" else ""
@@ -171,7 +171,7 @@ def minimums_named(values: Sequence[str]) -> tuple[Minimum, ...]:
 
 
 @dataclass(frozen=True)
-class Target:
+class DrillTarget:
     """A run that faults are planned for."""
 
     run: str
@@ -187,7 +187,7 @@ class Target:
 
     def kinds(self) -> list[Kind]:
         """One deck."""
-        deck = ([Kind(role, Action(action))] * share for (role, action), share in SHARES.items())
+        deck = ([Kind(role, FaultAction(action))] * share for (role, action), share in SHARES.items())
         return [
             kind for kinds in deck for kind in kinds if self.can_have(kind) and (not self.only or kind in self.only)
         ]
@@ -195,13 +195,13 @@ class Target:
     def can_have(self, kind: Kind) -> bool:
         """Whether the run has these processes and its env can do that."""
         there = {*kind.roles} <= {*self.roles, *WHOLE_RUN, EVERY_PROCESS}
-        able = {Action.STALL: self.stalls, Action.DISK_FULL: self.small_disk}
+        able = {FaultAction.STALL: self.stalls, FaultAction.DISK_FULL: self.small_disk}
         return there and able.get(kind.action, True)
 
 
 def plan_faults(
-    seed: int, count: int, for_s: float, targets: Sequence[Target], minimums: Sequence[Minimum] = ()
-) -> tuple[Fault, ...]:
+    seed: int, count: int, for_s: float, targets: Sequence[DrillTarget], minimums: Sequence[Minimum] = ()
+) -> tuple[PlannedFault, ...]:
     """`count` faults over `for_s` seconds, in order of time; the same for the same arguments.
 
     Raises:
@@ -216,13 +216,13 @@ def plan_faults(
         index = dice.randrange(target.workers) if "worker" in kind.roles else 0
         held = HOLD_S.get(kind.action)
         hold_s = round(dice.uniform(*held), 2) if held else 0.0
-        faults.append(Fault(number, round(at_s, 3), target.run, kind, index, hold_s))
+        faults.append(PlannedFault(number, round(at_s, 3), target.run, kind, index, hold_s))
     return tuple(faults)
 
 
 def _drawn(
-    dice: random.Random, count: int, targets: Sequence[Target], minimums: Sequence[Minimum]
-) -> list[tuple[Target, Kind]]:
+    dice: random.Random, count: int, targets: Sequence[DrillTarget], minimums: Sequence[Minimum]
+) -> list[tuple[DrillTarget, Kind]]:
     """`count` kinds of fault and whose, in any order: first those that have to be, then from the decks."""
     if not targets:
         raise ConfigError(NOT_APPLICABLE, key=("--only",))
@@ -239,7 +239,7 @@ def _drawn(
     return drawn
 
 
-def _able(targets: Sequence[Target], kind: Kind, dice: random.Random) -> Target:
+def _able(targets: Sequence[DrillTarget], kind: Kind, dice: random.Random) -> DrillTarget:
     able = [target for target in targets if target.can_have(kind)]
     if not able:
         raise ConfigError(NOT_APPLICABLE, key=("--at-least",), value=f"{kind.role}:{kind.action.value}")

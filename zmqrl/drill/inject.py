@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zmqrl.drill import witness
-from zmqrl.drill.faults import WHOLE_RUN, Action, Fault
+from zmqrl.drill.faults import WHOLE_RUN, FaultAction, PlannedFault
 from zmqrl.drill.run_under_test import LAUNCHER, RunUnderTest
 from zmqrl.drill.small_disk import fill, release
 from zmqrl.supervision.process_table import ProcessId, is_alive
@@ -26,7 +26,7 @@ CUT, OVERWRITE = "cut", "overwrite"
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnded:
     """How an attempt ended; the next one has been started."""
 
     gone_s: float | None
@@ -36,17 +36,17 @@ class Ended:
     failure: str | None = None
 
 
-def end_attempt(fault: Fault, run: RunUnderTest) -> Ended:
+def end_attempt(fault: PlannedFault, run: RunUnderTest) -> AttemptEnded:
     """Do it, wait until nothing is left, and resume."""
-    if fault.kind.action is Action.KILL_END:
+    if fault.kind.action is FaultAction.KILL_END:
         ended = _kill_in_end(fault, run)
         run.start(resume=True)
         return ended
-    if fault.kind.action is Action.KILL_RESUME:
+    if fault.kind.action is FaultAction.KILL_RESUME:
         return _kill_in_resume(fault, run)
     before = run.snapshot().processes
     injected = signalled([before[p] for p in fault.slots if p in before], signal.SIGKILL) is not None
-    return Ended(_resume(run, before), injected)
+    return AttemptEnded(_resume(run, before), injected)
 
 
 def _resume(run: RunUnderTest, before: Mapping[str, ProcessId]) -> float:
@@ -55,19 +55,19 @@ def _resume(run: RunUnderTest, before: Mapping[str, ProcessId]) -> float:
     return gone_s
 
 
-def _kill_in_resume(fault: Fault, run: RunUnderTest) -> Ended:
+def _kill_in_resume(fault: PlannedFault, run: RunUnderTest) -> AttemptEnded:
     before = run.snapshot().processes
     signalled([before[LAUNCHER]], signal.SIGKILL)
     gone_s = _resume(run, before)
     process = _appeared(run, fault.slots[0])
     if process is None:
-        return Ended(gone_s, injected=False)
+        return AttemptEnded(gone_s, injected=False)
     time.sleep(fault.hold_s)
     before = run.snapshot().processes
     injected = signalled([process], signal.SIGKILL) is not None
     if fault.kind.role in WHOLE_RUN:
         gone_s = max(gone_s, _resume(run, before))
-    return Ended(gone_s, injected)
+    return AttemptEnded(gone_s, injected)
 
 
 def _appeared(run: RunUnderTest, slot: str) -> ProcessId | None:
@@ -80,7 +80,7 @@ def _appeared(run: RunUnderTest, slot: str) -> ProcessId | None:
     return None
 
 
-def _kill_in_end(fault: Fault, run: RunUnderTest) -> Ended:
+def _kill_in_end(fault: PlannedFault, run: RunUnderTest) -> AttemptEnded:
     """The learner while it comes to its last version; another once the first process of the run has ended."""
     before = run.snapshot().processes
     run.request_stop()
@@ -91,11 +91,11 @@ def _kill_in_end(fault: Fault, run: RunUnderTest) -> Ended:
     victims = [p for slot, p in run.snapshot().processes.items() if slot.startswith(f"{fault.kind.role}-")]
     injected = bool(victims) and signalled(victims[:1], signal.SIGKILL) is not None
     if injected and fault.kind.role in WHOLE_RUN:
-        return Ended(run.await_gone(before), injected)
+        return AttemptEnded(run.await_gone(before), injected)
     code = run.await_end(before, broker_killed=injected and fault.kind.role == "broker")
     if code == 0:
-        return Ended(None, injected)
-    return Ended(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{run.log_tail()}")
+        return AttemptEnded(None, injected)
+    return AttemptEnded(None, injected, f"exit code {code} of a stop with {fault.kind}, not 0:\n{run.log_tail()}")
 
 
 def _await_first_end(run: RunUnderTest, before: Mapping[str, ProcessId]) -> None:
@@ -249,16 +249,16 @@ def _damage(scene: Scene) -> None:
 
 
 _kill = _signal(signal.SIGKILL)
-DEEDS: Mapping[Action, Deed] = {
-    Action.KILL: Deed(_kill),
-    Action.KILL_START: Deed(_kill, _kill),
-    Action.PAUSE: Deed(_signal(signal.SIGSTOP), _continue),
-    Action.HANG: Deed(_signal(signal.SIGSTOP)),
-    Action.STALL: Deed(_stall),
-    Action.DAMAGE: Deed(_damage_and_kill),
-    Action.NO_SPACE: Deed(_limit_files, _lift_limits),
-    Action.DISK_FULL: Deed(_fill, lambda scene: release(scene.run_dir), _fill),
-    Action.STORE_AWAY: Deed(_take_store_away, bring_store_back),
-    Action.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
+DEEDS: Mapping[FaultAction, Deed] = {
+    FaultAction.KILL: Deed(_kill),
+    FaultAction.KILL_START: Deed(_kill, _kill),
+    FaultAction.PAUSE: Deed(_signal(signal.SIGSTOP), _continue),
+    FaultAction.HANG: Deed(_signal(signal.SIGSTOP)),
+    FaultAction.STALL: Deed(_stall),
+    FaultAction.DAMAGE: Deed(_damage_and_kill),
+    FaultAction.NO_SPACE: Deed(_limit_files, _lift_limits),
+    FaultAction.DISK_FULL: Deed(_fill, lambda scene: release(scene.run_dir), _fill),
+    FaultAction.STORE_AWAY: Deed(_take_store_away, bring_store_back),
+    FaultAction.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }
 """Of the actions that leave the attempt alive; `end_attempt` does the others."""

@@ -68,7 +68,7 @@ def new_path(folder: Path, suffix: str, serial: int) -> Path:
     return folder / f"{time.time_ns():020d}-{os.getpid()}-{serial}.{suffix}"
 
 
-class Written(NamedTuple):
+class JournalEntries(NamedTuple):
     """What one process wrote into its journal."""
 
     began_ns: int
@@ -76,19 +76,19 @@ class Written(NamedTuple):
     content: bytes
 
 
-def journals(folder: Path, suffix: str) -> Iterator[Written]:
+def journals(folder: Path, suffix: str) -> Iterator[JournalEntries]:
     """Process by process, in the order in which they began. A process has one."""
-    begun: Written | None = None
+    begun: JournalEntries | None = None
     for path in sorted(folder.glob(f"*.{suffix}")):
         began_ns, _, serial = path.stem.split("-")
         with path.open("rb") as file:
             length = int.from_bytes(file.read(HEADER_BYTES)[:8], "little")
             content = file.read(length)
         if begun is not None and serial != FIRST:
-            begun = Written(begun.began_ns, begun.content + content)
+            begun = JournalEntries(begun.began_ns, begun.content + content)
             continue
         if begun is not None:
             yield begun
-        begun = Written(int(began_ns), content)
+        begun = JournalEntries(int(began_ns), content)
     if begun is not None:
         yield begun

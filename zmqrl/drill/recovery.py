@@ -6,19 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
+from zmqrl.drill.faults import EVERY_PROCESS, FaultAction, PlannedFault
 from zmqrl.supervision.process_table import ProcessId
 from zmqrl.types import Version
 
-LASTING = frozenset({Action.PAUSE, Action.NO_SPACE, Action.DISK_FULL, Action.STORE_AWAY, Action.KILL_AWAY})
+LASTING = frozenset(map(FaultAction, ("pause", "no-space", "disk-full", "store-away", "kill-away")))
 """Faults with an end, from which their recovery is counted."""
 
-SURVIVED = LASTING - {Action.KILL_AWAY}
+SURVIVED = LASTING - {FaultAction.KILL_AWAY}
 """Faults that no process dies of."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunSnapshot:
     """A run as it was seen at one moment."""
 
     processes: Mapping[str, ProcessId] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class RecentDeaths:
         self._window_s = window_s
         self._died: dict[str, float] = {}
 
-    def add(self, fault: Fault, now: float) -> None:
+    def add(self, fault: PlannedFault, now: float) -> None:
         """`fault` is over. With a new attempt the run discards the deaths of the one before."""
         if fault.kind.ends_run:
             self._died.clear()
         if fault.kind.action not in SURVIVED:
             self._died.update(dict.fromkeys(fault.slots, now))
 
-    def delay(self, fault: Fault, now: float) -> bool:
+    def delay(self, fault: PlannedFault, now: float) -> bool:
         """Whether one of the processes that `fault` is done to is among them."""
         return any(now - self._died.get(slot, -math.inf) < self._window_s for slot in fault.slots)
 
@@ -58,24 +58,24 @@ class Recovery:
     the learner, after the resume where there was one. A fault that lasts is counted from its end.
     """
 
-    def __init__(self, fault: Fault, before: Snapshot, began: float, own_stream: bool) -> None:
+    def __init__(self, fault: PlannedFault, before: RunSnapshot, began: float, own_stream: bool) -> None:
         """`before`: the last snapshot before the fault, or at its end where it lasts. `own_stream`: async."""
         self.fault = fault
         self.began = began
         whole = fault.kind.ends_run or fault.kind.role == EVERY_PROCESS
         slots = ("learner-0",) if whole else fault.slots
-        self._parts = [_Part(fault, slot, before, own_stream) for slot in slots]
+        self._parts = [_ProcessRecovery(fault, slot, before, own_stream) for slot in slots]
 
-    def is_over(self, snapshot: Snapshot) -> bool:
+    def is_over(self, snapshot: RunSnapshot) -> bool:
         """Whether, as of `snapshot`, each process has recovered."""
         self._parts = [part for part in self._parts if not part.is_over(snapshot)]
         return not self._parts
 
 
-class _Part:
+class _ProcessRecovery:
     """Of one process."""
 
-    def __init__(self, fault: Fault, slot: str, before: Snapshot, own_stream: bool) -> None:
+    def __init__(self, fault: PlannedFault, slot: str, before: RunSnapshot, own_stream: bool) -> None:
         self._slot, self._role = slot, slot.partition("-")[0]
         self._index, self._own_stream = fault.index, own_stream
         self._before = before
@@ -85,7 +85,7 @@ class _Part:
         self._ends_run = fault.kind.ends_run
         self._replaced = False
 
-    def is_over(self, snapshot: Snapshot) -> bool:
+    def is_over(self, snapshot: RunSnapshot) -> bool:
         process = snapshot.processes.get(self._slot)
         self._replaced = self._replaced or (process is not None and process != self._victim)
         if self._back is None:
@@ -98,7 +98,7 @@ class _Part:
             return self._has_stored(self._back, snapshot)
         return self._has_improved(snapshot.version)
 
-    def _has_stored(self, back: Snapshot, snapshot: Snapshot) -> bool:
+    def _has_stored(self, back: RunSnapshot, snapshot: RunSnapshot) -> bool:
         grown = [now > then for now, then in zip(snapshot.stored, back.stored, strict=False)]
         if self._role == "broker":
             return any(grown)

@@ -9,8 +9,8 @@ from typing import Any
 
 from zmqrl.config.codec import to_json
 from zmqrl.drill.check import OutsideCheck
-from zmqrl.drill.faults import Fault, Minimum
-from zmqrl.drill.session import Outcome
+from zmqrl.drill.faults import Minimum, PlannedFault
+from zmqrl.drill.session import FaultOutcome
 from zmqrl.types import Ledger
 from zmqrl.views.problem import counted
 
@@ -28,7 +28,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Line:
+class ReportLine:
     """All faults of one kind, or of one role (`kind` None)."""
 
     role: str
@@ -37,7 +37,7 @@ class Line:
     alone: Times
     """Of those that nothing but the load of the machine prolonged."""
     overlapping: Times
-    """Of those with `Outcome.overlapped`: each holds what the others cost."""
+    """Of those with `FaultOutcome.overlapped`: each holds what the others cost."""
     gone_max_s: float | None
     """Faults that end the attempt: the longest time until nothing was left."""
 
@@ -48,7 +48,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Reached:
+class InjectedMinimum:
     """A minimum that was requested (`--at-least`), and how many there were."""
 
     kind: str
@@ -131,7 +131,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Report:
+class DrillReport:
     """Everything that the JSON file holds."""
 
     preset: str
@@ -139,7 +139,7 @@ class Report:
     seed: int
     for_s: float
     faults_s: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FaultOutcome, ...]
     runs: tuple[RunReport, ...]
     outside: OutsideCheck | None
     ledger_rows: tuple[int, int] | None
@@ -189,7 +189,7 @@ class Report:
         """0: nothing lost, nothing doubled, all recovered, nothing left."""
         return 1 if self.faults else 0
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[ReportLine]:
         """By role and kind, then by role, without the faults that end its attempt where there are others."""
         roles = sorted({o.fault.kind.role for o in self.outcomes})
         found = []
@@ -200,11 +200,11 @@ class Report:
             found.append(_line(role, None, [o for o in of_role if not o.fault.kind.ends_run] or of_role))
         return found
 
-    def reached(self) -> list[Reached]:
+    def reached(self) -> list[InjectedMinimum]:
         """Each minimum; a kill of several roles at once counts for each of them."""
         injected = [o.fault.kind for o in self.outcomes if o.injected]
         return [
-            Reached(f"{m.kind.role}:{m.kind.action.value}", m.count, sum(map(m.counts, injected)))
+            InjectedMinimum(f"{m.kind.role}:{m.kind.action.value}", m.count, sum(map(m.counts, injected)))
             for m in self.at_least
         ]
 
@@ -245,7 +245,7 @@ class Report:
         return "\n".join(rows)
 
 
-def to_json_fields(report: Report) -> dict[str, Any]:
+def to_json_fields(report: DrillReport) -> dict[str, Any]:
     """Its fields, with each outcome as one flat object."""
     flat = [
         {
@@ -284,14 +284,14 @@ def _run_data(run: RunReport) -> dict[str, Any]:
     return data
 
 
-def _line(role: str, kind: str | None, outcomes: Sequence[Outcome]) -> Line:
+def _line(role: str, kind: str | None, outcomes: Sequence[FaultOutcome]) -> ReportLine:
     alone, overlapping = (_times([o for o in outcomes if o.overlapped is overlapped]) for overlapped in (False, True))
     gone = max((o.gone_s for o in outcomes if o.gone_s is not None), default=None)
     injected = sum(o.injected for o in outcomes)
-    return Line(role, kind, injected, alone, overlapping, None if gone is None else round(gone, 3))
+    return ReportLine(role, kind, injected, alone, overlapping, None if gone is None else round(gone, 3))
 
 
-def _times(outcomes: Sequence[Outcome]) -> Times:
+def _times(outcomes: Sequence[FaultOutcome]) -> Times:
     times = [o.recovered_s for o in outcomes if o.recovered_s is not None]
     if not times:
         return Times(0, None, None)
@@ -306,7 +306,7 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f}"
 
 
-def _named(fault: Fault) -> str:
+def _named(fault: PlannedFault) -> str:
     return f"{fault.kind}{f' of {fault.slots[0]}' if len(fault.slots) == 1 else ''}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
-from zmqrl.drill.recovery import Snapshot
+from zmqrl.drill.recovery import RunSnapshot
 from zmqrl.drill.shared_view import SharedView
 from zmqrl.run_files.run_directory import read_info, stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
@@ -106,14 +106,14 @@ class RunUnderTest:
                 start_new_session=True,  # Ctrl-C is the drill's, which ends the runs
             )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         """What is there now."""
         processes = self.processes()
         agent = processes.get("agent-0")
         if self._view is None and agent is not None and not self.plan.config.mode.in_process:
             self._view = SharedView.open(self.plan, agent.pid)
         stored = () if self._view is None else self._view.stored()
-        return Snapshot(processes, stored, self._newest_version())
+        return RunSnapshot(processes, stored, self._newest_version())
 
     def processes(self) -> dict[str, ProcessId]:
         """`role-index` to process, as `/proc` shows them below the launcher."""

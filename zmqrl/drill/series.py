@@ -8,8 +8,8 @@ from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.drill.drill import drill, write
-from zmqrl.drill.faults import Action, Kind
-from zmqrl.drill.report import Report
+from zmqrl.drill.faults import FaultAction, Kind
+from zmqrl.drill.report import DrillReport
 from zmqrl.drill.runs import DrillRequest
 from zmqrl.drill.scenarios import SCENARIOS
 from zmqrl.errors import ConfigError
@@ -19,10 +19,10 @@ ROLES = ("worker", "broker", "learner", "agent")
 
 
 @dataclass(frozen=True)
-class Series:
+class DrillSeries:
     """The reports by scenario."""
 
-    reports: Mapping[str, Report]
+    reports: Mapping[str, DrillReport]
 
     @property
     def exit_code(self) -> int:
@@ -56,7 +56,7 @@ class Series:
         return "\n".join(rows)
 
 
-def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
+def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> DrillSeries:
     """Every scenario for its share of `request.for_s` and `request.faults`, each in a separate folder.
 
     Raises:
@@ -80,22 +80,22 @@ def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> Series:
         )
         reports[scenario.name] = drill(one, notify)
         write(reports[scenario.name], one.folder / "drill.json")
-    return Series(reports)
+    return DrillSeries(reports)
 
 
-def _kills(report: Report, role: str) -> int:
+def _kills(report: DrillReport, role: str) -> int:
     return sum(_is_kill(o.fault.kind) and role in o.fault.kind.roles and o.injected for o in report.outcomes)
 
 
 def _is_kill(kind: Kind) -> bool:
-    return kind.action in (Action.KILL, Action.KILL_START, Action.KILL_RESUME, Action.KILL_END, Action.KILL_AWAY)
+    return kind.action.name.startswith("KILL")
 
 
-def _row(name: str, report: Report) -> str:
+def _row(name: str, report: DrillReport) -> str:
     cells = [f"{name:16} {len(report.outcomes):6}"]
     times = {(line.role, line.kind): line for line in report.lines()}
     for role in ROLES:
-        line = times.get((role, Action.KILL.value))
+        line = times.get((role, FaultAction.KILL.value))
         alone = None if line is None else line.alone
         seconds = "-" if alone is None or alone.p50_s is None else f"{alone.p50_s:.2f}/{alone.max_s:.2f}"
         cells.append(f"{f'{_kills(report, role)} {seconds}':>14}")

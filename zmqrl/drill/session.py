@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import replace
-from zmqrl.drill.faults import EVERY_PROCESS, Action, Fault
+from zmqrl.drill.faults import EVERY_PROCESS, FaultAction, PlannedFault
 from zmqrl.drill.inject import DEEDS, Scene, end_attempt
-from zmqrl.drill.recovery import LASTING, RecentDeaths, Recovery, Snapshot
+from zmqrl.drill.recovery import LASTING, RecentDeaths, Recovery, RunSnapshot
 from zmqrl.drill.run_under_test import RunUnderTest
 
 POLL_EVERY_S = 0.03
@@ -27,10 +27,10 @@ MOST_ENDS = 3
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultOutcome:
     """What came of one fault."""
 
-    fault: Fault
+    fault: PlannedFault
     injected_at_s: float
     """Seconds after the drill's first fault could have been."""
     recovered_s: float | None
@@ -46,7 +46,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Clock:
+class DrillClock:
     """What both runs of a drill agree on."""
 
     for_s: float
@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass
 class _Active:
-    fault: Fault
+    fault: PlannedFault
     scene: Scene
     injected_at: float
     recovery: Recovery
@@ -72,17 +72,17 @@ class _Active:
 
 
 @dataclass
-class Session:
+class DrillSession:
     """Used by its own thread until that has ended, then read."""
 
     under_test: RunUnderTest
-    faults: Sequence[Fault]
+    faults: Sequence[PlannedFault]
     record: Path
     """Folder of the witness env's files."""
     threshold: float | None = None
     """Continue without faults until the mean return of 100 episodes has reached it, or `budget_env_steps`."""
     budget_env_steps: int = 0
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[FaultOutcome] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """What should not have happened: the run ended unexpectedly, or did not start."""
     exit_code: int | None = None
@@ -93,7 +93,7 @@ class Session:
     _begun: float = 0.0
     _ends: int = 0
 
-    def run(self, clock: Clock) -> None:
+    def run(self, clock: DrillClock) -> None:
         """Start, drill, finish, stop. Errors of the run are noted, never raised."""
         self.under_test.start()
         ready = self._await_progress(clock)
@@ -107,7 +107,7 @@ class Session:
         if not clock.stop.is_set():
             self.exit_code = self.under_test.stop()
 
-    def _await_progress(self, clock: Clock) -> bool:
+    def _await_progress(self, clock: DrillClock) -> bool:
         until = time.monotonic() + START_S
         while time.monotonic() < until and not clock.stop.wait(POLL_EVERY_S):
             version = self.under_test.snapshot().version
@@ -117,7 +117,7 @@ class Session:
                 return False
         return False
 
-    def _drill(self, clock: Clock) -> None:
+    def _drill(self, clock: DrillClock) -> None:
         pending = deque(self.faults)
         self._deaths = RecentDeaths(self.under_test.plan.config.restart.window_s)
         self._begun = time.monotonic()
@@ -141,7 +141,7 @@ class Session:
         if pending and not clock.stop.is_set():
             self.failures.append(f"{len(pending)} faults were not injected before the end")
 
-    def _may_come(self, fault: Fault, snapshot: Snapshot) -> bool:
+    def _may_come(self, fault: PlannedFault, snapshot: RunSnapshot) -> bool:
         """Once it is time, its processes are there, and it may overlap with each fault that is open."""
         if time.monotonic() < self._begun + fault.at_s or not {*fault.slots} <= {*snapshot.processes}:
             return False
@@ -151,7 +151,7 @@ class Session:
             return False
         return all(fault.may_overlap(active.fault) for active in self._active)
 
-    def _inject(self, fault: Fault, snapshot: Snapshot) -> bool:
+    def _inject(self, fault: PlannedFault, snapshot: RunSnapshot) -> bool:
         now = time.monotonic()
         slots = fault.slots or tuple(snapshot.processes)
         victims = [snapshot.processes[slot] for slot in slots]
@@ -168,14 +168,14 @@ class Session:
                 return False
             active.spread_s = spread_s
             if DEEDS[fault.kind.action].end is not None:
-                active.end_at = math.inf if fault.kind.action is Action.KILL_START else now + fault.hold_s
+                active.end_at = math.inf if fault.kind.action is FaultAction.KILL_START else now + fault.hold_s
         active.overlapped = self._deaths.delay(fault, now)
         for other in self._active:
             active.overlapped = other.overlapped = True
         self._active.append(active)
         return True
 
-    def _watch(self, snapshot: Snapshot) -> None:
+    def _watch(self, snapshot: RunSnapshot) -> None:
         now = time.monotonic()
         for active in list(self._active):
             if active.end_at is not None and now >= active.end_at:
@@ -194,7 +194,7 @@ class Session:
         if again is not None:
             again(active.scene)
 
-    def _end_deed(self, active: _Active, snapshot: Snapshot, now: float) -> None:
+    def _end_deed(self, active: _Active, snapshot: RunSnapshot, now: float) -> None:
         end = DEEDS[active.fault.kind.action].end
         assert end is not None
         end(active.scene)
@@ -205,7 +205,7 @@ class Session:
         active.end_at = None
         active.recovery = Recovery(active.fault, snapshot, now, own_stream=not self.under_test.sync)
 
-    def _await_successor(self, active: _Active, snapshot: Snapshot, now: float) -> None:
+    def _await_successor(self, active: _Active, snapshot: RunSnapshot, now: float) -> None:
         processes = [snapshot.processes.get(slot) for slot in active.fault.slots]
         successors = [process for process in processes if process and process not in active.scene.victims]
         if len(successors) == len(active.fault.slots):
@@ -225,7 +225,7 @@ class Session:
         self._deaths.add(active.fault, time.monotonic())
         at_s = active.injected_at - self._begun
         rest = (active.gone_s, active.spread_s, active.overlapped, active.injected)
-        self.outcomes.append(Outcome(active.fault, round(at_s, 3), recovered_s, *rest))
+        self.outcomes.append(FaultOutcome(active.fault, round(at_s, 3), recovered_s, *rest))
 
     def _ended_by_itself(self) -> None:
         """An unexpected end of the run: it is noted, and the run resumed."""
@@ -240,7 +240,7 @@ class Session:
         if self._ends < MOST_ENDS:
             self.under_test.start(resume=True)
 
-    def _reach_threshold(self, clock: Clock) -> None:
+    def _reach_threshold(self, clock: DrillClock) -> None:
         """A short drill may end before the run could have learnt: it gets as long again, within its budget."""
         until = time.monotonic() + max(clock.for_s, START_S)
         while self.threshold is not None and time.monotonic() < until and self.under_test.exit_code is None:
@@ -251,7 +251,7 @@ class Session:
             if clock.stop.wait(0.5):
                 return
 
-    def _catch_up(self, clock: Clock) -> None:
+    def _catch_up(self, clock: DrillClock) -> None:
         """In sync a learner that rolled back to a FULL repeats rounds: the check needs all rows that were stepped."""
         if not (self.under_test.witness and self.under_test.sync):
             return

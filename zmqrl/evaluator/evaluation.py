@@ -39,7 +39,7 @@ class Score:
         return float(np.std(self.returns))
 
 
-class Evaluation:
+class EpisodePlayer:
     """All episodes side by side in one vector env, made once; every version plays the same seeds."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Evaluation:
 def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:
     """`episodes` greedy episodes of a loaded policy, to their ends."""
     with quiet():
-        evaluation = Evaluation(section, spec, episodes, seed)
+        evaluation = EpisodePlayer(section, spec, episodes, seed)
     try:
         score = evaluation.play(policy)
         assert score is not None

@@ -15,7 +15,7 @@ from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError, WireError
-from zmqrl.evaluator.evaluation import Evaluation, Score
+from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.videos import Videos
 from zmqrl.logs.events import EventPipe, Refusals
 from zmqrl.messages.command import Evaluate
@@ -89,7 +89,7 @@ class Evaluator:
         self._policy = make_policy(from_json(ActingSpec, plan.acting))
         every = plan.config.evaluator.video_every
         self._videos = None if every is None else Videos(plan, every, events)
-        self._evaluation = Evaluation(
+        self._evaluation = EpisodePlayer(
             plan.config.scored_env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed
         )
         best = store.best()

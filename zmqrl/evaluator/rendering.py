@@ -15,7 +15,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.data_stores.files import check_file
 from zmqrl.envs.make import make_for_scores, quiet, stripped
 from zmqrl.errors import ConfigError, EnvFault, user_exceptions
-from zmqrl.evaluator.evaluation import Evaluation, Score
+from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.types import Array, EnvSpec
 
 SUFFIXES = (".mp4", ".gif")
@@ -37,7 +37,7 @@ class RenderedEpisode:
         self._env: Any
         try:
             with quiet():
-                self._evaluation = Evaluation(self._section, spec, 1, seed, self._make)
+                self._evaluation = EpisodePlayer(self._section, spec, 1, seed, self._make)
         except EnvFault as error:
             raise self._fault(error.__cause__ or error) from error
         modes = self._env.metadata.get("render_modes")
@@ -51,7 +51,7 @@ class RenderedEpisode:
         return float(self._env.metadata.get("render_fps") or FRAMES_PER_S)
 
     def steps(self, policy: Policy) -> Iterator[Score | None]:
-        """As of `Evaluation`."""
+        """As of `EpisodePlayer`."""
         return self._evaluation.steps(policy)
 
     def frame(self) -> Array:

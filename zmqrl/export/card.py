@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
-from zmqrl.export.spec import GreedyPolicy, Part
+from zmqrl.export.spec import GreedyPolicy, ObservedPart
 from zmqrl.types import Version
 
 Form: TypeAlias = Literal["onnx", "numpy"]
 
 
 @dataclass(frozen=True)
-class Source:
+class CardSource:
     """What is exported, and the facts of its card."""
 
     env_id: str
@@ -29,16 +29,16 @@ class Source:
     """Versions that the evaluator has scored, where this one is not among them."""
 
 
-def card(form: Form, policy: GreedyPolicy, source: Source) -> str:
+def card(form: Form, policy: GreedyPolicy, source: CardSource) -> str:
     """The text."""
     return "\n".join([*_head(source), *_facts(source), "", *_use(form, policy, source), ""])
 
 
-def _head(source: Source) -> list[str]:
+def _head(source: CardSource) -> list[str]:
     return [f"# Policy for {source.env_id}", "", "The greedy policy of a training run with zmqrl.", ""]
 
 
-def _facts(source: Source) -> list[str]:
+def _facts(source: CardSource) -> list[str]:
     score = "; ".join(["not scored", *source.scored])
     if source.score is not None:
         score = f"{source.score:.2f} (mean of greedy episodes)"
@@ -55,7 +55,7 @@ def _facts(source: Source) -> list[str]:
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
 
 
-def _use(form: Form, policy: GreedyPolicy, source: Source) -> list[str]:
+def _use(form: Form, policy: GreedyPolicy, source: CardSource) -> list[str]:
     stack = (
         [f"Observations are stacks of the last {source.frame_stack} frames, the newest last.", ""]
         if source.frame_stack > 1
@@ -66,7 +66,7 @@ def _use(form: Form, policy: GreedyPolicy, source: Source) -> list[str]:
     return ["## Use", "", *notes, *(_onnx_use(policy, inputs) if form == "onnx" else _numpy_use(policy))]
 
 
-def _described(part: Part) -> str:
+def _described(part: ObservedPart) -> str:
     at = "" if not part.path else ", `observation" + "".join(f"[{key!r}]" for key in part.path) + "`"
     return f"`{part.name}`: {part.dtype} {list(part.shape)} as the env gives it{at}"
 
@@ -86,7 +86,7 @@ def _numpy_use(policy: GreedyPolicy) -> list[str]:
     ]
 
 
-def _onnx_use(policy: GreedyPolicy, inputs: list[Part]) -> list[str]:
+def _onnx_use(policy: GreedyPolicy, inputs: list[ObservedPart]) -> list[str]:
     feeds = [f'"{part.name}": {_batch(part)}' for part in inputs]
     states = list(policy.state)
     zeros = [f'    "state.{name}": np.zeros((1, {size}), np.float32),' for name, size in policy.state.items()]
@@ -112,6 +112,6 @@ def _onnx_use(policy: GreedyPolicy, inputs: list[Part]) -> list[str]:
     ]
 
 
-def _batch(part: Part) -> str:
+def _batch(part: ObservedPart) -> str:
     keys = "".join(f"[{key!r}]" for key in part.path)
     return f"np.asarray(obs{keys}, np.{part.dtype.replace('bool', 'bool_')})[None]"

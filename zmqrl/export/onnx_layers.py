@@ -8,7 +8,7 @@ import numpy as np
 
 from zmqrl.acting.spec import NEXT_STATE, NOISE, STATE
 from zmqrl.export.onnx_graph import Graph
-from zmqrl.export.spec import Layer, layer_of
+from zmqrl.export.spec import ExportedLayer, layer_of
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Weights
@@ -42,32 +42,32 @@ def _traced(graph: Graph, spec: LayerSpec, arrays: Weights, x: str, number: int)
     return graph.op("Reshape", outputs[0], graph.op("Shape", x)) if kind.is_activation else outputs[0]
 
 
-def _linear(graph: Graph, layer: Layer, arrays: Weights, x: str, part: str = "") -> str:
+def _linear(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str, part: str = "") -> str:
     weight, bias = (
         graph.parameter(name, arrays[name]) for name in (f"{layer.name}{part}.{k}" for k in ("weight", "bias"))
     )
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
-def _dueling(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _dueling(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     value, advantage = (_linear(graph, layer, arrays, x, part) for part in (".value", ".advantage"))
     mean = graph.op("ReduceMean", advantage, graph.constant([1]), keepdims=1)
     return graph.op("Add", graph.op("Sub", advantage, mean), value)
 
 
-def _conv(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _conv(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     weight, bias = (graph.parameter(name, arrays[name]) for name in (f"{layer.name}.weight", f"{layer.name}.bias"))
     return graph.op("Conv", x, weight, bias, strides=[layer.stride, layer.stride])
 
 
-def _layernorm(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _layernorm(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     """Over all features, also of an image."""
     shape, flat = graph.op("Shape", x), graph.op("Flatten", x, axis=1)
     weight, bias = (graph.parameter(name, arrays[name]) for name in (f"{layer.name}.weight", f"{layer.name}.bias"))
     return graph.op("Reshape", graph.op("LayerNormalization", flat, weight, bias, epsilon=layer.epsilon), shape)
 
 
-def _gru(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _gru(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     w = {part: arrays[f"{layer.name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
     size = w["weight_hh"].shape[1]
     h = graph.input(f"{STATE}{layer.name}", "float32", (size,))
@@ -84,7 +84,7 @@ def _gru(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
     return after
 
 
-def _noisy(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _noisy(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     mean = _linear(graph, layer, arrays, x)
     if not graph.explores:
         return mean
@@ -99,7 +99,7 @@ def _noisy(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
     return graph.op("Add", mean, graph.op("Mul", by_output, spread))
 
 
-def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _gelu(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     cubic, scale, one, half = (
         graph.constant(np.array(number, np.float32)) for number in (0.044715, (2 / np.pi) ** 0.5, 1.0, 0.5)
     )
@@ -108,15 +108,15 @@ def _gelu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
     return graph.op("Mul", graph.op("Mul", x, half), graph.op("Add", tanh, one))
 
 
-def _scale(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _scale(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     return graph.op("Div", x, graph.constant(np.array(layer.inputs, np.float32)))
 
 
-def _silu(graph: Graph, layer: Layer, arrays: Weights, x: str) -> str:
+def _silu(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     return graph.op("Mul", x, graph.op("Sigmoid", x))
 
 
-LAYERS: Mapping[str, Callable[[Graph, Layer, Weights, str], str]] = {
+LAYERS: Mapping[str, Callable[[Graph, ExportedLayer, Weights, str], str]] = {
     "linear": _linear,
     "noisy": _noisy,
     "dueling": _dueling,

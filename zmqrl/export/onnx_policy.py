@@ -7,7 +7,7 @@ import onnx
 
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.onnx_layers import forward
-from zmqrl.export.spec import HIGH, LOW, GreedyPolicy, Part
+from zmqrl.export.spec import HIGH, LOW, GreedyPolicy, ObservedPart
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights
 
@@ -41,7 +41,7 @@ def _input(graph: Graph, policy: GreedyPolicy, arrays: Weights) -> str:
     return graph.reshape(flat, policy.shape)
 
 
-def _column(graph: Graph, policy: GreedyPolicy, part: Part, arrays: Weights) -> str:
+def _column(graph: Graph, policy: GreedyPolicy, part: ObservedPart, arrays: Weights) -> str:
     rows = graph.input(part.name, part.dtype, part.shape)
     if part.choices:
         return _one_hot(graph, part, rows)
@@ -58,7 +58,7 @@ def _column(graph: Graph, policy: GreedyPolicy, part: Part, arrays: Weights) -> 
     return rows if part.divisor == 1 else graph.op("Div", rows, graph.constant(np.float32(part.divisor)))
 
 
-def _one_hot(graph: Graph, part: Part, rows: str) -> str:
+def _one_hot(graph: Graph, part: ObservedPart, rows: str) -> str:
     entries = graph.reshape(graph.cast(rows, "int64"), (len(part.choices),))
     entries = graph.op("Sub", entries, graph.constant(list(part.starts)))
     off_on = graph.constant(np.array([0.0, 1.0], np.float32))

@@ -36,7 +36,7 @@ outputs, or the outputs clipped to [-1, 1]; scaled to the bounds.
 
 
 @dataclass(frozen=True)
-class Part:
+class ObservedPart:
     """A part of an observation as the env gives it, and what the network sees of it."""
 
     name: str
@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ExportedLayer:
     """A layer; its arrays are `<name>.<array>` as in `zmqrl.networks.kinds`."""
 
     kind: str
@@ -88,16 +88,16 @@ class GreedyPolicy:
     """All of it. Arrays are in `policy.safetensors`."""
 
     format: int
-    parts: tuple[Part, ...]
+    parts: tuple[ObservedPart, ...]
     shape: tuple[int, ...]
     """Of the input of the network for one row."""
     channels_last: bool
     """The observation is an image [height, width, channels], which is transposed."""
     clip: float
     """Of normalised numbers."""
-    mask: Part | None
+    mask: ObservedPart | None
     """The part with the allowed actions."""
-    layers: tuple[Layer, ...]
+    layers: tuple[ExportedLayer, ...]
     state: Mapping[str, int]
     """Recurrent state: its size by the name of its layer; zero where an episode begins."""
     action: Action
@@ -117,7 +117,7 @@ def greedy_policy(spec: ActingSpec) -> GreedyPolicy:
         described.shape,
         described.channels_last,
         spec.obs_clip,
-        None if mask is None else Part(mask.name, mask.path, mask.space.shape, mask.space.dtype, 0),
+        None if mask is None else ObservedPart(mask.name, mask.path, mask.space.shape, mask.space.dtype, 0),
         tuple(map(layer_of, spec.layers)),
         {state.name: state.size for state in spec.state},
         _action(spec),
@@ -139,9 +139,9 @@ def _input_of(spec: ActingSpec) -> InputSpec:
     return spec.input or network_input(spec.observation)
 
 
-def _part(part: InputPart, normalised: bool) -> Part:
+def _part(part: InputPart, normalised: bool) -> ObservedPart:
     space = part.part.space
-    return Part(
+    return ObservedPart(
         part.part.name or "obs",
         part.part.path,
         space.env_shape if space.kind == "multi_discrete" else space.shape,
@@ -158,10 +158,10 @@ def _starts(space: SpaceSpec) -> tuple[int, ...]:
     return (space.start,) if space.kind == "discrete" else space.starts or (0,) * len(space.choices)
 
 
-def layer_of(spec: LayerSpec) -> Layer:
+def layer_of(spec: LayerSpec) -> ExportedLayer:
     """What an export needs to know of a layer."""
     epsilon = layer_kind(spec.kind).option(spec, "epsilon") if spec.kind == "layernorm" else 0.0
-    return Layer(spec.kind, spec.name, spec.inputs, spec.stride, epsilon)
+    return ExportedLayer(spec.kind, spec.name, spec.inputs, spec.stride, epsilon)
 
 
 def _action(spec: ActingSpec) -> Action:

@@ -11,7 +11,7 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import to_json
 from zmqrl.data_stores import tensors
 from zmqrl.errors import ConfigError
-from zmqrl.export.card import Form, Source, card
+from zmqrl.export.card import CardSource, Form, card
 from zmqrl.export.packages import check_packages
 from zmqrl.export.spec import GreedyPolicy, arrays_of, greedy_policy
 from zmqrl.types import Weights
@@ -19,7 +19,7 @@ from zmqrl.types import Weights
 NUMPY_FILE = Path(__file__).with_name("policy.py")
 
 
-def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source: Source) -> list[Path]:
+def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source: CardSource) -> list[Path]:
     """Write the greedy policy of `spec` with `weights`; the files that were written.
 
     Raises:
@@ -40,7 +40,7 @@ def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source:
     return [folder / name for name in content]
 
 
-def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Source) -> dict[str, bytes]:
+def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: CardSource) -> dict[str, bytes]:
     code = NUMPY_FILE.read_text(encoding="utf-8")
     for layer in spec.layers:
         if f"_{layer.kind}(" not in code and f"_{layer.kind} =" not in code:
@@ -58,7 +58,7 @@ def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Sour
     }
 
 
-def _onnx(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Source) -> dict[str, bytes]:
+def _onnx(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: CardSource) -> dict[str, bytes]:
     check_packages(spec.layers, "--to onnx")
     from zmqrl.export.onnx_policy import onnx_model
 
@@ -67,7 +67,7 @@ def _onnx(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Sourc
     return {"policy.onnx": model.SerializeToString()}
 
 
-FORMS: dict[Form, Callable[[GreedyPolicy, ActingSpec, Weights, Source], dict[str, bytes]]] = {
+FORMS: dict[Form, Callable[[GreedyPolicy, ActingSpec, Weights, CardSource], dict[str, bytes]]] = {
     "onnx": _onnx,
     "numpy": _numpy,
 }

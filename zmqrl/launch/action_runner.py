@@ -19,7 +19,7 @@ from zmqrl.launch.run import actions as act
 from zmqrl.launch.run import reports
 from zmqrl.launch.run.machine import STEP_EVERY_S, RunMachine
 from zmqrl.launch.run.problem_reports import AdvisoryWrites
-from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.agent import LogText
 from zmqrl.messages.command import Join
 from zmqrl.orchestrators.base import Orchestrator, Teardown
@@ -66,12 +66,12 @@ class ActionRunner:
             self._requests.clear()
         self.take(act.Begin(self._clock()), now)
 
-    def tick(self, now: float, request: Request = Request.NONE, same_presses: int = 0) -> None:
+    def tick(self, now: float, request: StopRequest = StopRequest.NONE, same_presses: int = 0) -> None:
         """Once per turn of the loop: serve the requests that are waiting, and act on time and on the user's request."""
         addresses: list[str] = []
         if now >= self._addresses_at and any(record.host != LOCAL for record in self._machine.state.hosts):
             self._addresses_at, addresses = now + STEP_EVERY_S, own_addresses()
-        self.take(act.Tick(self._clock(), request, same_presses, addresses), now)
+        self.take(act.TimePassed(self._clock(), request, same_presses, addresses), now)
         if now >= self._requests_at:
             self._requests_at = now + STEP_EVERY_S
             received: list[act.RequestReceived] = []
@@ -108,7 +108,7 @@ class ActionRunner:
                     self.take(self._performed(action), now)
                 case act.RemoveInvitation():
                     remove_connection_file(self._private, action.host)
-                case act.Answer():
+                case act.Respond():
                     self._files.attempt("an answer to a request", self._requests.answer, action.path, action.answer)
                 case act.KeepLog():
                     self._files.attempt("a log", self._keep, action.part)

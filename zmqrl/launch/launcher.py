@@ -18,7 +18,7 @@ from zmqrl.launch.run.machine import RunMachine
 from zmqrl.launch.run.problem_reports import AdvisoryWrites, lost_agent
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.run_output import RunOutput
-from zmqrl.launch.stop_signals import Request, StopFile, StopSignals, is_main_thread
+from zmqrl.launch.stop_signals import StopFile, StopRequest, StopSignals, is_main_thread
 from zmqrl.launch.summary import end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages.command import KillAll
@@ -83,7 +83,7 @@ class Launcher:
     refusal: str | None = None
     """Why a process of the run rejected the configuration: nothing is left of the run."""
 
-    def request_stop(self, request: Request = Request.STOP) -> None:
+    def request_stop(self, request: StopRequest = StopRequest.STOP) -> None:
         """Any thread: as `zmqrl stop`, or as a signal."""
         self._signals.request = max(self._signals.request, request)
 
@@ -133,8 +133,8 @@ class Launcher:
                 self._take_last(event, output)
             output.close(self._is_taken_over)
         code = self._sum_up(output, teardown)
-        is_killed, is_abandoned = self._signals.request is Request.KILL, self._is_taken_over or self.refusal is not None
-        output.finish_copies(is_abandoned, is_killed, self._signals.further())
+        is_killed = self._signals.request is StopRequest.KILL
+        output.finish_copies(self._is_taken_over or self.refusal is not None, is_killed, self._signals.further())
         return code
 
     def _watch(self, output: RunOutput) -> None:
@@ -158,7 +158,7 @@ class Launcher:
                     self.request_stop()
             output.update(now)
         lost = lost_agent(self._state)
-        if lost is not None and self._signals.request is not Request.KILL:
+        if lost is not None and self._signals.request is not StopRequest.KILL:
             self._state.note(lost)
         output.show_problems()
         output.write_status()
@@ -184,7 +184,7 @@ class Launcher:
         output.take(event)
         self._observe(self._observer.on_event(event, self._state))
         # While the run stops, the hosts that have not left would count as all.
-        is_stopping = self._signals.request is not Request.NONE
+        is_stopping = self._signals.request is not StopRequest.NONE
         is_ready = self._state.all_ready and not self._state.hosts.unusable_others
         if self._on_ready is not None and is_ready and not is_stopping:
             self._on_ready()

@@ -38,7 +38,7 @@ class StopFile:
         return True
 
 
-class Request(IntEnum):
+class StopRequest(IntEnum):
     """What the user requested; a later one never weakens it."""
 
     NONE = 0
@@ -54,7 +54,7 @@ class StopSignals:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.request = Request.NONE
+        self.request = StopRequest.NONE
         self.same_presses = 0
         """Interrupts that counted as the first one."""
         self._clock = clock
@@ -64,15 +64,15 @@ class StopSignals:
     def note(self, number: int) -> None:
         """Take one signal in."""
         if number == signal.SIGUSR1:
-            self.request = max(self.request, Request.STOP)
+            self.request = max(self.request, StopRequest.STOP)
         elif number == signal.SIGHUP:
-            self.request = max(self.request, Request.INTERRUPT)
+            self.request = max(self.request, StopRequest.INTERRUPT)
         elif self._pressed_at is not None and self._clock() - self._pressed_at <= SAME_PRESS_S:
             self.same_presses += 1
         else:
             self._pressed_at = self._clock()
             self._presses += 1
-            self.request = max(self.request, Request.INTERRUPT if self._presses == 1 else Request.KILL)
+            self.request = max(self.request, StopRequest.INTERRUPT if self._presses == 1 else StopRequest.KILL)
 
     def further(self) -> Callable[[], bool]:
         """Whether the user requests anything after this call: also an interrupt after the one that kills."""

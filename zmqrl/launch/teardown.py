@@ -44,7 +44,7 @@ class TargetRun:
 
 
 @dataclass(frozen=True)
-class HostReport:
+class HostTeardown:
     """What became of one host's part."""
 
     host: str
@@ -58,7 +58,7 @@ class HostReport:
         return self.cause is None and not self.reaped.left
 
 
-def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostReport]:
+def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float = GRACE_S) -> Iterator[HostTeardown]:
     """End the launcher, then what is left on every host; a report per host as it is known, the launcher's first.
 
     With `limit` only on these hosts; the launcher must have ended.
@@ -72,13 +72,13 @@ def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float 
 
 def _reports(
     target_run: TargetRun, config: Config | None, problem: str | None, hosts: list[str], limit: bool, grace_s: float
-) -> Iterator[HostReport]:
+) -> Iterator[HostTeardown]:
     reports = []
     if target_run.info is not None and target_run.run_dir is not None and not limit:
         reports.append(_end_launcher(target_run.run_dir, target_run.info, config))
         yield reports[0]
     if problem is not None:
-        reports.append(HostReport("hosts", cause=problem))
+        reports.append(HostTeardown("hosts", cause=problem))
         yield reports[-1]
     for report in _on_hosts(target_run, config, hosts, grace_s):
         reports.append(report)
@@ -87,35 +87,35 @@ def _reports(
         RunDirectory(target_run.run_dir).mark_ended(time.time())
 
 
-def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostReport:
+def _end_launcher(run_dir: Path, info: RunInfo, config: Config | None) -> HostTeardown:
     if info.job is None or config is None:
         return end_launcher(run_dir, info)
     try:
-        return HostReport("launcher", access_of(config, config.hosts).end_job(info.job, LAUNCHER_S))
+        return HostTeardown("launcher", access_of(config, config.hosts).end_job(info.job, LAUNCHER_S))
     except (ConfigError, HostFailed) as error:
-        return HostReport("launcher", cause=str(error))
+        return HostTeardown("launcher", cause=str(error))
 
 
-def end_launcher(run_dir: Path, info: RunInfo) -> HostReport:
+def end_launcher(run_dir: Path, info: RunInfo) -> HostTeardown:
     """Have it kill its run, as a second Ctrl-C does; kill it when it does not answer."""
     who, state = f"launcher (pid {info.pid})", launcher_state(run_dir, info)
     cause = _unseen(run_dir, info, state)
     if cause is not None or state is OwnerState.ENDED:
-        return HostReport("launcher", cause=cause)
+        return HostTeardown("launcher", cause=cause)
     process = ProcessId(info.pid, info.start_time)
     if info.in_thread:  # of a process of the user; it ends with its hosts at the latest
         StopFile(run_dir).request()
         _waits(run_dir, info, LAUNCHER_S)
-        return HostReport("launcher")
+        return HostTeardown("launcher")
     if not is_stopped(process):
         send(process, signal.SIGTERM)
         if not _waits(run_dir, info, SAME_PRESS_S + POLL_EVERY_S):
             send(process, signal.SIGTERM)
         if _waits(run_dir, info, LAUNCHER_S):
-            return HostReport("launcher", Reaped(ended=(who,)))
+            return HostTeardown("launcher", Reaped(ended=(who,)))
     kill(process)
     left = await_gone([process], KILL_WAIT_S)
-    return HostReport("launcher", Reaped(left=(who,)) if left else Reaped(killed=(who,)))
+    return HostTeardown("launcher", Reaped(left=(who,)) if left else Reaped(killed=(who,)))
 
 
 def _unseen(run_dir: Path, info: RunInfo, state: OwnerState) -> str | None:
@@ -166,7 +166,7 @@ def _hosts(target_run: TargetRun, config: Config | None, limit: Sequence[str]) -
 
 def _on_hosts(
     target_run: TargetRun, config: Config | None, hosts: Sequence[str], grace_s: float
-) -> Iterator[HostReport]:
+) -> Iterator[HostTeardown]:
     if LOCAL in hosts:
         yield _here(target_run, config, grace_s)
     if config is None:
@@ -176,25 +176,25 @@ def _on_hosts(
     for host in manual:
         lease_s = config.limits.host_lease_s
         cause = f"it joined manually, and this machine does not reach it: its agent ends {lease_s:g} s after the broker"
-        yield HostReport(host, cause=cause)
+        yield HostTeardown(host, cause=cause)
     reached = [host for host in remote if host not in manual]
     if reached:
         try:
             access = access_of(config, reached)
         except ConfigError as error:
-            yield from (HostReport(host, cause=str(error)) for host in reached)
+            yield from (HostTeardown(host, cause=str(error)) for host in reached)
             return
         for host, found in access.reap(reached, target_run.run_id, grace_s):
-            yield HostReport(host, found) if isinstance(found, Reaped) else HostReport(host, cause=str(found))
+            yield HostTeardown(host, found) if isinstance(found, Reaped) else HostTeardown(host, cause=str(found))
 
 
-def _here(target_run: TargetRun, config: Config | None, grace_s: float) -> HostReport:
+def _here(target_run: TargetRun, config: Config | None, grace_s: float) -> HostTeardown:
     info, run_dir = target_run.info, target_run.run_dir
     if info is not None and run_dir is not None:
         if info.job is not None and info.host != socket.gethostname():
-            return HostReport(LOCAL)  # it was in the launcher's job
+            return HostTeardown(LOCAL)  # it was in the launcher's job
         cause = _unseen(run_dir, info, launcher_state(run_dir, info))
         if cause is not None:
-            return HostReport(LOCAL, cause=cause)
+            return HostTeardown(LOCAL, cause=cause)
     alone = config is None or set(config.hosts) <= {LOCAL}
-    return HostReport(LOCAL, reap(target_run.run_id, grace_s, None if alone else LOCAL))
+    return HostTeardown(LOCAL, reap(target_run.run_id, grace_s, None if alone else LOCAL))

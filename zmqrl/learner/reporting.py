@@ -135,7 +135,7 @@ class Reporter:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class _RateSample:
     at_s: float
     env_steps: int
     updates: int
@@ -147,14 +147,14 @@ class _Sample:
 class Rates:
     """Speed of a run from samples taken at version boundaries."""
 
-    samples: list[_Sample] = field(default_factory=list)
+    samples: list[_RateSample] = field(default_factory=list)
 
     def observe(self, at_s: float, env_steps: int, updates: int, waited_s: float, saved_s: float) -> None:
         """Take a sample, at most one every `SAMPLE_EVERY_S`; the newest always counts.
 
         `waited_s`, `saved_s`: time spent so far waiting for segments, and in the store.
         """
-        sample = _Sample(at_s, env_steps, updates, waited_s, saved_s)
+        sample = _RateSample(at_s, env_steps, updates, waited_s, saved_s)
         if len(self.samples) > 1 and at_s - self.samples[-2].at_s < SAMPLE_EVERY_S:
             self.samples[-1] = sample
         else:

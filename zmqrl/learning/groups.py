@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FlatLayout:
     """Where the tensors of a group are in its flat tensor."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -45,7 +45,7 @@ class Layout:
     length: int
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FlatLayout:
         """One after the other, each aligned."""
         offsets, end = {}, 0
         for name, shape in shapes.items():
@@ -74,9 +74,9 @@ def _aligned(entries: int) -> int:
     return -(-entries // ALIGNMENT) * ALIGNMENT
 
 
-def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Layout]:
+def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FlatLayout]:
     """The layout of each group. ConfigError when a tensor of the network is in none or in several."""
-    found: dict[str, Layout] = {}
+    found: dict[str, FlatLayout] = {}
     owner: dict[str, str] = {}
     for group in groups:
         own = {name: shape for name, shape in shapes.items() if is_member(name, group.members)}
@@ -87,7 +87,7 @@ def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> d
             if name in owner:
                 raise ConfigError(f"tensor {name!r} is in two groups: {owner[name]!r} and {group.name!r}")
             owner[name] = group.name
-        found[group.name] = Layout.of(own)
+        found[group.name] = FlatLayout.of(own)
     if missing := [name for name in shapes if name not in owner]:
         raise ConfigError(f"no group has the tensors {missing}: nothing would train them")
     return found

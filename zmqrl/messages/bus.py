@@ -324,7 +324,7 @@ class Enrol(_BusMessage, frozen=True, tag="enrol"):
     token: Name
 
 
-class Echo(_BusMessage, frozen=True, tag="echo"):
+class PathProbe(_BusMessage, frozen=True, tag="echo"):
     """As long as several full packets: it arrives only where these do.
 
     Host agent to broker: once, when it is to join and the broker has answered. Broker to host agent: the same, back.
@@ -335,7 +335,7 @@ class Echo(_BusMessage, frozen=True, tag="echo"):
     padding: Annotated[bytes, Meta(max_length=ECHO_BYTES)]
 
 
-class Allow(_BusMessage, frozen=True, tag="allow"):
+class AllowedKeys(_BusMessage, frozen=True, tag="allow"):
     """Who may participate from other hosts.
 
     Agent of the learner's host to broker: when the launcher changes it, and with each `agent`.
@@ -387,7 +387,7 @@ class BrokerStatus(_BusMessage, frozen=True, tag="broker_status"):
     known: Version | None
 
 
-class Answer(_BusMessage, frozen=True, tag="answer"):
+class HandoverAnswer(_BusMessage, frozen=True, tag="answer"):
     """A part of the answer to a handover. A new part is answered with `broker_status`, which requests the next one.
 
     Learner to broker: once every segment below the requested index was taken.
@@ -440,12 +440,12 @@ Message: TypeAlias = (
     | Weights
     | ShutdownNotice
     | Enrol
-    | Echo
-    | Allow
+    | PathProbe
+    | AllowedKeys
     | LearnerReport
     | Announce
     | BrokerStatus
-    | Answer
+    | HandoverAnswer
     | CurrentNotice
     | Segment
 )

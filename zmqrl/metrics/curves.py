@@ -12,7 +12,7 @@ import numpy as np
 
 from zmqrl.errors import ConfigError
 from zmqrl.metrics import iqm
-from zmqrl.metrics.groups import METRICS, Group
+from zmqrl.metrics.groups import METRICS, RunGroup
 from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
 from zmqrl.types import Array
 
@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Curve:
+class IqmCurve:
     """A metric of a group of runs: the IQM over the runs with its interval. Of one row, a single point."""
 
     x: Array
@@ -68,7 +68,7 @@ class Drawn:
     left_out: tuple[str, ...]
 
 
-def series_of(group: Group, metric: str, window: int) -> Drawn:
+def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     """The series of a metric, smoothed; runs without a row, or with one row where others have more, are left out.
 
     Args:
@@ -118,7 +118,7 @@ def smoothed(values: Array, window: int) -> Array:
     return mean
 
 
-def curve_of(series: Sequence[Series], axis: XAxis) -> Curve:
+def curve_of(series: Sequence[Series], axis: XAxis) -> IqmCurve:
     """The IQM of the series over the range that all of them have."""
     xs = [s.x(axis) for s in series]
     low, high = max(x.min() for x in xs), min(x.max() for x in xs)
@@ -127,10 +127,10 @@ def curve_of(series: Sequence[Series], axis: XAxis) -> Curve:
     lower = upper = values[0, 0]
     if len(series) > 1:
         lower, upper = iqm.interval(values, iqm.resamples(len(series), 1))
-    return Curve(grid, iqm.iqm(values), lower, upper, len(series))
+    return IqmCurve(grid, iqm.iqm(values), lower, upper, len(series))
 
 
-def unknown_metric(groups: Sequence[Group], metric: str) -> ConfigError:
+def unknown_metric(groups: Sequence[RunGroup], metric: str) -> ConfigError:
     """The error for a metric that no run has: the nearest names."""
     names = {name for group in groups for run in group.runs for row in read_metrics(run / METRICS) for name in row}
     if not names:

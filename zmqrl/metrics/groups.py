@@ -13,7 +13,7 @@ METRICS = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of one line."""
 
     label: str
@@ -21,7 +21,7 @@ class Group:
     """Run directories with `metrics.jsonl`."""
 
 
-def group_of(argument: str) -> Group:
+def group_of(argument: str) -> RunGroup:
     """The runs of `PATH` or `PATH=LABEL`.
 
     `PATH` is a run directory, a folder with `seed-*`, or the beginning of the names of such directories. `=` in the
@@ -32,10 +32,10 @@ def group_of(argument: str) -> Group:
     """
     found = _runs_of(Path(argument))
     if found:
-        return Group(_name(argument), found)
+        return RunGroup(_name(argument), found)
     path, separator, label = argument.rpartition("=")
     if separator and label and (found := _runs_of(Path(path), other_than=f"{Path(path).name}=")):
-        return Group(label, found)
+        return RunGroup(label, found)
     if separator and not (path and label):
         raise ConfigError(f"{'LABEL' if path else 'RUN'} is missing", fix="write RUN=LABEL", source=argument)
     shown = path if separator else argument

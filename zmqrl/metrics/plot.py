@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, Curve, Series, XAxis, curve_of, series_of, unknown_metric
-from zmqrl.metrics.groups import Group, env_ids
+from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, IqmCurve, Series, XAxis, curve_of, series_of, unknown_metric
+from zmqrl.metrics.groups import RunGroup, env_ids
 from zmqrl.types import Array
 
 Y_LABELS = {RETURN: "return", EVALUATED: "return of the evaluator's episodes"}
@@ -23,13 +23,13 @@ COLUMNS = ("label", "metric", "axis", "x", "value", "low", "high", "runs")
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """A curve of the plot."""
 
     label: str
     metric: str
     axis: XAxis
-    curve: Curve
+    curve: IqmCurve
     marks: tuple[Array, Array] | None = None
     """Where it was measured: x and values. None: often, or it is of several runs."""
 
@@ -40,17 +40,17 @@ class Plot:
 
     title: str
     metric: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     left_out: tuple[str, ...]
 
 
-def make_plot(groups: Sequence[Group], metric: str = RETURN, window: int = 1) -> Plot:
+def make_plot(groups: Sequence[RunGroup], metric: str = RETURN, window: int = 1) -> Plot:
     """The lines of `metric`; with the training return also the evaluated one.
 
     Raises:
         ConfigError: No run has a row with the metric.
     """
-    lines: list[Line] = []
+    lines: list[PlotLine] = []
     left_out: list[str] = []
     for group in groups:
         for name in (metric, EVALUATED) if metric == RETURN else (metric,):
@@ -64,9 +64,9 @@ def make_plot(groups: Sequence[Group], metric: str = RETURN, window: int = 1) ->
     return Plot(title, metric, tuple(lines), tuple(left_out))
 
 
-def _line(label: str, metric: str, axis: XAxis, series: Sequence[Series]) -> Line:
+def _line(label: str, metric: str, axis: XAxis, series: Sequence[Series]) -> PlotLine:
     one, few = series[0], len(series) == 1 and metric == EVALUATED and len(series[0].values) < MARKED
-    return Line(label, metric, axis, curve_of(series, axis), (one.x(axis), one.values) if few else None)
+    return PlotLine(label, metric, axis, curve_of(series, axis), (one.x(axis), one.values) if few else None)
 
 
 def draw(plot: Plot, out: Path) -> None:
@@ -112,7 +112,7 @@ def write_csv(plot: Plot, path: Path) -> None:
             writer.writerows(_points(line))
 
 
-def _points(line: Line) -> Iterator[tuple[Any, ...]]:
+def _points(line: PlotLine) -> Iterator[tuple[Any, ...]]:
     curve = line.curve
     for numbers in zip(curve.x.tolist(), curve.value.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True):
         yield line.label, line.metric, line.axis, *numbers, curve.runs
@@ -122,7 +122,7 @@ def _unit(longest_s: float) -> str:
     return next((unit for unit, seconds in UNITS.items() if longest_s < MOST_UNITS * seconds), "h")
 
 
-def _draw_line(panel: Any, line: Line, scale: float, colour: str, metric: str) -> None:
+def _draw_line(panel: Any, line: PlotLine, scale: float, colour: str, metric: str) -> None:
     curve, is_main = line.curve, line.metric == metric
     runs = f"{curve.runs} run{'s' if curve.runs != 1 else ''}"
     panel.plot(

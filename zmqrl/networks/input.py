@@ -132,7 +132,7 @@ class NumpyInput:
         self._spec, self._observation = spec, observation
         self._out = np.zeros((rows, spec.size), np.float32)
         columns = (self._out[:, part.begin : part.begin + part.size] for part in spec.parts)
-        make = _Channels if spec.channels_last else _Part
+        make = _Channels if spec.channels_last else _InputPart
         self._parts = [
             make(part, column, clip if normalise else None) for part, column in zip(spec.parts, columns, strict=True)
         ]
@@ -152,7 +152,7 @@ class NumpyInput:
         return self._out
 
 
-class _Part:
+class _InputPart:
     def __init__(self, spec: InputPart, out: Array, clip: float | None) -> None:
         self.spec, self._out = spec, out
         self._rows, self._size = out.shape
@@ -191,7 +191,7 @@ class _Part:
         return values.reshape(self._rows, self._size)
 
 
-class _Channels(_Part):
+class _Channels(_InputPart):
     def _flat(self, values: Array) -> Array:
         """In the order channels, height, width."""
         return values.transpose(0, 3, 1, 2).reshape(self._rows, self._size)

@@ -31,7 +31,7 @@ class Backward(ABC):
         """The loss's gradient by `x`."""
 
 
-class Linear(Backward):
+class LinearBackward(Backward):
     """x W^T + b."""
 
     def __init__(self, name: str, tensors: Tensors, grads: Tensors) -> None:
@@ -46,12 +46,12 @@ class Linear(Backward):
         return torch.mm(grad, self._weight)
 
 
-class Dueling(Backward):
+class DuelingBackward(Backward):
     """value + advantage - mean(advantage)."""
 
     def __init__(self, name: str, tensors: Tensors, grads: Tensors) -> None:
-        self._value = Linear(f"{name}.value", tensors, grads)
-        self._advantage = Linear(f"{name}.advantage", tensors, grads)
+        self._value = LinearBackward(f"{name}.value", tensors, grads)
+        self._advantage = LinearBackward(f"{name}.advantage", tensors, grads)
 
     def backward(self, x: Tensor, y: Tensor, grad: Tensor) -> None:
         self._value.backward(x, y, grad.sum(1, keepdim=True))
@@ -69,7 +69,7 @@ class _Free(Backward):
         del x, y, grad
 
 
-class Tanh(_Free):
+class TanhBackward(_Free):
     """grad * (1 - y^2)."""
 
     def input_grad(self, x: Tensor, y: Tensor, grad: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Tanh(_Free):
         return result
 
 
-class Relu(_Free):
+class ReluBackward(_Free):
     """grad where y > 0."""
 
     def input_grad(self, x: Tensor, y: Tensor, grad: Tensor) -> Tensor:
@@ -85,14 +85,14 @@ class Relu(_Free):
         return result
 
 
-class Flatten(_Free):
+class FlattenBackward(_Free):
     """The shape of x."""
 
     def input_grad(self, x: Tensor, y: Tensor, grad: Tensor) -> Tensor:
         return grad.reshape(x.shape)
 
 
-class Scale(_Free):
+class ScaleBackward(_Free):
     """Division by the constant."""
 
     def __init__(self, divisor: float) -> None:
@@ -103,12 +103,12 @@ class Scale(_Free):
 
 
 BACKWARD: Mapping[str, Callable[[LayerSpec, Tensors, Tensors], Backward]] = {
-    "linear": lambda layer, tensors, grads: Linear(layer.name, tensors, grads),
-    "dueling": lambda layer, tensors, grads: Dueling(layer.name, tensors, grads),
-    "scale": lambda layer, tensors, grads: Scale(float(layer.inputs)),
-    "tanh": lambda layer, tensors, grads: Tanh(),
-    "relu": lambda layer, tensors, grads: Relu(),
-    "flatten": lambda layer, tensors, grads: Flatten(),
+    "linear": lambda layer, tensors, grads: LinearBackward(layer.name, tensors, grads),
+    "dueling": lambda layer, tensors, grads: DuelingBackward(layer.name, tensors, grads),
+    "scale": lambda layer, tensors, grads: ScaleBackward(float(layer.inputs)),
+    "tanh": lambda layer, tensors, grads: TanhBackward(),
+    "relu": lambda layer, tensors, grads: ReluBackward(),
+    "flatten": lambda layer, tensors, grads: FlattenBackward(),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-class Categorical:
+class CategoricalGradients:
     """Softmax of `logits [B, A]` float32."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -34,7 +34,7 @@ class Categorical:
         return grad
 
 
-class Gaussian:
+class GaussianGradients:
     """Mean `[B, A]` and `log_std [A]`, float32; dimensions are independent."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.export.card import Source
+from zmqrl.export.card import CardSource
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
@@ -17,7 +17,7 @@ from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
 
 
-def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Source]:
+def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, CardSource]:
     """The acting spec and the weights of a checkpoint, and what is known of it.
 
     Raises:
@@ -33,7 +33,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, So
     best, scores = store.best(), _scores(run_dir)
     score = best[2] if best is not None and best[0] == version else scores.get(env_steps)
     info = read_info(run_dir)
-    source = Source(
+    source = CardSource(
         config.env.id,
         str(config.algorithm["kind"]),
         config.run.seed,

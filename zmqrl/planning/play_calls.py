@@ -14,7 +14,7 @@ from zmqrl.acting.base import Policy
 from zmqrl.config.codec import from_json
 from zmqrl.config.sections import Config
 from zmqrl.envs.make import probe
-from zmqrl.evaluator.evaluation import Evaluation, Score
+from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.messages.check import Stage, data_of
 from zmqrl.planning.policies import named_checkpoint, policy_of, stored_checkpoints
@@ -40,7 +40,7 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
         yield Stage("video", is_limited=False)
         frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
     yield Stage("construction")
-    evaluation = Evaluation(own.scored_env, spec, episodes, seed)
+    evaluation = EpisodePlayer(own.scored_env, spec, episodes, seed)
     score = yield from _played(evaluation.steps(policy), evaluation.close)
     return warnings, version, score.returns, score.mean, score.std, frames, return_
 

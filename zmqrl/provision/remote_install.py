@@ -46,7 +46,7 @@ print("ZMQRL-PROBE " + json.dumps(found))
 IMPORTS = "import zmqrl.entry, zmqrl.agent, numpy, zmq, msgpack, msgspec, gymnasium, safetensors, psutil"
 
 
-class Refused(Exception):
+class InstallRefused(Exception):
     """`kind` selects the message of `explain`."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     os.environ.pop("PYTHONPATH", None)
     try:
         answer = check(request) if request["step"] == "check" else install(request)
-    except Refused as refused:
+    except InstallRefused as refused:
         answer = {"error": refused.kind, "detail": refused.detail}
     except OSError as error:
         answer = {"error": "os", "detail": str(error)}
@@ -100,7 +100,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
                 _make_venv(_venv_of(python), deadline)
                 python, state = _state(request)
             if state is None:
-                raise Refused("broken", _venv_of(python))
+                raise InstallRefused("broken", _venv_of(python))
             current = _is_current(request, state)
             if not current:
                 _install_into(python, state["prefix"], request, deadline)
@@ -115,24 +115,24 @@ def _state(request: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
     name = request["python"]
     python = os.path.expanduser(name) if "/" in name else shutil.which(name) or name
     if not os.path.isabs(python):
-        raise Refused("absent", python)
+        raise InstallRefused("absent", python)
     if not os.access(python, os.X_OK):
         venv = _venv_of(python)
         if os.path.lexists(python) or (os.path.isdir(venv) and os.listdir(venv)):
-            raise Refused("broken", venv)
+            raise InstallRefused("broken", venv)
         return python, None
     state = _probed(python)
     if not OLDEST <= tuple(state["pair"]) <= NEWEST:
-        raise Refused("version", state["version"])
+        raise InstallRefused("version", state["version"])
     if not state["venv"]:
-        raise Refused("no-venv", python)
+        raise InstallRefused("no-venv", python)
     return python, state
 
 
 def _venv_of(python: str) -> str:
     folder, name = os.path.split(python)
     if os.path.basename(folder) != "bin" or not re.fullmatch(r"python[0-9.]*", name):
-        raise Refused("path", python)
+        raise InstallRefused("path", python)
     return os.path.dirname(folder)
 
 
@@ -151,12 +151,12 @@ def _probed(python: str) -> dict[str, Any]:
     try:
         done = _python(python, PROBE)
     except OSError as error:
-        raise Refused("broken-python", f"{python}: {error.strerror}") from error
+        raise InstallRefused("broken-python", f"{python}: {error.strerror}") from error
     for line in done.stdout.splitlines():
         if line.startswith("ZMQRL-PROBE "):
             found: dict[str, Any] = json.loads(line[len("ZMQRL-PROBE ") :])
             return found
-    raise Refused("broken-python", f"{python}: {_last(done.stderr)}")
+    raise InstallRefused("broken-python", f"{python}: {_last(done.stderr)}")
 
 
 def _is_current(request: dict[str, Any], state: dict[str, Any]) -> bool:
@@ -164,7 +164,7 @@ def _is_current(request: dict[str, Any], state: dict[str, Any]) -> bool:
     if state["editable"]:
         if state["digest"] == request["digest"]:
             return True
-        raise Refused("editable", state["editable"])
+        raise InstallRefused("editable", state["editable"])
     try:
         with open(os.path.join(state["prefix"], STAMP), encoding="utf-8") as stamp:
             return bool(stamp.read().strip() == request["stamp"] and state["digest"] == request["digest"])
@@ -187,7 +187,7 @@ class _Locked:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > self._deadline:
-                    raise Refused("busy", self._path) from None
+                    raise InstallRefused("busy", self._path) from None
                 _heartbeat()
                 time.sleep(0.2)
 
@@ -222,12 +222,12 @@ def _make_venv_by_venv(venv: str, deadline: float) -> None:
     import importlib.util
 
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
-        raise Refused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
+        raise InstallRefused("ensurepip", f"{sys.version_info[0]}.{sys.version_info[1]}")
     code, output = _run([sys.executable, "-I", "-m", "venv", venv], deadline)
     if code != 0:
         kind = "ensurepip" if "ensurepip" in output else "make"
         detail = f"{sys.version_info[0]}.{sys.version_info[1]}" if kind == "ensurepip" else _last(output)
-        raise Refused(kind, detail)
+        raise InstallRefused(kind, detail)
 
 
 def _install_into(python: str, prefix: str, request: dict[str, Any], deadline: float) -> None:
@@ -259,7 +259,7 @@ def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> No
     if not _probed(python)["pip"]:
         code, output = _run([python, "-I", "-m", "ensurepip", "--upgrade"], deadline)
         if code != 0:
-            raise Refused("no-pip", _last(output))
+            raise InstallRefused("no-pip", _last(output))
     pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     wheel = os.path.join(upload, request["wheel"])
     # Isolated: a host's pip.conf may name folders and indexes of its own.
@@ -272,17 +272,17 @@ def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> No
         # pip leaves one of the same version alone, whatever is in it.
         code, output = _run([*pip, "--isolated", "--no-index", "--no-deps", "--force-reinstall", wheel], deadline)
     if code != 0:
-        raise Refused("pip", output[-4000:])
+        raise InstallRefused("pip", output[-4000:])
 
 
 def _verified(python: str, request: dict[str, Any]) -> dict[str, Any]:
     """What a run needs can be imported, and the files are those that were sent."""
     done = _python(python, IMPORTS)
     if done.returncode != 0:
-        raise Refused("import", _last(done.stderr))
+        raise InstallRefused("import", _last(done.stderr))
     state = _probed(python)
     if state["digest"] != request["digest"]:
-        raise Refused("content", f"{state['zmqrl']} in {python}")
+        raise InstallRefused("content", f"{state['zmqrl']} in {python}")
     return state
 
 
@@ -297,7 +297,7 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
                     break
                 except subprocess.TimeoutExpired:
                     if time.monotonic() > deadline:
-                        raise Refused("timeout", " ".join(command[:6])) from None
+                        raise InstallRefused("timeout", " ".join(command[:6])) from None
                     _heartbeat()
         finally:
             if child.poll() is None:

@@ -49,7 +49,7 @@ class Content(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class MirrorTarget:
     """Where a run is copied to."""
 
     key: str
@@ -65,12 +65,12 @@ def is_copied(store: StoreSection) -> bool:
     return isinstance(config, ObjectConfig) or (isinstance(config, DirectoryConfig) and config.mirror is not None)
 
 
-def target_of(plan: RunPlan) -> Target | None:
+def target_of(plan: RunPlan) -> MirrorTarget | None:
     """The target that `store` sets; None where the run is not copied."""
     config = kind_of(plan.config.store)[1]
     if isinstance(config, DirectoryConfig) and config.mirror is not None:
-        return Target("store.mirror", f"{config.mirror.rstrip('/')}/{plan.lineage.id}", Path(plan.store_path))
-    return Target("store.url", plan.store_path, None) if isinstance(config, ObjectConfig) else None
+        return MirrorTarget("store.mirror", f"{config.mirror.rstrip('/')}/{plan.lineage.id}", Path(plan.store_path))
+    return MirrorTarget("store.url", plan.store_path, None) if isinstance(config, ObjectConfig) else None
 
 
 def check_mirror(config: Any) -> None:
@@ -104,7 +104,7 @@ class UrlMirror:
     read the owner record there and end.
     """
 
-    def __init__(self, plan: RunPlan, target: Target, note: Callable[[Problem], None]) -> None:
+    def __init__(self, plan: RunPlan, target: MirrorTarget, note: Callable[[Problem], None]) -> None:
         """`note`: takes a problem for the user, from the thread."""
         self._run_dir, self._target, self._note = Path(plan.run_dir), target, note
         self._every_s, self._lineage = plan.config.run.checkpoint_every_s, plan.lineage

@@ -27,7 +27,7 @@ class SessionRefused(SessionFailed):
     """The host's sshd has as many sessions as it allows."""
 
 
-class Session(Protocol):
+class SshSession(Protocol):
     """A command or a subsystem on another host, with three streams. What both clients give."""
 
     @property
@@ -60,7 +60,7 @@ class Channel(Pipe):
     `write` may be called from any thread; `lines` from one.
     """
 
-    def __init__(self, host: str, channel: Session, stderr: Path) -> None:
+    def __init__(self, host: str, channel: SshSession, stderr: Path) -> None:
         self._host, self._channel, self._stderr = host, channel, stderr
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._unsent = 0
@@ -129,7 +129,7 @@ class Channel(Pipe):
                 log.write(chunk)
 
 
-def finish(host: str, channel: Session, timeout_s: float, data: bytes, command: str) -> Finished:
+def finish(host: str, channel: SshSession, timeout_s: float, data: bytes, command: str) -> Finished:
     """Feed a started command, drain both streams, and wait for its end; HostFailed when that takes too long."""
     streams: dict[bool, list[bytes]] = {False: [], True: []}
 
@@ -160,7 +160,11 @@ def finish(host: str, channel: Session, timeout_s: float, data: bytes, command: 
 
 
 def relay(
-    channel: Session, data: bytes, out: Callable[[bytes], bool], err: Callable[[bytes], object], timeout_s: float | None
+    channel: SshSession,
+    data: bytes,
+    out: Callable[[bytes], bool],
+    err: Callable[[bytes], object],
+    timeout_s: float | None,
 ) -> int | None:
     """Pass the output of a started command on until it ends. Its stdin remains open until then.
 
@@ -207,7 +211,7 @@ def relay(
         errors.join(END_S)
 
 
-def _receive(channel: Session, stderr: bool = False) -> bytes:
+def _receive(channel: SshSession, stderr: bool = False) -> bytes:
     try:
         return channel.recv_stderr(CHUNK) if stderr else channel.recv(CHUNK)
     except (OSError, EOFError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed, as_host_failed
-from zmqrl.ssh.channel import Channel, Session, SessionFailed, SessionRefused, finish, relay
+from zmqrl.ssh.channel import Channel, SessionFailed, SessionRefused, SshSession, finish, relay
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
 from zmqrl.ssh.sftp import RemoteFiles
@@ -102,7 +102,7 @@ class Connection(HostShell, ABC):
         """End the connection; bounded, and safe to call twice. Remote processes end only by their stdin's end."""
 
     @abstractmethod
-    def open_session(self, command: str) -> Session:
+    def open_session(self, command: str) -> SshSession:
         """Start a command, once. SessionRefused when there are too many, SessionFailed for any other reason."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Connection(HostShell, ABC):
     def _files(self) -> RemoteFiles:
         return RemoteFiles(self.target.host, lambda: _once_free(self.open_sftp))
 
-    def _session(self, command: str) -> Session:
+    def _session(self, command: str) -> SshSession:
         try:
             return _once_free(lambda: self.open_session(command))
         except SessionFailed as error:

@@ -39,7 +39,7 @@ class KnownKey:
 
 
 @dataclass(frozen=True)
-class HostKey:
+class SshHostKey:
     """The key that a host showed."""
 
     kind: str
@@ -79,7 +79,7 @@ def preferred_kinds(known: Sequence[KnownKey], offered: Sequence[str]) -> list[s
     return sorted(offered, key=lambda algorithm: algorithm not in kinds)
 
 
-def check(target: Target, shown: HostKey, policy: Literal["strict", "accept-new"]) -> str | None:
+def check(target: Target, shown: SshHostKey, policy: Literal["strict", "accept-new"]) -> str | None:
     """Whether the host may be talked to.
 
     Returns: None, or what to report to the user about a key that was accepted and written down.
@@ -136,7 +136,7 @@ def unknown_key(target: Target, shown: str) -> HostFailed:
     )
 
 
-def _write_down(target: Target, shown: HostKey) -> str:
+def _write_down(target: Target, shown: SshHostKey) -> str:
     if target.new_keys_file is None:
         raise HostFailed(
             target.host,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.ssh import mux, openssh_log, refusals
-from zmqrl.ssh.channel import Session, SessionFailed
+from zmqrl.ssh.channel import SessionFailed, SshSession
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import Client, Connection
 from zmqrl.ssh.mux import ControlSocket, MuxSession
@@ -182,7 +182,7 @@ class OpensshConnection(Connection):
     def accepted(self) -> tuple[str, ...]:
         return self._accepted
 
-    def open_session(self, command: str) -> Session:
+    def open_session(self, command: str) -> SshSession:
         return MuxSession(self._path, command, self._timeout_s)
 
     def open_sftp(self) -> paramiko.SFTPClient:

@@ -11,7 +11,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.ssh import refusals
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import HungUp
-from zmqrl.ssh.known_hosts import HostKey, accepted_key, changed_key, known_keys, revoked_key, unknown_key
+from zmqrl.ssh.known_hosts import SshHostKey, accepted_key, changed_key, known_keys, revoked_key, unknown_key
 
 DEBUG = "debug1: "
 STEPS_OF_A_JUMP = 3
@@ -156,7 +156,7 @@ def _connect(target: Target, why: str, timeout_s: float) -> HostFailed:
 def _host_key(target: Target, lines: Sequence[str], text: str) -> HostFailed:
     found = _last(_KEY, lines)
     shown, fingerprint = (f"{found[1]} {found[2]}", found[2]) if found else ("a key", "")
-    same = {known: HostKey(known.kind, known.blob).fingerprint == fingerprint for known in known_keys(target)}
+    same = {known: SshHostKey(known.kind, known.blob).fingerprint == fingerprint for known in known_keys(target)}
     if _REVOKED.search(text):
         source = next((known.source for known in same if known.revoked and same[known]), "RevokedHostKeys")
         return revoked_key(target, fingerprint, source)

@@ -13,10 +13,10 @@ from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh import refusals
 from zmqrl.ssh.auth import log_in
-from zmqrl.ssh.channel import Session, SessionFailed, SessionRefused
+from zmqrl.ssh.channel import SessionFailed, SessionRefused, SshSession
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import Client, Connection, HungUp
-from zmqrl.ssh.known_hosts import HostKey, check, known_keys, preferred_kinds
+from zmqrl.ssh.known_hosts import SshHostKey, check, known_keys, preferred_kinds
 from zmqrl.ssh.transport import Direct, JumpTransport, Proxied, SshTransport
 from zmqrl.ssh.tunnel import Tunnels
 
@@ -105,7 +105,7 @@ class ParamikoConnection(Connection):
         if gateways is not None and self.target.jump is not None:
             gateways.release(self.target.jump)
 
-    def open_session(self, command: str) -> Session:
+    def open_session(self, command: str) -> SshSession:
         return self._opened(lambda: self._started(command))
 
     def open_sftp(self) -> paramiko.SFTPClient:
@@ -201,7 +201,7 @@ def _handshake(
         if "banner" in str(error) or isinstance(error, (EOFError, OSError)):
             raise HungUp(str(error) or type(error).__name__) from error
         raise refusals.no_common_protocol(target, str(error)) from error
-    new = check(target, HostKey(shown.get_name(), shown.asbytes()), ssh.host_keys)
+    new = check(target, SshHostKey(shown.get_name(), shown.asbytes()), ssh.host_keys)
     return transport, (new,) if new else ()
 
 

@@ -49,7 +49,7 @@ class OwnerState(Enum):
 
 
 @dataclass(frozen=True)
-class Record:
+class OwnerRecord:
     """One owner, read from its file."""
 
     run_id: str
@@ -83,7 +83,7 @@ class Record:
 class RunOwner:
     """This process as the owner of a run directory. Renewed by a separate thread until `release`."""
 
-    def __init__(self, folder: Path, number: int, record: Record) -> None:
+    def __init__(self, folder: Path, number: int, record: OwnerRecord) -> None:
         """Use `acquire`."""
         self._folder, self._number, self._record = folder, number, record
         self._ended = threading.Event()
@@ -101,7 +101,7 @@ class RunOwner:
         folder, me = run_dir / FOLDER, identify(os.getpid())
         assert me is not None
         folder.mkdir(exist_ok=True)
-        record = Record(run_id, socket.gethostname(), _machine(), me.pid, me.start_time)
+        record = OwnerRecord(run_id, socket.gethostname(), _machine(), me.pid, me.start_time)
         while True:
             last = _newest(folder)
             if last > 0:
@@ -138,7 +138,7 @@ class RunOwner:
             with contextlib.suppress(OSError):  # the next period tries again, and `successor` reports a loss
                 self._write(self._record)
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: OwnerRecord) -> None:
         """In place: a full disk takes it, and it needs no new name."""
         with (self._folder / str(self._number)).open("r+b") as file:
             file.write(_encoded(record))
@@ -239,13 +239,13 @@ def in_use(run_dir: Path, who: str, where: str = "") -> ConfigError:
     return ConfigError(f"is in use by {who}", key=(), value=f"run directory {run_dir}", is_subject=True, fix=fix)
 
 
-def _in_use(run_dir: Path, record: Record | None) -> ConfigError:
+def _in_use(run_dir: Path, record: OwnerRecord | None) -> ConfigError:
     if record is None:
         return in_use(run_dir, "another run")
     return in_use(run_dir, str(record), "" if record.is_here else f" on {record.host}")
 
 
-def _create(path: Path, record: Record) -> bool:
+def _create(path: Path, record: OwnerRecord) -> bool:
     """False when another process has created it first."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -282,23 +282,23 @@ def _content(folder: Path, number: int) -> bytes:
         return b""
 
 
-def _read(folder: Path, number: int) -> Record | None:
+def _read(folder: Path, number: int) -> OwnerRecord | None:
     return _decoded(_content(folder, number))
 
 
-def _encoded(record: Record) -> bytes:
+def _encoded(record: OwnerRecord) -> bytes:
     """Always of one length, so that it can be written over."""
     return json.dumps(asdict(record)).encode().ljust(RECORD_BYTES - 1) + b"\n"
 
 
-def _decoded(content: bytes) -> Record | None:
+def _decoded(content: bytes) -> OwnerRecord | None:
     try:
-        return Record(**json.loads(content))
+        return OwnerRecord(**json.loads(content))
     except (ValueError, TypeError):
         return None
 
 
-def _is_namespace_gone(record: Record, path: Path) -> bool:
+def _is_namespace_gone(record: OwnerRecord, path: Path) -> bool:
     """Whether this process would see the pid namespace of an owner on this machine, and does not see it."""
     boot, _, namespace = record.machine.partition(" ")
     try:

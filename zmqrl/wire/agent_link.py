@@ -81,7 +81,7 @@ class AgentLink:
 
     def allow(self, allowed: AllowList) -> None:
         """Who may participate from other hosts: of the learner's host alone."""
-        send(self._control, frames.pack(bus.Allow(allowed)))
+        send(self._control, frames.pack(bus.AllowedKeys(allowed)))
 
     def fetch(self, version: Version) -> None:
         """Request `version` or a newer one; it will be in `fetched`."""

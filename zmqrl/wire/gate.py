@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from zmqrl.config.plan import Keys, Listen
+from zmqrl.config.plan import Keys, TcpListen
 from zmqrl.errors import ConfigError
 from zmqrl.wire.admission import UNKNOWN_KEY, Admission
 from zmqrl.wire.sockets import bind_tcp
@@ -60,7 +60,7 @@ class Gate:
         """Count the handshakes that fail on `socket`."""
         self._monitors.append(socket.get_monitor_socket(sum(REFUSALS)))
 
-    def open_tcp(self, socket: zmq.Socket[Any], listen: Listen, port: int, enrolment: bool = False) -> int:
+    def open_tcp(self, socket: zmq.Socket[Any], listen: TcpListen, port: int, enrolment: bool = False) -> int:
         """Bind `socket` to tcp, encrypted; returns the port.
 
         Args:

@@ -24,14 +24,14 @@ ENROL_S = 0.3
 
 
 @dataclass(frozen=True)
-class Reached:
+class FirstAddress:
     """The address that answered first, and after how long."""
 
     address: str
     milliseconds: float
 
 
-def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float) -> Reached:
+def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float) -> FirstAddress:
     """Probe for a broker at every address, on its control port; a host with a token enrols its key there.
 
     The broker then has to return a message of several full packets, as segments and weights are.
@@ -56,10 +56,10 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
             for control, _ in poller.poll(int(1000 * (left_s if join.enrolment is None else min(left_s, ENROL_S)))):
                 address = requested[control]
                 if _is_echo(control.recv_multipart()[0]):
-                    return Reached(address, answered[address])
+                    return FirstAddress(address, answered[address])
                 if address not in answered:
                     answered[address] = (time.monotonic() - begun) * 1000
-                    send(control, frames.pack(bus.Echo(bytes(bus.ECHO_BYTES))))
+                    send(control, frames.pack(bus.PathProbe(bytes(bus.ECHO_BYTES))))
             for control in requested if join.enrolment is not None and not answered else ():
                 send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
@@ -82,7 +82,7 @@ def _is_echo(frame: bytes) -> bool:
         return False  # it has our key, and the agent's link counts what it does not understand
     if isinstance(message, bus.ShutdownNotice):
         raise ConfigError(f"the run does not admit this host: {message.cause}")
-    return isinstance(message, bus.Echo)
+    return isinstance(message, bus.PathProbe)
 
 
 def plain_connection(address: str, port: int, connected: str) -> str:

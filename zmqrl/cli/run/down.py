@@ -15,7 +15,7 @@ from zmqrl.errors import ConfigError, UncleanTeardown
 from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
-    from zmqrl.launch.teardown import HostReport, TargetRun
+    from zmqrl.launch.teardown import HostTeardown, TargetRun
 
 
 @click.command("down", cls=OnCommand, epilog=RUN_HELP)
@@ -82,13 +82,13 @@ def _bring_down(target: TargetRun, limit: Sequence[str], as_data: bool) -> list[
     return unclean
 
 
-def _data(run_id: str, report: HostReport) -> str:
+def _data(run_id: str, report: HostTeardown) -> str:
     """`down` is whether it was verified that nothing is left; `cause` why it could not be checked."""
     found: dict[str, Any] = to_json(report.reaped)
     return json.dumps({"run_id": run_id, "host": report.host, "down": report.is_down, **found, "cause": report.cause})
 
 
-def _line(report: HostReport) -> str:
+def _line(report: HostTeardown) -> str:
     if report.cause is not None:
         return f"  {report.host}: NOT VERIFIED: " + report.cause.removeprefix(f"{report.host}: ")
     reaped = report.reaped

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import WireError
-from zmqrl.launch.stop_signals import Request
+from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.agent import LogText
 from zmqrl.messages.command import Command, Join
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
@@ -62,7 +62,7 @@ class RecordConfig:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Respond:
     """The answer to a request."""
 
     path: Path
@@ -88,7 +88,7 @@ class Leave:
     """Nothing more is waited for: the end of all processes is verified, and the run is summed up."""
 
 
-Action: TypeAlias = Deploy | Send | WriteInvitation | RemoveInvitation | RecordConfig | Answer | KeepLog | Show | Leave
+Action: TypeAlias = Deploy | Send | WriteInvitation | RemoveInvitation | RecordConfig | Respond | KeepLog | Show | Leave
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Tick:
+class TimePassed:
     """Time has passed. Comes several times a second."""
 
     wall: datetime
     """For the windows of hosts."""
-    request: Request = Request.NONE
+    request: StopRequest = StopRequest.NONE
     """What the user has requested so far."""
     same_presses: int = 0
     """Interrupts that counted as the first one."""
@@ -132,4 +132,4 @@ class Performed:
     """Of the connection file."""
 
 
-Input: TypeAlias = HostEvent | Begin | Tick | RequestReceived | Performed
+Input: TypeAlias = HostEvent | Begin | TimePassed | RequestReceived | Performed

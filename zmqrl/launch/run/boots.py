@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
-from zmqrl.config.plan import Boot, Listen, RunPlan, worker_indexes
+from zmqrl.config.plan import Boot, RunPlan, TcpListen, worker_indexes
 from zmqrl.config.sections import LearnerSection
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 
@@ -20,7 +20,7 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
     return {host: boot_of(plan, host, held.get(host, ()), listen if host == learner else None) for host in hosts}
 
 
-def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: Listen | None = None) -> Boot:
+def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen | None = None) -> Boot:
     """Of the agent of one host. `listen`: of the broker, where it is the learner's host."""
     plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     return Boot(
@@ -36,11 +36,11 @@ def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: Listen | N
     )
 
 
-def _listen(plan: RunPlan, hosts: Sequence[str]) -> Listen:
+def _listen(plan: RunPlan, hosts: Sequence[str]) -> TcpListen:
     """All interfaces; loopback only when every other host uses a tunnel to this machine."""
     tunnels = all(host in plan.config.hosts and plan.config.hosts[host].tunnel for host in hosts[1:])
     only_tunnels = tunnels and hosts[0] == LOCAL
-    return Listen("127.0.0.1" if only_tunnels else "*", _ports(plan.config.learner))
+    return TcpListen("127.0.0.1" if only_tunnels else "*", _ports(plan.config.learner))
 
 
 def _ports(learner: LearnerSection) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.launch.run import reports
 from zmqrl.launch.run.actions import Action, Leave, Send, Show
 from zmqrl.launch.run.state import STOP, RunState
-from zmqrl.launch.stop_signals import SAME_PRESS_S, Request
+from zmqrl.launch.stop_signals import SAME_PRESS_S, StopRequest
 from zmqrl.messages.command import KillAll, Stop
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.summary import Status
@@ -93,7 +93,7 @@ class EndPolicy:
         self.end_by: float | None = None
         """None: the run is not stopped."""
         self._writing_until, self._writing_reports = 0.0, 0
-        self._sent = Request.NONE
+        self._sent = StopRequest.NONE
         self._same_presses = 0
         self._not_ready: str | None = None
         """Why the run was stopped with exit code 4."""
@@ -102,7 +102,7 @@ class EndPolicy:
         self._is_unstarted = False
         """The run was stopped before its learner's host had started: nothing of it is waited for."""
 
-    def step(self, state: RunState, request: Request, same_presses: int, now: float) -> list[Action]:
+    def step(self, state: RunState, request: StopRequest, same_presses: int, now: float) -> list[Action]:
         """What follows at `now`. `same_presses`: interrupts that counted as the first one."""
         self._extend(state, request, now)
         problem = self._too_few.check(state, now)
@@ -115,33 +115,33 @@ class EndPolicy:
             actions.append(Leave())
         return actions
 
-    def grace_s(self, request: Request) -> float:
+    def grace_s(self, request: StopRequest) -> float:
         """How long the processes may take that are there after `Leave`."""
-        return KILL_GRACE_S if request is Request.KILL else self._limits.grace_s
+        return KILL_GRACE_S if request is StopRequest.KILL else self._limits.grace_s
 
-    def _extend(self, state: RunState, request: Request, now: float) -> None:
+    def _extend(self, state: RunState, request: StopRequest, now: float) -> None:
         """The learner is writing a FULL that may take longer than the grace; it reports for `store.wait_s` at most."""
         if state.writing_reports == self._writing_reports:
             return
         self._writing_reports, self._writing_until = state.writing_reports, now + self._limits.grace_s
-        if self.end_by is not None and request is not Request.KILL:
+        if self.end_by is not None and request is not StopRequest.KILL:
             self.end_by = max(self.end_by, self._clean_end_by(now))
 
-    def _follow(self, state: RunState, request: Request, same_presses: int, now: float) -> list[Action]:
+    def _follow(self, state: RunState, request: StopRequest, same_presses: int, now: float) -> list[Action]:
         """The user's request; one that was followed before changes nothing."""
         repeated, self._same_presses = same_presses > self._same_presses, same_presses
         if request <= self._sent:
-            is_shown = repeated and request is Request.INTERRUPT
+            is_shown = repeated and request is StopRequest.INTERRUPT
             text = f"this interrupt came within {SAME_PRESS_S:g} s of the first and counts as the same; {AGAIN}"
             return [Show(text)] if is_shown else []
-        self._sent, is_first = request, self._sent is Request.NONE
-        if request is Request.KILL:
+        self._sent, is_first = request, self._sent is StopRequest.NONE
+        if request is StopRequest.KILL:
             self.end_by, self._is_unstarted = now + KILL_GRACE_S, not state.hosts.learner.has_agent
             return [Show("killing every process of the run"), Send(None, KillAll())]
         if not is_first or self.end_by is not None:
             return []
         actions = self._stop(state, now)
-        if request is Request.INTERRUPT:
+        if request is StopRequest.INTERRUPT:
             how = "stopping: the learner's host has not started" if self._is_unstarted else "stopping with a checkpoint"
             return [Show(f"{how}; {AGAIN}"), *actions]
         return actions
@@ -222,7 +222,7 @@ class EndPolicy:
         state.note(reports.over_wall_limit(max_wall_s, over_s))
         return True
 
-    def outcome(self, state: RunState, request: Request, teardown: Teardown, is_taken_over: bool) -> Outcome:
+    def outcome(self, state: RunState, request: StopRequest, teardown: Teardown, is_taken_over: bool) -> Outcome:
         """2 before 1 before 4 (not ready) before 3; then interrupted, stopped, done.
 
         Args:
@@ -239,7 +239,7 @@ class EndPolicy:
         if state.failure is not None and state.refused is not None and not is_taken_over:
             return Outcome("failed", BAD_CONFIGURATION, state.refused)
         failure = state.failure or (None if self._is_unstarted else state.lost_agent_cause)
-        if failure is not None and request is not Request.KILL:
+        if failure is not None and request is not StopRequest.KILL:
             return Outcome("failed", TOO_FEW if self._had_no_hosts else FAILED, failure)
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._not_ready is not None:  # usually with hosts that cannot be reached
@@ -248,10 +248,10 @@ class EndPolicy:
             return Outcome("failed", TOO_FEW, f"{error}; {left}" if teardown.left else error)
         if teardown.left:
             return Outcome("failed", UNCLEAN, left)
-        cut_off = request is Request.NONE and state.cut_off is not None
-        if cut_off or request in (Request.INTERRUPT, Request.KILL):
+        cut_off = request is StopRequest.NONE and state.cut_off is not None
+        if cut_off or request in (StopRequest.INTERRUPT, StopRequest.KILL):
             return Outcome("interrupted", INTERRUPTED)
-        stopped = request is Request.STOP or (state.ended is not None and state.ended.reason == STOP)
+        stopped = request is StopRequest.STOP or (state.ended is not None and state.ended.reason == STOP)
         if state.ended is None and not stopped:
             return Outcome("failed", FAILED, "the learner has not reported the end of the training")
         return Outcome("stopped" if stopped else "done", DONE)

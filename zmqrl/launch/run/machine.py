@@ -96,7 +96,7 @@ class RunMachine:
         match received:
             case HostEvent():
                 actions += take(self.state, received)
-            case act.Tick():
+            case act.TimePassed():
                 actions += self._tick(received, now)
             case act.RequestReceived():
                 actions += self._serve(received)
@@ -120,7 +120,7 @@ class RunMachine:
 
     # time
 
-    def _tick(self, tick: act.Tick, now: float) -> list[act.Action]:
+    def _tick(self, tick: act.TimePassed, now: float) -> list[act.Action]:
         for problem in (self._stall_detector.check(self.state, now), self._slow_worker.check(self.state, now)):
             if problem is not None:
                 self.state.note(problem)
@@ -142,7 +142,7 @@ class RunMachine:
             record.remove_left()
         return actions
 
-    def _check_addresses(self, tick: act.Tick) -> None:
+    def _check_addresses(self, tick: act.TimePassed) -> None:
         """Another address of this machine ends the connections to all hosts: those that are silent since."""
         at = tick.wall.timestamp()
         change = self._addresses.check(tick.addresses)
@@ -198,11 +198,11 @@ class RunMachine:
         if isinstance(request, WireError):
             self._refused[request.reason] += 1
             count_refused(self.state, "a request file", self._refused)
-            return [act.Answer(received.path, RequestAnswer(refused=str(request)))]
+            return [act.Respond(received.path, RequestAnswer(refused=str(request)))]
         try:
             record = self._changes.check(received.path, request)
         except ConfigError as error:
-            return [act.Answer(received.path, RequestAnswer(refused=str(error)))]
+            return [act.Respond(received.path, RequestAnswer(refused=str(error)))]
         return self._carry_out(received.path, request) if record is None else [record]
 
     def _carry_out(self, path: Path, request: ScaleRequest) -> list[act.Action]:
@@ -216,7 +216,7 @@ class RunMachine:
         action, error = performed.action, performed.error
         if isinstance(action, act.RecordConfig):
             if error is not None:
-                return [act.Answer(action.path, RequestAnswer(refused=error))]
+                return [act.Respond(action.path, RequestAnswer(refused=error))]
             self._changes.admit(action)
             return self._carry_out(action.path, action.request)
         record = self.state.hosts[action.boot.host]
@@ -233,4 +233,4 @@ class RunMachine:
         """Answers to requests whose connection files are written, or cannot be."""
         ready = [answer for answer in self._answers if not answer.invited]
         self._answers = [answer for answer in self._answers if answer.invited]
-        return [act.Answer(answer.path, RequestAnswer(done="\n".join(answer.lines.values()))) for answer in ready]
+        return [act.Respond(answer.path, RequestAnswer(done="\n".join(answer.lines.values()))) for answer in ready]
