@@ -14,7 +14,8 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
 from zmqrl.networks.initial import initial_weights
 from zmqrl.planning.configure import load_config
-from zmqrl.run_files.run_directory import RunDirectory, stored_config
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.summary import Summary
 from zmqrl.types import EnvSpec, Version, Weights
 

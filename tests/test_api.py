@@ -17,7 +17,7 @@ import zmqrl
 from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError, FolderOfRuns, StoreError
-from zmqrl.run_files.run_directory import is_live, read_info
+from zmqrl.run_files.run_info import is_live, read_info
 
 pytestmark = pytest.mark.whole
 EXAMPLES = Path(__file__).parent.parent / "examples"

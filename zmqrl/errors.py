@@ -142,8 +142,6 @@ class TrainingFailed(ZmqrlError):
     `summary` is that of the run where `zmqrl.train`, `resume` or `Run.wait` raises it, else None.
     """
 
-    exit_code = 1
-
     def __init__(self, message: str, summary: Summary | None = None) -> None:
         super().__init__(message)
         self.summary = summary
@@ -154,9 +152,7 @@ class HostFailed(ZmqrlError):
 
     def __init__(self, host: str, cause: str, fix: str) -> None:
         super().__init__(f"{host}: {cause}\n   {fix}")
-        self.host = host
-        self.cause = cause
-        self.fix = fix
+        self.host, self.cause, self.fix = host, cause, fix
 
 
 class UncleanTeardown(ZmqrlError):

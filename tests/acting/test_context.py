@@ -10,7 +10,7 @@ import pytest
 
 from tests.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
-from zmqrl.acting.heads import check_schedule, make_head
+from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
 from zmqrl.acting.state import check_acting

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.raising import raises
 from zmqrl.acting.base import ActingContext, ActingNoise, Place, noise_for
-from zmqrl.acting.heads import FORBIDDEN, Head, make_head
+from zmqrl.acting.heads import FORBIDDEN, Head
+from zmqrl.acting.make_head import make_head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from zmqrl.agent import host_agent as commands
-from zmqrl.agent.host_agent import Commands
+from zmqrl.agent import commands
+from zmqrl.agent.commands import Commands
 from zmqrl.messages.command import KillAll, SetWorkers, Stop
 
 Pipe = tuple[Commands, int]

@@ -9,8 +9,9 @@ from unittest.mock import call, create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
+from zmqrl.agent.commands import Commands
 from zmqrl.agent.data_plane import NoDataPlane
-from zmqrl.agent.host_agent import Commands, HostAgent
+from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.host_processes import HostProcesses
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import ProcessSpawner

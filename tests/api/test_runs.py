@@ -19,7 +19,7 @@ from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
 from tests.raising import fields, raises
 from tests.running import RUN_S, environment
 from tests.waiting import until
-from zmqrl.run_files.run_directory import read_info
+from zmqrl.run_files.run_info import read_info
 
 pytestmark = pytest.mark.whole
 SMALL: dict[str, Any] = {

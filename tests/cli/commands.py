@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.waiting import WAIT_S
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.errors import ZmqrlError
-from zmqrl.run_files.run_directory import RunInfo, read_info
+from zmqrl.run_files.run_info import RunInfo, read_info
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
 IDLE = ("--set", "algorithm.kind=zmqrl.bench.noop:NoUpdate")

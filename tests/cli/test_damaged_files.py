@@ -14,7 +14,7 @@ import pytest
 from tests.cli.commands import Command
 from tests.stored_runs import store_run, summary_data
 from zmqrl.config.codec import to_json
-from zmqrl.run_files.run_directory import RunInfo
+from zmqrl.run_files.run_info import RunInfo
 
 NOT_JSON = (b"", b"{", b"\xff", b"null", b"[]", b"3")
 Change = Callable[[Any], Any]

@@ -26,7 +26,7 @@ from zmqrl.launch.teardown import bring_down
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.local import LocalOrchestrator
-from zmqrl.run_files.run_directory import RunInfo
+from zmqrl.run_files.run_info import RunInfo
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_alive
 from zmqrl.wire.runtime_folder import private_folder
 

@@ -15,7 +15,7 @@ from tests.raising import compare
 from tests.stored_runs import begun, store_run
 from zmqrl.cli.run.find_run import directory_of, find_run
 from zmqrl.config.codec import replace, to_json
-from zmqrl.run_files.run_directory import RunInfo, read_info
+from zmqrl.run_files.run_info import RunInfo, read_info
 from zmqrl.supervision.process_table import identify
 
 NOW, EARLIER = "pole-0b0b0b", "pole-0a0a0a"

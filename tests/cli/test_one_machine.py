@@ -17,7 +17,7 @@ def test_two_aliases_of_one_machine_are_one_message(
 ) -> None:
     config = tmp_path / "ssh_config"
     config.write_text("Host big fast\n  HostName 127.0.0.1\n  Port 9\n")
-    monkeypatch.setattr("zmqrl.ssh.config.USER_CONFIG", str(config))
+    monkeypatch.setattr("zmqrl.ssh.settings.USER_CONFIG", str(config))
     hosts = {"big": {"workers": "auto"}, "fast": {"workers": "auto"}}
     Path("hosts.yaml").write_text(yaml.safe_dump({"run": {"preset": "cartpole-ppo"}, "hosts": hosts}))
     ended = zmqrl(command, "hosts.yaml")

@@ -23,7 +23,7 @@ from tests.stored_runs import store_run
 from tests.supervision.test_check_process import sleepers
 from tests.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.supervision.check_process import CheckEnded
 
 pytestmark = pytest.mark.usefixtures("check_processes")

@@ -21,8 +21,8 @@ from tests.raising import compare
 from tests.waiting import WAIT_S, until
 from zmqrl.cli.run.find_run import agents
 from zmqrl.errors import ConfigError
-from zmqrl.run_files.run_directory import RunInfo, read_info
-from zmqrl.supervision import run_owner
+from zmqrl.run_files.run_info import RunInfo, read_info
+from zmqrl.supervision import owner_record, run_owner
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, kill
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, private_folder
 
@@ -375,7 +375,7 @@ def test_the_status_of_a_run_on_another_machine_is_shown_while_it_renews_its_dir
     data = json.loads((directory / "run.json").read_text())
     (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))
     with monkeypatch.context() as patch:
-        patch.setattr(run_owner, "_machine", lambda: "another")
+        patch.setattr(owner_record, "machine", lambda: "another")
         owner = run_owner.RunOwner.acquire(directory, data["run_id"])
     live = zmqrl("status", directory)
     owner.release()

@@ -13,7 +13,7 @@ from tests.cli.commands import Command, live_run
 from tests.raising import compare
 from tests.waiting import until
 from zmqrl.agent.run_processes import processes_of
-from zmqrl.run_files.run_directory import RunInfo, read_info
+from zmqrl.run_files.run_info import RunInfo, read_info
 
 pytestmark = pytest.mark.whole
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.stored_runs import summary_data
-from zmqrl.run_files.run_directory import RunInfo
+from zmqrl.run_files.run_info import RunInfo
 from zmqrl.supervision.process_table import identify
 
 LAUNCHER = """

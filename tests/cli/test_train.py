@@ -19,8 +19,8 @@ from tests.raising import compare
 from tests.stored_runs import summary_data
 from tests.system import command_runs
 from zmqrl.cli.start.start_options import Steps
-from zmqrl.config.load import presets
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.presets import presets
 from zmqrl.launch.start import Prepared
 from zmqrl.run_files.run_directory import default_directory
 from zmqrl.types import MODES

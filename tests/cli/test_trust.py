@@ -21,7 +21,7 @@ from tests.raising import compare, raises
 from tests.running import environment
 from tests.stored_runs import begun, store_run
 from tests.waiting import WAIT_S
-from zmqrl.config.load import presets
+from zmqrl.config.presets import presets
 from zmqrl.errors import ConfigError, UntrustedRun
 from zmqrl.planning.configure import load, load_config
 from zmqrl.run_files.trust import modules_of

@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.planning import configure
 from zmqrl.planning.configure import load
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 
 LAB = """
 run: {preset: cartpole-ppo}

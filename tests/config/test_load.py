@@ -11,7 +11,7 @@ import pytest
 from tests.raising import compare, raises
 from tests.waiting import WAIT_S
 from zmqrl.config import hosts, schema
-from zmqrl.config.load import presets
+from zmqrl.config.presets import presets
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.planning import configure

@@ -17,7 +17,7 @@ import pytest
 
 from zmqrl.data_stores import files
 from zmqrl.run_files.run_directory import RESERVED
-from zmqrl.supervision.run_owner import FOLDER
+from zmqrl.supervision.owner_record import FOLDER
 
 OPERATIONS = ("open_to_write", "write", "truncate", "sync", "rename", "unlink", "mkdir", "sync_directory")
 

@@ -22,7 +22,8 @@ from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
 from zmqrl.planning.plan_run import plan_run
-from zmqrl.run_files.run_directory import read_config, read_info
+from zmqrl.run_files.run_info import read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.types import Version
 
 DURABLE_EVERY = 5

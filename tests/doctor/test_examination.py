@@ -10,24 +10,17 @@ from zmqrl.doctor.measurement import Failure
 from zmqrl.messages.command import EXAMINATION
 from zmqrl.messages.doctor import (
     Clock,
-    Echo,
     EnvFacts,
-    Examine,
     Examined,
-    Finish,
     Folder,
     Folders,
-    Forget,
     Listening,
-    Reach,
     Reached,
-    Request,
     Seen,
-    Watch,
     Watching,
-    Write,
     Written,
 )
+from zmqrl.messages.doctor_requests import Echo, Examine, Finish, Forget, Reach, Request, Watch, Write
 from zmqrl.messages.orchestrator import Handshake
 
 ASKED = Examine("~/zmqrl", "/nfs/rl/run", None, "sync", "1", 5.0)

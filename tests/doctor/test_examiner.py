@@ -31,18 +31,8 @@ from zmqrl.doctor.measurement import Hello, Measurement
 from zmqrl.doctor.runner import Runner
 from zmqrl.errors import ConfigError
 from zmqrl.messages.command import EXAMINATION, BeginExamination
-from zmqrl.messages.doctor import (
-    Broken,
-    Curve,
-    EnvFacts,
-    Examine,
-    Examined,
-    Finish,
-    Folders,
-    read_reply,
-    reply_line,
-    request_line,
-)
+from zmqrl.messages.doctor import Broken, Curve, EnvFacts, Examined, Folders, read_reply, reply_line
+from zmqrl.messages.doctor_requests import Examine, Finish, request_line
 from zmqrl.messages.frames import PROTOCOL
 from zmqrl.messages.lines import line_of
 from zmqrl.messages.orchestrator import Handshake

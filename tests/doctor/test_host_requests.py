@@ -8,7 +8,7 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, EnvSection, HostSection, LearnerSection, RunSection
 from zmqrl.doctor.host_requests import host_requests
-from zmqrl.messages.doctor import Examine, read_request, request_line
+from zmqrl.messages.doctor_requests import Examine, read_request, request_line
 
 LARGE = Config(
     run=RunSection(seed=1 << 70, mode="sync"),

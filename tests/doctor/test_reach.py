@@ -10,7 +10,7 @@ from msgspec import structs
 
 from tests.waiting import WAIT_S
 from zmqrl.doctor.reach import EchoServer, reach
-from zmqrl.messages.doctor import Listen, Reach
+from zmqrl.messages.doctor_requests import Listen, Reach
 from zmqrl.wire.sockets import make_keys
 
 LISTEN = Listen((0, 0, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import WAIT_S
 from zmqrl.doctor.machine import forget, prepare, watch, write
-from zmqrl.messages.doctor import Forget, Watch, Write
+from zmqrl.messages.doctor_requests import Forget, Watch, Write
 
 
 def request(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:

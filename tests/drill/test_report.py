@@ -10,7 +10,8 @@ import pytest
 from zmqrl.config.codec import replace
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.faults import FaultAction, Kind, PlannedFault, minimums_named
-from zmqrl.drill.report import DrillReport, RunReport, Threshold, Times
+from zmqrl.drill.report import DrillReport, Times
+from zmqrl.drill.run_report import RunReport, Threshold
 from zmqrl.drill.series import DrillSeries
 from zmqrl.drill.session import FaultOutcome
 from zmqrl.types import Ledger

@@ -9,7 +9,8 @@ import pytest
 from tests.drill.witness_drills import drilled
 from tests.marks import long
 from tests.raising import raises
-from zmqrl.drill.report import DrillReport, Threshold
+from zmqrl.drill.report import DrillReport
+from zmqrl.drill.run_report import Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named
 from zmqrl.errors import ConfigError
 

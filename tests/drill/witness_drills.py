@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.drill import outside_check, run_report
 from zmqrl.drill.faults import FaultAction, Kind, PlannedFault
-from zmqrl.drill.report import RunReport
+from zmqrl.drill.run_report import RunReport
 from zmqrl.drill.runs import WITNESS, DrillRequest, learning_run, record_folder, witness_run
 from zmqrl.drill.scenarios import SCENARIOS, Scenario
 from zmqrl.drill.session import DrillClock, DrillSession, FaultOutcome

@@ -16,7 +16,7 @@ import pytest
 from tests.lab import Host, Lab, Process, lab_or_skip
 from tests.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, HostSection, SshSection
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,9 @@ from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import StopRequest, StopSignals
 from zmqrl.launch.summary import BOTTLENECKS, final_lines, summarise
 from zmqrl.run_files import schemas
-from zmqrl.run_files.run_directory import RunDirectory, is_live, read_config, read_info
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.run_info import is_live, read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.summary import Summary
 from zmqrl.types import Ledger
 from zmqrl.views.header import duration

@@ -17,7 +17,7 @@ from zmqrl.config.sections import CodeSection, HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launcher_place.launcher_host import LauncherHost, _WithoutPrologue, stored_code, stored_copy
 from zmqrl.planning.configure import load, load_config
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.ssh.shell import Finished
 
 

@@ -19,7 +19,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning import PRIORITY, Batch, BatchLearner, Group, LearnerContext, LearnResult, Progress
-from zmqrl.learning.learners import NetLearner
+from zmqrl.learning.net_learner import NetLearner
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.plugins import load

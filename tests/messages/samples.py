@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from tests.agent.plans import stand_in_plan
 from zmqrl.config.plan import Boot
-from zmqrl.messages import agent, bus, check, command, doctor, files, orchestrator, process
+from zmqrl.messages import agent, bus, check, command, doctor, doctor_requests, files, orchestrator, process
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
@@ -130,15 +130,15 @@ FILES: list[Struct] = [
     files.RetiredFile("checkpoints/v0-1.safetensors"),
 ]
 
-LISTEN = doctor.Listen((0, 0, 0))
-REQUESTS: list[doctor.Request] = [
-    doctor.Echo(),
-    doctor.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
-    doctor.Reach(("a",), (1, 2, 3), "server"),
-    doctor.Watch("p", 2, "n", "t", 3.0),
-    doctor.Write("p", "n", "t"),
-    doctor.Forget("p", "n"),
-    doctor.Finish(),
+LISTEN = doctor_requests.Listen((0, 0, 0))
+REQUESTS: list[doctor_requests.Request] = [
+    doctor_requests.Echo(),
+    doctor_requests.Examine("w", "s", '{"id": "CartPole-v1"}', "sync", "1", 9.0, LISTEN, "code"),
+    doctor_requests.Reach(("a",), (1, 2, 3), "server"),
+    doctor_requests.Watch("p", 2, "n", "t", 3.0),
+    doctor_requests.Write("p", "n", "t"),
+    doctor_requests.Forget("p", "n"),
+    doctor_requests.Finish(),
 ]
 REPLIES: list[doctor.Reply] = [
     doctor.Broken("c"),

@@ -41,12 +41,13 @@ from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.run_output import record
 from zmqrl.launch.status import status_of
 from zmqrl.launch.summary import summarise
-from zmqrl.messages import agent, check, command, doctor, files, lines
+from zmqrl.messages import agent, check, command, doctor, doctor_requests, files, lines
 from zmqrl.messages.files import ConnectionFile, RunRecord
 from zmqrl.messages.frames import PROTOCOL, pack, unpack, unpack_descriptors
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.local import LocalOrchestrator
-from zmqrl.run_files.run_directory import RunDirectory, RunInfo, read_info
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.run_info import RunInfo, read_info
 from zmqrl.views.plain import line_of as plain_line_of
 from zmqrl.views.tables import render
 
@@ -75,7 +76,7 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
     "agent": (lines.agent_event, as_line, [as_data(m) for m in AGENT]),
     "command": (lines.command, as_line, [as_data(m) for m in COMMANDS]),
     "evaluate": (lines.evaluate, as_line, [as_data(EVALUATE)]),
-    "request": (doctor.read_request, as_line, [as_data(m) for m in REQUESTS]),
+    "request": (doctor_requests.read_request, as_line, [as_data(m) for m in REQUESTS]),
     "reply": (
         lambda content: doctor.read_reply(f"{doctor.MARK} {content.decode(errors='surrogateescape')}"),
         as_line,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from zmqrl.messages import doctor
+from zmqrl.messages import doctor, doctor_requests
 from zmqrl.messages.command import EXAMINATION, BeginExamination
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL, versions
@@ -24,7 +24,7 @@ def without_prose(schema: Any) -> Any:
 
 
 def test_requests_and_replies_change_with_their_number() -> None:
-    _, schema = msgspec.json.schema_components((doctor.Request, doctor.Reply))
+    _, schema = msgspec.json.schema_components((doctor_requests.Request, doctor.Reply))
     text = json.dumps([doctor.MARK, without_prose(schema)], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == FORMATS[EXAMINATION]
     assert versions()["examination"] == str(EXAMINATION) == str(max(FORMATS))

@@ -32,7 +32,7 @@ from tests.messages.samples import (
 from tests.raising import raises
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
-from zmqrl.messages import agent, check, command, doctor, files, lines, process
+from zmqrl.messages import agent, check, command, doctor, doctor_requests, files, lines, process
 from zmqrl.orchestrators.handshake import SENTINEL, handshake_line
 from zmqrl.types import Version
 
@@ -42,7 +42,7 @@ LISTS: list[tuple[Any, Any]] = [
     (OF_PROCESSES, agent.Report),
     (COMMANDS, command.Command),
     (dict.fromkeys(map(type, AGENT)), agent.AgentEvent),
-    (REQUESTS, doctor.Request),
+    (REQUESTS, doctor_requests.Request),
     (REPLIES, doctor.Reply),
     (CHECK_REPORTS, check.Report),
 ]
@@ -146,7 +146,7 @@ def test_what_the_evaluator_is_sent_passes() -> None:
 
 @pytest.mark.parametrize("message", REQUESTS, ids=tag_of)
 def test_requests_of_the_doctor_pass(message: Any) -> None:
-    assert doctor.read_request(doctor.request_line(message)) == message
+    assert doctor_requests.read_request(doctor_requests.request_line(message)) == message
 
 
 @pytest.mark.parametrize(("read", "messages"), [(check.read_call, [CALL]), (check.read_report, CHECK_REPORTS)])

@@ -17,7 +17,8 @@ from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load as load_all
 from zmqrl.planning.configure import load_config
 from zmqrl.planning.directory_checks import check_new_directory, check_not_live, check_resume
-from zmqrl.run_files.run_directory import RunInfo, stored_config
+from zmqrl.run_files.run_info import RunInfo
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.supervision.process_table import identify
 
 KEPT = "the run in {} has {}, and a resumed run must keep it"

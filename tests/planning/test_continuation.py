@@ -12,7 +12,7 @@ from tests.stored_runs import summary_data
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load, load_config
 from zmqrl.planning.continuation import for_env_steps, nothing_to_train, reached, record_nothing_trained
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 
 SUMMARY = summary_data(env_steps=72_910, updates=900, train_return_mean_100=476.0)
 

@@ -37,7 +37,7 @@ def aliases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "Host big fast\n  HostName 10.0.0.7\n"
         "Host x\n  HostName 10.0.0.8\n  HostKeyAlias x\nHost y\n  HostName 10.0.0.8\n  HostKeyAlias y\n"
     )
-    monkeypatch.setattr("zmqrl.ssh.config.USER_CONFIG", str(config))
+    monkeypatch.setattr("zmqrl.ssh.settings.USER_CONFIG", str(config))
 
 
 def test_one_host_under_two_names() -> None:

@@ -17,8 +17,8 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import from_json, replace, to_json
-from zmqrl.config.load import PRESETS
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.presets import PRESETS
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.learning.package_cache import cache_folder

@@ -15,7 +15,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.planning.checked import checked_plan
 from zmqrl.planning.configure import load
 from zmqrl.planning.directory_checks import check_resume
-from zmqrl.run_files.run_directory import IMPLICIT_STATE, stored_config
+from zmqrl.run_files.stored_config import IMPLICIT_STATE, stored_config
 from zmqrl.types import ModeName
 
 FOREIGN, SAVED = "tests.envs.repeating_envs:Foreign", "tests.envs.repeating_envs:Saved"

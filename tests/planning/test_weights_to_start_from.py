@@ -21,7 +21,7 @@ from zmqrl.errors import ConfigError, DamagedCheckpoints
 from zmqrl.networks.initial import initial_weights
 from zmqrl.planning.configure import load_config
 from zmqrl.planning.initial_weights import initial_weights_of
-from zmqrl.run_files.run_directory import stored_config
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.types import Array, Version, Weights
 
 ENV_STEPS = 900

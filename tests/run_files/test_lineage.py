@@ -13,7 +13,7 @@ from zmqrl.config.codec import to_json
 from zmqrl.config.sections import Config
 from zmqrl.metrics.jsonl import TAIL_BYTES
 from zmqrl.run_files.lineage import LastSeen, last_seen, lineage_of, recorded_env_steps
-from zmqrl.run_files.run_directory import RunInfo
+from zmqrl.run_files.run_info import RunInfo
 
 STARTED_AT = 1_000_000.0
 INFO = RunInfo("run-1", 1, 1, "elsewhere", STARTED_AT, None)

@@ -25,7 +25,8 @@ from zmqrl.data_stores.objects import Objects
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.run_files.lineage import lineage_of
-from zmqrl.run_files.run_directory import RunDirectory, read_config, stored_config
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.stored_config import read_config, stored_config
 from zmqrl.run_files.url_mirror import UrlMirror, check_mirror_owner, fetch, target_of
 from zmqrl.types import Version
 from zmqrl.views.problem import Problem

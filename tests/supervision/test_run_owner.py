@@ -21,8 +21,9 @@ from tests.marks import long
 from tests.raising import raises
 from tests.waiting import WAIT_S
 from zmqrl.errors import ConfigError
-from zmqrl.supervision import run_owner
-from zmqrl.supervision.run_owner import FOLDER, RENEW_S, SILENT_PERIODS, OwnerCheck, OwnerState, RunOwner, owner_state
+from zmqrl.supervision import owner_record, run_owner
+from zmqrl.supervision.owner_record import FOLDER
+from zmqrl.supervision.run_owner import RENEW_S, SILENT_PERIODS, OwnerCheck, OwnerState, RunOwner, owner_state
 
 HERE = socket.gethostname()
 BY_B = f"was taken over by run b (pid {os.getpid()} on {HERE})"
@@ -31,7 +32,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from zmqrl.errors import ConfigError
-from zmqrl.supervision import run_owner
+from zmqrl.supervision import owner_record, run_owner
 from zmqrl.supervision.run_owner import RunOwner
 run_dir, run_id, run_owner.RENEW_S = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 print("up", flush=True)
@@ -116,14 +117,14 @@ needs_hosts = pytest.mark.skipif(
 def owner_elsewhere(run_dir: Path, run_id: str, machine: str = "another") -> RunOwner:
     """On a machine whose processes cannot be seen from this one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_owner, "_machine", lambda: machine)
+        patch.setattr(owner_record, "machine", lambda: machine)
         return RunOwner.acquire(run_dir, run_id)
 
 
 def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    boot = run_owner._machine().partition(" ")[0]
+    boot = owner_record.machine().partition(" ")[0]
     seen = {"pid:[1]"}
-    monkeypatch.setattr(run_owner, "_namespaces", lambda: seen)
+    monkeypatch.setattr(owner_record, "_namespaces", lambda: seen)
     owner = owner_elsewhere(tmp_path, "first", f"{boot} pid:[1]")
     assert owner_state(tmp_path, "first") is OwnerState.ELSEWHERE
     assert owner_state(tmp_path, "first", watch=False) is OwnerState.UNKNOWN
@@ -144,9 +145,9 @@ def test_an_owner_on_another_machine_is_alive_while_it_renews(tmp_path: Path, mo
     assert owner_state(tmp_path / "none", "first") is None
     (tmp_path / FOLDER / "1").write_bytes(record)
     seen.clear()
-    monkeypatch.setattr(run_owner, "_machine", lambda: f"{boot} pid:[2]")
+    monkeypatch.setattr(owner_record, "machine", lambda: f"{boot} pid:[2]")
     assert owner_state(tmp_path, "first", watch=False) is OwnerState.UNKNOWN, "a container does not see another one"
-    monkeypatch.setattr(run_owner, "_machine", lambda: f"{boot} {run_owner.OF_MACHINE}")
+    monkeypatch.setattr(owner_record, "machine", lambda: f"{boot} {owner_record.OF_MACHINE}")
     assert owner_state(tmp_path, "first", watch=False) is OwnerState.ENDED, "and all of it with it"
 
 
@@ -190,7 +191,7 @@ def test_a_successor_is_found_by_the_next_check(tmp_path: Path, monkeypatch: pyt
 def test_a_successor_within_one_tick_of_the_file_system_is_found_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_owner, "_changed_at_ns", lambda folder: 1)
+    monkeypatch.setattr(owner_record, "changed_at_ns", lambda folder: 1)
     _taken_over_by(tmp_path, "a")
     owner = OwnerCheck(tmp_path, "a")
     owner.check()
@@ -273,7 +274,7 @@ def test_an_owner_that_was_frozen_finds_its_successor(tmp_path: Path, contend: C
 
 def test_a_contender_that_comes_second_names_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The winner removes the record of the dead owner while others still watch it."""
-    monkeypatch.setattr(run_owner, "_machine", lambda: "elsewhere")
+    monkeypatch.setattr(owner_record, "machine", lambda: "elsewhere")
     dead = RunOwner.acquire(tmp_path, "dead")
     dead._ended.set()
     monkeypatch.undo()

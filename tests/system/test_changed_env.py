@@ -10,7 +10,7 @@ import pytest
 from tests.envs.changing_envs import VARIANT
 from tests.system.command_runs import resume, summary, zmqrl
 from zmqrl.run_files.trained_env import KEY
-from zmqrl.supervision.run_owner import FOLDER as OWNERS
+from zmqrl.supervision.owner_record import FOLDER as OWNERS
 
 ENV = ("env.id=tests.envs.changing_envs:Changing", "env.max_episode_steps=20", "evaluator.episodes=0")
 STEPS = 512

@@ -44,11 +44,11 @@ from tests.yardstick import scaled_s
 from zmqrl.cli import main
 from zmqrl.cli.run.fetch import _copy_of
 from zmqrl.errors import ConfigError
-from zmqrl.run_files.run_directory import read_info
+from zmqrl.run_files.run_info import read_info
 from zmqrl.supervision.host_entry import Entry
 from zmqrl.supervision.host_lock import HostLock
+from zmqrl.supervision.owner_record import OF_MACHINE
 from zmqrl.supervision.process_table import children_of, identify
-from zmqrl.supervision.run_owner import OF_MACHINE
 from zmqrl.wire.runtime_folder import private_folder
 
 pytestmark = pytest.mark.whole

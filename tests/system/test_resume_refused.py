@@ -11,7 +11,7 @@ import pytest
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
 from tests.yardstick import within
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.supervision.run_owner import FOLDER as OWNERS
+from zmqrl.supervision.owner_record import FOLDER as OWNERS
 
 pytestmark = pytest.mark.timed
 STEPS = 4_096

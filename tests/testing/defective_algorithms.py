@@ -12,7 +12,8 @@ from torch import Tensor
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.ppo import PPO, PPOLearner
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.ppo_learner import PPOLearner
 from zmqrl.config.codec import replace
 from zmqrl.learning import Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner, Schedule
 from zmqrl.networks.build import tower

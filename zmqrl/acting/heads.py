@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place
-from zmqrl.acting.spec import ActingSpec, NoiseSpec
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
 from zmqrl.spaces import SpaceKind, nth_allowed, ranges
 from zmqrl.types import Array, SpaceSpec, Weights
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-"""Bounds of a state-dependent log-std (Haarnoja et al. 2018, reference code)."""
 BOUNDS_FIX = "correct the bounds, or change the action space by a wrapper in env.wrappers"
 FORBIDDEN = np.float32(-1e30)
 """The logit of an action that a mask forbids: its probability is exactly 0, and sums stay finite."""
-EPSILON, NOISE = "epsilon", "noise"
+EPSILON = "epsilon"
 UNIFORM = "uniform"
 """Name of the noise, and of the value of the schedule, of a warm-up with uniform actions."""
 
@@ -54,9 +50,6 @@ class Head(ABC):
             raise ConfigError(f"head {spec.head!r} cannot fill extras {sorted(unknown)}, only {sorted(self.fills)}")
         if unknown := frozenset(spec.options) - self.takes:
             raise ConfigError(f"head {spec.head!r} has no options {sorted(unknown)}, only {sorted(self.takes)}")
-        if spec.action.kind not in self.actions:
-            fitting = [name for name, head in HEADS.items() if spec.action.kind in head.actions]
-            raise ConfigError(f"head {spec.head!r} has no {spec.action.kind} actions; {', '.join(fitting)} have")
         if self.needs_bounds and not spec.action.is_bounded:
             raise ConfigError(f"head {spec.head!r} needs an action space that is bounded on every side")
         if self.needs_bounds and (fault := spec.action.unscalable) is not None:
@@ -221,189 +214,6 @@ def ladder(base: float, alpha: float, place: Place) -> Array:
     """float64 `[N]`: epsilon of each slot, from `base` of the first to base ** (1 + alpha) of the last of the run."""
     epsilon: Array = base ** (1.0 + alpha * place.slots / max(1, place.total - 1))
     return epsilon
-
-
-class _Continuous(Head):
-    """What heads with box actions share: bounds, flat rows, the stored shape, and a warm-up with uniform actions.
-
-    Where the spec declares `NoiseSpec("uniform", A, "uniform")`, a row's action is uniform within the bounds with
-    probability `schedule["uniform"]`, e.g. 1 until learning starts and 0 from then on.
-    """
-
-    actions = frozenset({"box"})
-
-    def __init__(self, spec: ActingSpec, rows: int) -> None:
-        super().__init__(spec, rows)
-        self._size = math.prod(spec.action.shape)
-        self._shape = (rows, *spec.action.shape)
-        self._low: Array | None
-        self._high: Array | None
-        self._low, self._high = bounds(spec.action)
-        self._uniform = 0.0
-        declared = [noise for noise in spec.noise if noise.name == UNIFORM]
-        self._warms_up = bool(declared)
-        if declared and declared[0] != (expected := NoiseSpec(UNIFORM, self._size, "uniform")):
-            what = f"uniform actions of head {spec.head!r} need another noise"
-            raise ConfigError(what, value=str(declared[0]), fix=f"declare {expected}")
-        if declared and not spec.action.is_bounded:
-            raise ConfigError(f"head {spec.head!r}: uniform actions need an action space that is bounded on every side")
-        if declared and (fault := spec.action.unscalable) is not None:
-            raise ConfigError(f"head {spec.head!r} draws uniform actions: {fault}; {BOUNDS_FIX}")
-        if declared and "log_prob" in self._extras:
-            raise ConfigError(f"head {spec.head!r}: the extra 'log_prob' is not that of uniform actions; leave out one")
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return frozenset({UNIFORM} if self._warms_up else ())
-
-    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        del weights
-        if self._warms_up:
-            self._uniform = schedule[UNIFORM]
-
-    def _mixed(self, actions: Array, t: int, context: ActingContext) -> Array:
-        """`actions [N, *shape]`, with uniform ones in the rows that are drawn."""
-        if self._uniform <= 0.0:
-            return actions
-        assert self._low is not None and self._high is not None, "checked before"
-        drawn = context.noise.uniform[t, :, 0] < self._uniform
-        uniform = self._low + context.noise.further[UNIFORM][t] * (self._high - self._low)
-        actions.reshape(self.rows, self._size)[drawn] = uniform[drawn]
-        return actions
-
-    def _bounded(self, fraction: Array) -> Array:
-        """From [-1, 1] to the action space."""
-        assert self._low is not None and self._high is not None, "checked before"
-        half = (self._high - self._low) * np.float32(0.5)
-        actions: Array = (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32)
-        return actions.reshape(self._shape)
-
-
-class Gaussian(_Continuous):
-    """mean + exp(log_std) noise with a state-independent log-std; stored unclipped."""
-
-    fills = frozenset({"log_prob"})
-
-    def __init__(self, spec: ActingSpec, rows: int) -> None:
-        super().__init__(spec, rows)
-        self._std: Array = np.ones(self._size, np.float32)
-        self._constant = np.float32(0.0)
-
-    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        super().load(weights, schedule)
-        log_std = weights["log_std"].reshape(-1)
-        self._std = np.exp(log_std, dtype=np.float32)
-        self._constant = np.float32(log_std.sum(dtype=np.float64) + 0.5 * self._size * math.log(2.0 * math.pi))
-
-    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
-        actions: Array = context.noise.normal[t].astype(np.float32)
-        actions *= self._std
-        actions += outputs
-        self._mixed(actions, t, context)
-        if "log_prob" in self._extras:
-            # From the action as it is stored, as the learner will see it.
-            z = (actions - outputs) / self._std
-            np.subtract(np.float32(-0.5) * np.add.reduce(z * z, 1), self._constant, context.extras["log_prob"][t])
-        return actions.reshape(self._shape)
-
-    def act_greedily(self, outputs: Array) -> Array:
-        actions = outputs.astype(np.float32)
-        if self._low is not None:
-            np.clip(actions, self._low, self._high, actions)
-        return actions.reshape(self._shape)
-
-
-class SquashedGaussian(_Continuous):
-    """tanh of a Gaussian, scaled to the bounds; outputs are `[mean, log_std]`, or the mean with an array `log_std`."""
-
-    needs_bounds = True
-
-    def __init__(self, spec: ActingSpec, rows: int) -> None:
-        super().__init__(spec, rows)
-        self._log_std: Array | None = None
-
-    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        super().load(weights, schedule)
-        if "log_std" in self.spec.arrays:
-            self._log_std = weights["log_std"].reshape(-1).astype(np.float32)
-
-    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
-        log_std = outputs[:, self._size :] if self._log_std is None else self._log_std
-        std = np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX))
-        noise = std * context.noise.normal[t].astype(np.float32)
-        return self._mixed(self._bounded(np.tanh(outputs[:, : self._size] + noise)), t, context)
-
-    def act_greedily(self, outputs: Array) -> Array:
-        return self._bounded(np.tanh(outputs[:, : self._size]))
-
-
-class DeterministicNoise(_Continuous):
-    """The network's action in [-1, 1] plus `schedule["noise"]` times a normal, clipped and scaled to the bounds."""
-
-    needs_bounds = True
-
-    def __init__(self, spec: ActingSpec, rows: int) -> None:
-        super().__init__(spec, rows)
-        self._noise = np.float32(0.0)
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return super().reads | {NOISE}
-
-    def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
-        super().load(weights, schedule)
-        self._noise = np.float32(schedule[NOISE])
-
-    def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
-        noise = self._noise * context.noise.normal[t].astype(np.float32)
-        return self._mixed(self._bounded(np.clip(outputs + noise, -1.0, 1.0)), t, context)
-
-    def act_greedily(self, outputs: Array) -> Array:
-        return self._bounded(np.clip(outputs, -1.0, 1.0))
-
-
-HEADS: Mapping[str, type[Head]] = {
-    "categorical": Categorical,
-    "multi_categorical": MultiCategorical,
-    "epsilon_greedy": EpsilonGreedy,
-    "gaussian": Gaussian,
-    "squashed_gaussian": SquashedGaussian,
-    "deterministic_noise": DeterministicNoise,
-}
-
-
-def make_head(spec: ActingSpec, rows: int) -> Head:
-    """The head that `spec.head` names, for `rows` rows at a time. ConfigError when there is none."""
-    if spec.head in HEADS:
-        return HEADS[spec.head](spec, rows)
-    module, _, attribute = spec.head.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"head {spec.head!r} is unknown and cannot be loaded: {error}", fix=f"known: {', '.join(sorted(HEADS))}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Head)):
-        raise ConfigError(f"head {spec.head!r} is not a zmqrl.acting.heads.Head: {found!r}")
-    return found(spec, rows)
-
-
-def check_schedule(head: Head, schedule: Collection[str]) -> None:
-    """Check that `schedule` has the values that the head reads, and, for a head of this module, not one more.
-
-    Raises:
-        ConfigError: Names head and value, and the fix.
-    """
-    name, given = head.spec.head, f"it gives {sorted(schedule)}" if schedule else "it gives none"
-    if missing := sorted(head.reads - set(schedule)):
-        raise ConfigError(f"head {name!r} reads {missing} of the algorithm's schedule(), and {given}")
-    unread = sorted(set(schedule) - head.reads) if type(head) in HEADS.values() else []
-    if unread == [UNIFORM] and isinstance(head, _Continuous):
-        needed = f"NoiseSpec({UNIFORM!r}, {math.prod(head.spec.action.shape)}, {UNIFORM!r})"
-        raise ConfigError(f"head {name!r} does not warm up with uniform actions", fix=f"declare {needed} in acting()")
-    if unread:
-        read = f", only {sorted(head.reads)}" if head.reads else ""
-        raise ConfigError(f"head {name!r} does not read {unread} of the algorithm's schedule(){read}")
 
 
 def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
-from zmqrl.acting.heads import Head, make_head
+from zmqrl.acting.heads import Head
 from zmqrl.acting.layers import ObservationInput, make_layers
+from zmqrl.acting.make_head import make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import zero_state
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from zmqrl.errors import ENDED_BY_USER_CODE, WireError
 from zmqrl.logs.standard_output import tail_of
+from zmqrl.messages import agent, process
 from zmqrl.messages.command import Evaluate
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.messages.process import UPDATE, ChildEvent, ProcessFault
@@ -60,6 +62,8 @@ class ChildProcess:
     reported_end: bool = False
     """A learner has reported the end of the training. Without this report exit code 0 is not a success."""
     last_fault: ProcessFault | None = None
+    kill_at: float = math.inf
+    """When it is killed, in monotonic seconds."""
     refused: Counter[str] = field(default_factory=Counter)
     """Lines that it wrote and that are not events, by reason."""
     _unread: bytes = b""
@@ -87,6 +91,22 @@ class ChildProcess:
             except WireError as error:
                 self.refused[error.reason] += 1
         return events
+
+    def note(self, event: agent.Report) -> None:
+        """Keep what an event shows of the process."""
+        match event:
+            case process.Ready():
+                self.ready = True
+            case process.FirstStep() | process.Metrics() | process.VersionScore():
+                self.has_worked = True
+            case process.WorkerRates() if event.env_steps:
+                self.has_delivered = True
+            case process.Left():
+                self.expected_to_end = True
+            case process.ProcessFault():
+                self.last_fault = event
+            case process.LearnerEnded():
+                self.has_worked = self.reported_end = True
 
     def write_line(self, message: Evaluate) -> None:
         """Write a line to its stdin without blocking; of what does not fit only the newest is kept."""

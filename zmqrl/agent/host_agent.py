@@ -13,6 +13,7 @@ from typing import Any
 
 import zmq
 
+from zmqrl.agent.commands import Commands
 from zmqrl.agent.data_plane import DataPlane
 from zmqrl.agent.gpu_meter import GpuMeter
 from zmqrl.agent.host_processes import HostProcesses
@@ -22,18 +23,13 @@ from zmqrl.agent.process_events import SAMPLE_EVERY_S, ProcessEvents
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
 from zmqrl.config.plan import Boot
-from zmqrl.errors import DeadlineExceeded, StoreError, WireError
+from zmqrl.errors import DeadlineExceeded, StoreError
 from zmqrl.messages.agent import ActingDigest, Alive, GpuUse, Joined, LeaseLost, Source, Unreachable
-from zmqrl.messages.command import Command, Join, KillAll, SetAllowList, SetWorkers, Stop
-from zmqrl.messages.lines import command
+from zmqrl.messages.command import Join, KillAll, SetAllowList, SetWorkers, Stop
 from zmqrl.messages.process import MessagesRefused
 from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.wire.active_clock import ActiveClock
 
-READ_BYTES = 65_536
-MOST_UNREAD_BYTES = 16 << 20
-ENDS = (Stop, KillAll)
-"""Commands that end this host's part of the run."""
 LOG = logging.getLogger(__name__)
 DRAIN_S = 1.0
 
@@ -62,51 +58,6 @@ def _compared_runtime(boot: Boot) -> str | None:
     if boot.is_alone or not boot.plan.config.mode.deterministic:
         return None
     return str(boot.plan.acting.get("runtime", "numpy"))
-
-
-class Commands:
-    """Owned by the agent's main thread; never blocks."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.ended = False
-        """The launcher is gone, or has closed the connection."""
-        self.refused: Counter[str] = Counter()
-        """By reason."""
-        self._unread = b""
-        self._received: list[Command] = []
-        """Since the last `read`."""
-        os.set_blocking(fd, False)
-
-    def read(self) -> list[Command]:
-        """Commands that came since the last call, those that end this host first: after them nothing is started.
-
-        Lines that are none are counted in `refused`.
-        """
-        self._receive()
-        received, self._received = self._received, []
-        return sorted(received, key=lambda each: not isinstance(each, ENDS))
-
-    def is_end_requested(self) -> bool:
-        """Whether the launcher is gone, or a command that `read` is to return ends this host."""
-        self._receive()
-        return self.ended or any(isinstance(received, ENDS) for received in self._received)
-
-    def _receive(self) -> None:
-        try:
-            chunk = os.read(self.fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        self.ended = not chunk or len(self._unread) > MOST_UNREAD_BYTES
-        *lines, self._unread = (self._unread + chunk).split(b"\n")
-        self._received += [found for line in lines if (found := self._parsed(line)) is not None]
-
-    def _parsed(self, line: bytes) -> Command | None:
-        try:
-            return command(line)
-        except WireError as error:
-            self.refused[error.reason] += 1
-            return None
 
 
 @dataclass

@@ -33,24 +33,20 @@ DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
 NOT_STARTED = 126
 """In place of an exit code, as a shell reports a command that it cannot execute."""
-EVALUATOR = ProcessSlot("evaluator", 0)
+BROKER, LEARNER, EVALUATOR = ProcessSlot("broker", 0), ProcessSlot("learner", 0), ProcessSlot("evaluator", 0)
 
 
 class HostProcesses:
     """Called by the agent's loop alone, which polls what `readable` and `writable` name. Nothing here waits."""
 
     def __init__(self, boot: Boot, spawner: ProcessSpawner, data_plane: DataPlane, events: ProcessEvents) -> None:
-        self._boot = boot
-        self._plan = boot.plan
-        self._spawner = spawner
-        self._data_plane = data_plane
-        self._events = events
+        self._boot, self._plan, self._spawner = boot, boot.plan, spawner
+        self._data_plane, self._events = data_plane, events
         self._supervision = Supervision(self._plan.config.restart, boot.workers, boot.is_alone)
         self._children: dict[ProcessSlot, ChildProcess] = {}
         self._workers = tuple(boot.workers)
         self._stays = not boot.workers
         """Whether the agent stays when it has no processes."""
-        self._kill_at: dict[ProcessSlot, tuple[int, float]] = {}
         self._shutdown = Shutdown(boot, self._children)
         self._orphans = Orphans(self._plan.config.limits.grace_s, self._children)
         self._learner_ledger: Ledger | None = None
@@ -102,21 +98,21 @@ class HostProcesses:
             self._shutdown.step(self._data_plane.current, now)
         else:
             self._act(self._supervision.handle(Tick(), now))
-        self._kill_late(now)
+        for child in self._children.values():
+            if now >= child.kill_at:
+                child.kill_at = math.inf
+                child.process.kill()
 
     # what the launcher and the broker want
 
     def begin(self) -> None:
         """Start this host's part. Learner before workers: it publishes version 0 while they start."""
-        learner_here = self._boot.host == self._plan.config.learner.host
-        if learner_here and not self._plan.config.mode.in_process:
-            self._start(ProcessSlot("broker", 0), 0)
-        if learner_here:
-            self._start(ProcessSlot("learner", 0), 0)
-        for index in self._workers:
-            self._start(ProcessSlot("worker", index), 0)
-        if learner_here and self._plan.config.evaluator.episodes > 0:
-            self._start(EVALUATOR, 0)
+        slots, config = [ProcessSlot("worker", index) for index in self._workers], self._plan.config
+        if self._boot.host == config.learner.host:
+            before = [LEARNER] if config.mode.in_process else [BROKER, LEARNER]
+            slots = [*before, *slots, *([EVALUATOR] if config.evaluator.episodes > 0 else [])]
+        for slot in slots:
+            self._start(slot, 0)
 
     def set_workers(self, workers: tuple[int, ...], stays: bool = False) -> None:
         """Assign these workers: new ones are started, the others leave when the broker permits it.
@@ -128,10 +124,8 @@ class HostProcesses:
         self._supervision.set_workers(workers)
         grace_until = time.monotonic() + self._plan.config.limits.grace_s
         for index in set(before) - set(workers):
-            slot = ProcessSlot("worker", index)
-            child = self._children.get(slot)
-            if child is not None and not self._is_condemned(child, grace_until):
-                self._kill_at[slot] = (child.spawn, grace_until)
+            if (child := self._children.get(ProcessSlot("worker", index))) is not None:
+                child.kill_at = min(child.kill_at, grace_until)
         self.report()
         if self._data_plane.endpoints is not None:
             for index in sorted(set(workers) - set(before)):
@@ -152,7 +146,7 @@ class HostProcesses:
         """
         slot, limits = ProcessSlot(hanging.role, hanging.index), self._plan.config.limits
         child, kill_at = self._children.get(slot), time.monotonic() + DUMP_S
-        if child is None or child.spawn != hanging.spawn or self._is_condemned(child, kill_at):
+        if child is None or child.spawn != hanging.spawn or child.kill_at <= kill_at:
             return
         stalled_after = f"limits.stalled_after_s ({limits.stalled_after_s:g} s)"
         lost_after = f"limits.lost_after_s ({limits.lost_after_s:g} s)" if slot.role == "worker" else stalled_after
@@ -160,7 +154,7 @@ class HostProcesses:
         why = f"stalled: no progress for {stalled_after}" if stalled else f"hangs: no heartbeat for {lost_after}"
         child.last_fault = process.ProcessFault(f"{why}, killed", {}, [])
         child.process.send_signal(signal.SIGUSR2)
-        self._kill_at[slot] = (child.spawn, kill_at)
+        child.kill_at = kill_at
 
     def report(self) -> None:
         """Report the live processes to the broker; it takes leases back only from processes that were reaped."""
@@ -169,11 +163,8 @@ class HostProcesses:
         ready = [index for index, child in children.items() if child.ready]
         failed = sorted(slot.index for slot in self._supervision.failed if slot.role == "worker")
         assigned = [index for index in self._workers if index not in failed]
-        self._data_plane.report(
-            HostReport(
-                self._boot.host, alive, ready, failed, [] if self.ending and not alive else assigned, self.acting
-            )
-        )
+        workers = [] if self.ending and not alive else assigned
+        self._data_plane.report(HostReport(self._boot.host, alive, ready, failed, workers, self.acting))
 
     def report_addresses(self) -> None:
         """Report to the launcher where other hosts reach the broker, once this host has other addresses."""
@@ -245,9 +236,8 @@ class HostProcesses:
 
     def _take_events(self, child: ChildProcess) -> None:
         events = child.read_events()
-        if child.refused:
-            self.refused.update(child.refused)
-            child.refused.clear()
+        self.refused.update(child.refused)
+        child.refused.clear()
         for event in events:
             if isinstance(event, process.NewVersion):
                 self._data_plane.current = event.notice
@@ -255,7 +245,8 @@ class HostProcesses:
             elif isinstance(event, process.BrokerListening):
                 self._listening(event)
             else:
-                self._note(child, event)
+                child.note(event)
+                self._follow(child, event)
                 self._events.forward(child, event)
 
     def _listening(self, event: process.BrokerListening) -> None:
@@ -266,44 +257,22 @@ class HostProcesses:
             self._addresses = agent.BrokerAddresses(event.ports, own_addresses(), token, event.serial)
             self._events.listening(self._addresses)
 
-    def _note(self, child: ChildProcess, event: agent.Report) -> None:
+    def _follow(self, child: ChildProcess, event: agent.Report) -> None:
         match event:
             case process.Ready():
-                child.ready = True
                 self._events.sample([child])
-            case process.FirstStep() | process.Metrics() | process.VersionScore():
-                child.has_worked = True
             case process.WorkerRates() if event.env_steps:
-                child.has_delivered = True
                 self._supervision.delivered(child.slot)
             case process.Writing():
                 self._shutdown.extend(child.slot.role, time.monotonic())
-            case process.Left():
-                child.expected_to_end = True
-            case process.ProcessFault():
-                child.last_fault = event
             case process.LearnerEnded():
-                child.has_worked = child.reported_end = True
                 self._shutdown.final_notice, self._learner_ledger = event.notice, event.ledger
                 self._events.sample(self._children.values())
 
-    def _is_condemned(self, child: ChildProcess, by: float) -> bool:
-        spawn, at = self._kill_at.get(child.slot, (child.spawn, math.inf))
-        return spawn == child.spawn and at <= by
-
-    def _kill_late(self, now: float) -> None:
-        for slot, (spawn, at) in list(self._kill_at.items()):
-            if now >= at:
-                del self._kill_at[slot]
-                child = self._children.get(slot)
-                if child is not None and child.spawn == spawn:
-                    child.process.kill()
-
     def _reap(self, child: ChildProcess) -> None:
         self._take_events(child)
-        code = child.process.wait()
+        slot, code = child.slot, child.process.wait()
         child.close()
-        slot = child.slot
         del self._children[slot]
         learner_done = slot.role == "learner" and code == 0 and child.reported_end
         drained = slot.role == "worker" and slot.index not in self._workers

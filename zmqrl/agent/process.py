@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from zmqrl.agent.commands import Commands
 from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
-from zmqrl.agent.host_agent import Commands, HostAgent
+from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command
 from zmqrl.agent.remote_data_plane import RemoteDataPlane

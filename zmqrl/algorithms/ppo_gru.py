@@ -10,7 +10,8 @@ import numpy as np
 
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
-from zmqrl.algorithms.ppo import PPO, PPOConfig, PPOLearner
+from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo_learner import PPOLearner
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Positive, ReplaySection
 from zmqrl.errors import ConfigError

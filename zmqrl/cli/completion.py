@@ -25,7 +25,7 @@ def completion_command(context: click.Context, shell: str) -> None:
 
 def presets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Presets by name, else files."""
-    from zmqrl.config.load import presets as names
+    from zmqrl.config.presets import presets as names
 
     del context, parameter
     found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]

@@ -120,7 +120,7 @@ def blank_in_set(arguments: Sequence[str]) -> str | None:
 
 def unexpected_arguments(command: str, given: Sequence[str]) -> str:
     """The message for arguments that `command` does not take. `given`: all of them, the first of which it takes."""
-    from zmqrl.config.load import presets
+    from zmqrl.config.presets import presets
 
     known = presets()
     kinds = {name.rpartition("-")[2] for name in known}

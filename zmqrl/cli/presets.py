@@ -21,7 +21,7 @@ def presets_command(as_data: bool) -> None:
 
     The columns are env, algorithm, mode, limit of env steps, and the return that ends training early.
     """
-    from zmqrl.config.load import presets
+    from zmqrl.config.presets import presets
     from zmqrl.planning.configure import load_config
 
     configs = {name: load_config(name) for name in presets()}

@@ -2,71 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zmqrl.config import hosts as hosts_of
-from zmqrl.config.codec import names_of, replace, to_json
-from zmqrl.config.foreign.aliases import ENV_ID, not_a_preset
+from zmqrl.config.codec import names_of, replace
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
-from zmqrl.config.keys import all_keys
-from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
-from zmqrl.config.known_keys import KnownKeys
+from zmqrl.config.kinds import KindConfig
 from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
-from zmqrl.config.paths import expanded
-from zmqrl.config.sections import CodeSection, Config
-from zmqrl.config.validate import UnknownKey, joined, unknown_keys, validated
+from zmqrl.config.paths import absolute, check_code, with_absolute_paths
+from zmqrl.config.presets import (
+    NAME,
+    PRESET,
+    is_of_package,
+    preset_layers,
+    preset_name,
+    preset_path,
+    presets,
+    written_at,
+)
+from zmqrl.config.sections import Config
+from zmqrl.config.tree_checks import checked
+from zmqrl.config.validate import UnknownKey, validated
 from zmqrl.config.webhook import check_webhook
 from zmqrl.config.yaml_source import Branch, Leaf, Node, Source, read_file, shown
 from zmqrl.errors import DEFAULT, ConfigError, Key
 from zmqrl.types import MODES, ModeName
 
-PRESETS = Path(__file__).parents[1] / "presets"
-OF_PACKAGE = "preset "
-"""Before the name of a preset of the package as the place of a key: its file is not the user's to change."""
 OF_LOGINS = ("hosts", "defaults", "ssh")
 """The sections that define how hosts are logged into."""
 SECTIONS_OF_CONFIG = frozenset((name,) for name in names_of(Config))
-PRESET, SYNC = ("run", "preset"), ("code", "sync")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def with_absolute_paths(tree: Branch) -> Branch:
-    """`code.sync` as absolute paths, while it is known where each was written; flags count from the current folder."""
-    code = tree.children.get("code")
-    sync = tree.at(("code", "sync"))
-    if not isinstance(code, Branch) or not isinstance(sync, Leaf) or not isinstance(sync.value, list):
-        return tree
-    paths = [_absolute(path, sync.source, "code.sync") if isinstance(path, str) else path for path in sync.value]
-    changed: dict[str, Node] = {**code.children, "sync": Leaf(paths, sync.source)}
-    return Branch(tree.source, {**tree.children, "code": Branch(code.source, changed)})
-
-
-def _absolute(path: str, source: Source, key: str) -> str:
-    base_folder = Path(source.name).absolute().parent if source.line is not None else Path.cwd()
-    # Links are not followed: a link's own name is the name of the module.
-    return os.path.normpath(Path(base_folder, expanded(path, key, str(source))))
-
-
-def check_code(code: CodeSection) -> None:
-    """Raise `ConfigError` when something to send is not there, or two things have one name."""
-    named: dict[str, str] = {}
-    for path in code.sync:
-        name = Path(path).name
-        if not Path(path).exists():
-            raise ConfigError("no such file or folder", key=SYNC, value=repr(path))
-        if not name:
-            raise ConfigError("set a folder or a file inside it", key=SYNC, value=repr(path))
-        if named.setdefault(name, path) != path:
-            both = f"{path!r} and {named[name]!r}"
-            raise ConfigError(f"both would be imported as {name!r}", key=SYNC, value=both, fix="rename one")
 
 
 @dataclass(frozen=True)
@@ -92,15 +60,11 @@ class Sources:
             return error
         by_key = self.by_key
         source = by_key.get(key) or (by_key.get(key[:2]) if key[0] == "hosts" else None)
-        if source is not None and not _is_of_package(source):
+        if source is not None and not is_of_package(source):
             return error.replaced(source=str(source))
         found = {".".join(other): by_key[other] for other in sorted(error.others) if other in by_key}
-        places = tuple((name, str(other)) for name, other in found.items() if not _is_of_package(other))
+        places = tuple((name, str(other)) for name, other in found.items() if not is_of_package(other))
         return error.replaced(source=DEFAULT if source is None else str(source), places=places)
-
-
-def _is_of_package(source: Source) -> bool:
-    return source.line is None and source.name.startswith(OF_PACKAGE)
 
 
 @dataclass(frozen=True)
@@ -140,41 +104,11 @@ class Request:
     """Where they are from, for messages."""
 
 
-def presets() -> list[str]:
-    """Names of the presets that come with the package."""
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-def preset_path(preset: str, base_folder: Path | None = None) -> Path:
-    """The file of a preset: a name, or a path (relative to `base_folder`, the hosts file that names it)."""
-    if preset not in presets() and Path(preset, "run.json").exists():
-        fix = f"to continue its run: zmqrl train --resume {shlex.quote(preset)}"
-        raise ConfigError("is a run directory", key=PRESET, value=repr(preset), is_subject=True, fix=fix)
-    is_path = "/" in preset and not ENV_ID.fullmatch(preset) and not preset.endswith(".py")
-    if preset.endswith((".yaml", ".yml")) or is_path:
-        path = expanded(preset, "run.preset")
-        return base_folder.parent / path if base_folder is not None else path
-    if preset in presets():
-        return PRESETS / f"{preset}.yaml"
-    raise ConfigError(not_a_preset(preset, _envs()), key=PRESET)
-
-
-def _envs() -> dict[str, str | None]:
-    """The env id of each preset."""
-    return {name: _text(read_file(PRESETS / f"{name}.yaml"), "env", "id") for name in presets()}
-
-
-def preset_name(preset: str, base_folder: Path | None = None) -> str:
-    """What a run's configuration keeps of a preset: the name of a preset of the package, else the absolute path."""
-    path = preset_path(preset, base_folder)
-    return path.stem if path.parent == PRESETS else str(path.resolve())
-
-
 def resolve(request: Request, config_of: KindConfig) -> Loaded:
     """Merge, validate and fill in. ConfigError is one message with file, line, key and value."""
     tree, preset = _merged(request)
     sources = Sources([(key, node.source) for key, node in tree.nodes()])
-    config = _validate(tree, config_of)
+    config = checked(tree, config_of)
     try:
         return Loaded(_resolved(config, preset, request), sources, hosts_of.is_auto_here(config, request.limit))
     except ConfigError as error:
@@ -213,7 +147,7 @@ def _merged(request: Request) -> tuple[Branch, str | None]:
     if request.stored is not None and ("hosts" in hosts_file.children or inventory.children):
         # A resumed run takes the hosts that the file lists now, and none that it no longer lists.
         bases = [Branch(b.source, {key: node for key, node in b.children.items() if key != "hosts"}) for b in bases]
-    mode = _text(merge_all([*bases, hosts_file, flags]), "run", "mode") or Config().run.mode
+    mode = merge_all([*bases, hosts_file, flags]).text("run", "mode") or Config().run.mode
     layers = [*bases, inventory, hosts_file, flags]
     # Ranges are expanded in each layer, so that `--set hosts.node03.workers=1` goes over `node[01:16]` of the file.
     tree = merge_all(_expanded(part) for layer in layers for part in _for_mode(layer, mode))
@@ -231,7 +165,7 @@ def _inventory(above: Branch) -> Branch:
     named = above.children.get("inventory")
     if not isinstance(named, Leaf) or not isinstance(named.value, str):
         return Branch(Source("defaults"))  # null; or it is refused with the other keys
-    path = Path(_absolute(named.value, named.source, "inventory"))
+    path = Path(absolute(named.value, named.source, "inventory"))
     return Branch(named.source, {"hosts": hosts_of_inventory(path, named.source)})
 
 
@@ -261,7 +195,7 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
     """The lowest layers: the stored configuration of a resumed run, a preset with those it builds on, or nothing."""
     if request.stored is not None:
         return [from_stored(request.stored, Source(str(request.stored_file)))], _stored_preset(request, above)
-    named = _text(above, "run", "preset")
+    named = above.text(*PRESET)
     preset = named if request.preset is None else request.preset
     if request.sections is not None:
         if preset is not None:
@@ -270,46 +204,13 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
         return [from_stored(request.sections, Source(request.sections_name))], None
     if preset is None:
         return [Branch(Source("defaults"))], None
-    node = above.at(("run", "preset"))
+    node = above.at(PRESET)
     if request.preset is not None:
-        return _preset_layers(preset_path(preset), node), preset_name(preset)
+        return preset_layers(preset_path(preset), node), preset_name(preset)
     try:
-        return _preset_layers(preset_path(preset, request.hosts_file)), preset_name(preset, request.hosts_file)
+        return preset_layers(preset_path(preset, request.hosts_file)), preset_name(preset, request.hosts_file)
     except ConfigError as error:
-        raise error.of(PRESET, source=_written_at(node)) from error.__cause__
-
-
-def _written_at(node: Node | None) -> str:
-    return "" if node is None else str(node.source)
-
-
-def _preset_layers(path: Path, named: Node | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
-    """The file of a preset, behind those that its `run.preset` builds on, each with its own `modes`.
-
-    Args:
-        path: Of the file.
-        named: What it builds on in place of its own `run.preset`.
-        above: Files that build on this one.
-    """
-    if path in above:
-        what = f"{path} refers to itself, directly or through other presets"
-        raise ConfigError(what, key=PRESET, fix="change its run.preset")
-    if isinstance(named, Leaf) and isinstance(named.value, str) and path.parent == PRESETS:
-        what, fix = f"cannot be combined with the preset {path.stem}", "name only one of the two"
-        raise ConfigError(what, key=PRESET, value=repr(named.value), is_subject=True, fix=fix, source=str(named.source))
-    name = {"run": {"name": path.stem}} if _NAME.fullmatch(path.stem) else {}
-    place = f"{OF_PACKAGE}{path.stem}" if path.parent == PRESETS else None
-    content = read_file(path, place)
-    if not content.children:
-        raise ConfigError("the file sets no key", source=str(path))
-    node = named or content.at(("run", "preset"))
-    lower: Sequence[Branch] = ()
-    if isinstance(node, Leaf) and isinstance(node.value, str):
-        try:
-            lower = _preset_layers(preset_path(node.value, None if named else path), None, [*above, path])
-        except ConfigError as error:
-            raise error.of(PRESET, source=_written_at(node)) from error.__cause__
-    return [*lower, merge_all([from_stored(name, Source(place or str(path))), content])]
+        raise error.of(PRESET, source=written_at(node)) from error.__cause__
 
 
 def was_started_with(preset: str | None) -> str:
@@ -320,7 +221,7 @@ def was_started_with(preset: str | None) -> str:
 def _stored_preset(request: Request, above: Branch) -> str | None:
     """The preset that a resumed run was started with; the hosts file and the flags may name no other."""
     stored: str | None = (request.stored or {}).get("run", {}).get("preset")
-    requested, node = _text(above, "run", "preset"), above.at(("run", "preset"))
+    requested, node = above.text(*PRESET), above.at(PRESET)
     if requested is None or node is None:
         return stored
     try:
@@ -375,87 +276,9 @@ def _of_mode(node: Branch, mode: str) -> Branch:
     return replace(node, children={key: moved(child) for key, child in node.children.items()})
 
 
-def _text(tree: Branch, *path: str) -> str | None:
-    node = tree.at(path)
-    return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
-
-
-def _validate(tree: Branch, config_of: KindConfig) -> Config:
-    if unknown := list(_unknown_keys(tree, config_of)):
-        known = known_keys(tree, config_of)
-        raise joined([error.among(known) for error in sorted(unknown, key=lambda error: error.place)])
-    return _valid(tree, config_of)
-
-
-def _unknown_keys(tree: Branch, config_of: KindConfig) -> Iterator[UnknownKey]:
-    """In all sections; not of kinds that are unknown, which `_valid` refuses."""
-    children = dict(tree.children)
-    for section in ("algorithm", *SECTIONS):
-        node = children.pop(section, None)
-        if not isinstance(node, Branch):
-            continue
-        common, kind = common_keys(section), _text(node, "kind") or _default_kind(section)
-        children[section] = Branch(node.source, {key: n for key, n in node.children.items() if key in common})
-        with contextlib.suppress(ConfigError):
-            cls = config_of(section, kind)
-            own = {key: n for key, n in node.children.items() if key not in common}
-            yield from unknown_keys(cls, Branch(node.source, own), (section,), common)
-    yield from unknown_keys(Config, Branch(tree.source, children))
-
-
-def _default_kind(section: str) -> str:
-    return str(SECTIONS[section]().kind if section in SECTIONS else Config().algorithm["kind"])
-
-
-def known_keys(tree: Branch, config_of: KindConfig) -> KnownKeys:
-    """All keys that a configuration of the kinds in `tree` may have."""
-    kinds = {}
-    for section in ("algorithm", *SECTIONS):
-        kind = _text(tree, section, "kind") or _default_kind(section)
-        with contextlib.suppress(ConfigError):  # an unknown kind is not what is wrong here
-            kinds[section] = {kind: config_of(section, kind)}
-    algorithm = next(iter(kinds.get("algorithm", ())), None)
-    return KnownKeys(tuple(key.name for part in all_keys(kinds) for key in part.keys), algorithm)
-
-
-def _valid(tree: Branch, config_of: KindConfig) -> Config:
-    children, own = dict(tree.children), {}
-    for section, cls in SECTIONS.items():
-        node = children.get(section, Branch(tree.source))
-        if isinstance(node, Branch):  # else it is refused with the other sections
-            common = common_keys(section)
-            own[section] = _kind_options(node, section, cls().kind, config_of)[1]
-            children[section] = Branch(node.source, {key: n for key, n in node.children.items() if key in common})
-    algorithm = children.pop("algorithm", Branch(tree.source))
-    config = validated(Config, Branch(tree.source, children))
-    if isinstance(algorithm, Leaf):
-        fix, source = "did you mean algorithm.kind?", str(algorithm.source)
-        raise ConfigError("must be a mapping", key=("algorithm",), value=shown(algorithm.value), fix=fix, source=source)
-    kind, options = _kind_options(algorithm, "algorithm", config.algorithm["kind"], config_of)
-    sections = {section: replace(getattr(config, section), options=found) for section, found in own.items()}
-    return replace(config, algorithm={"kind": kind, **options}, **sections)
-
-
-def _kind_options(node: Branch, section: str, default: str, config_of: KindConfig) -> tuple[str, dict[str, Any]]:
-    """The kind of a section, and the kind's own keys, validated by its config class."""
-    kind = node.children.get("kind", Leaf(default, node.source))
-    if isinstance(kind, Leaf) and kind.value is RESET:
-        kind = Leaf(default, kind.source)
-    if not isinstance(kind, Leaf) or not isinstance(kind.value, str):
-        what = f"must be a name such as {default}, or module:Name"
-        raise ConfigError(what, key=(section, "kind"), source=str(kind.source))
-    try:
-        cls = config_of(section, kind.value)
-    except ConfigError as error:
-        raise error.of((section, "kind"), source=str(kind.source)) from error.__cause__
-    common = common_keys(section)
-    fields = {key: child for key, child in node.children.items() if key not in common}
-    return kind.value, to_json(validated(cls, Branch(kind.source, fields), (section,), common))
-
-
 def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     """With numbers where `auto` and null stood."""
-    if not _NAME.fullmatch(config.run.name):
+    if not NAME.fullmatch(config.run.name):
         what = "may contain only letters, digits, '.', '_' and '-'"
         raise ConfigError(what, key=("run", "name"), value=shown(config.run.name))
     config = hosts_of.with_numbers(hosts_of.limited(config, request.limit), request.held_workers)

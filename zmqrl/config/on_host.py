@@ -13,13 +13,15 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.hosts import LOCAL, filled
 from zmqrl.config.kinds import flat
-from zmqrl.config.load import presets
+from zmqrl.config.presets import presets
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError
 
 OF_CONNECTIONS = ("run.mode", "hosts", "defaults", "learner", "ssh", "security", "limits", "orchestrator")
 """What decides whether hosts can be reached."""
+KEPT = ("workers", "groups", "worker_device", "only", "yield_when")
+"""Keys of a host that still apply where it is `local`."""
 _LAST_HOP = re.compile(r"(?:[^@,]+@)?(\[[^\]]+\]|[^:@,]+)(?::\d+)?$")
 
 
@@ -55,23 +57,14 @@ def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
             others=(("hosts", host, "workers"),),
         )
     if listed is not None:
-        here: HostSection | None = replace(
-            HostSection(),
-            workers=listed.workers,
-            groups=listed.groups,
-            worker_device=listed.worker_device,
-            only=listed.only,
-            yield_when=listed.yield_when,
-        )
+        here: HostSection | None = replace(HostSection(), **{name: getattr(listed, name) for name in KEPT})
     else:
         here = replace(local, workers="auto") if local is not None and is_auto_here else local
     others = {name: _seen_from(host, listed, each) for name, each in config.hosts.items() if name not in (host, LOCAL)}
     defaults = config.defaults
     if defaults.jump is not None and _is_hop(defaults.jump, host, listed):
         defaults = replace(defaults, jump=None)
-    learner = config.learner
-    if learner.host == host:
-        learner = replace(learner, host=LOCAL)
+    learner = replace(config.learner, host=LOCAL) if config.learner.host == host else config.learner
     hosts = others if here is None else {LOCAL: here, **others}
     found = replace(config, hosts=hosts, defaults=defaults, learner=learner, inventory=None)
     check_hosts(found)

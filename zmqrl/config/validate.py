@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import json
-import math
-import re
 import shlex
 import types
 import typing
@@ -22,6 +18,7 @@ from zmqrl.config.foreign.settings import data_of, library_of
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.known_keys import KnownKeys
 from zmqrl.config.overrides import RESET
+from zmqrl.config.value_fixes import fix_of, is_finite, nearest
 from zmqrl.config.webhook import without_paths
 from zmqrl.config.yaml_source import Branch, Leaf, Node, shown
 from zmqrl.errors import ConfigError, Key
@@ -30,14 +27,6 @@ T = TypeVar("T")
 SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
 LISTS = frozenset({"tuple_type", "list_type"})
 """Types of errors of pydantic."""
-NUMBER = re.compile(r"([-+]?(?:0,\d+|(?!0,)\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?) ?([a-zA-Z]*)")
-DECIMAL_COMMA = re.compile(r"(?<!\d)0,")
-MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
-MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-"""Of keys in seconds, `NAME_s`."""
-BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-MOST_WRITTEN = 60
-"""Characters of a value that is suggested."""
 WHOLE = ("configuration",)
 """In place of a key."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
@@ -147,17 +136,9 @@ def _plain(hint: Any, node: Node, path: Key) -> Any:
     value = None if node.value is RESET else node.value
     if value is None and _section(hint) is not None and not _takes_none(hint):
         return {}
-    if not _finite(value):
+    if not is_finite(value):
         raise ConfigError("a number must be finite", key=path, value=shown(value), source=str(node.source))
     return value
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_finite, value.values()))
-    return all(map(_finite, value)) if isinstance(value, list) else True
 
 
 def _section(hint: Any) -> Any:
@@ -215,7 +196,7 @@ def _refuse(cls: Any, tree: Branch, prefix: Key, errors: list[ErrorDetails]) -> 
         item = f"item {unused[0] + 1} ({shown(node.value[unused[0]])}) "
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
     what = _message(constant) if constant else "must be"
-    fix = _fix(_hint_at(cls, path), full[-1], node.value) or _nearest(node.value, constant)
+    fix = fix_of(_hint_at(cls, path), full[-1], node.value) or nearest(node.value, constant)
     if len(constant) < len(same):
         keys = _keys_at(cls, path)
         what += f"{', or' if constant else ''} a mapping with the keys {', '.join(keys)}"
@@ -254,55 +235,6 @@ def _message(errors: list[ErrorDetails]) -> str:
         texts.append(text if text not in texts else "")
     first, *others = (text for text in texts if text)
     return "must " + ", or ".join([first, *(text.removeprefix("be ") for text in others)])
-
-
-def _fix(hint: Any, key: str, value: Any) -> str:
-    """What to write for a value of another type; empty where nothing that it can mean is valid for the key."""
-    if value is None or value is RESET or hint is Any:
-        return ""
-    adapter = TypeAdapter(hint)
-    for candidate in filter(_finite, _candidates(key, value)):
-        written = json.dumps(candidate, ensure_ascii=False)  # YAML, as all JSON
-        if len(written) > MOST_WRITTEN:
-            continue
-        with contextlib.suppress(ValidationError):
-            adapter.validate_json(written, strict=True)
-            return f"write {written}{' with quotes' if isinstance(candidate, str) else ''}"
-    return ""
-
-
-def _candidates(key: str, value: Any) -> Iterator[Any]:
-    if not isinstance(value, list):
-        yield from (_number(key, value), BOOLEANS.get(str(value).lower(), value), _text(value))
-    if isinstance(value, str):
-        text = value.strip("()[] ")
-        yield [part.strip() for part in text.split(",") if part.strip()]
-        yield [_number(key, part) for part in re.split(r"[,\s]+", text) if part]
-    else:
-        items = value if isinstance(value, list) else [value]
-        yield from (items, [_number(key, item) for item in items], [_text(item) for item in items])
-
-
-def _text(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, (bool, int, float)) else value
-
-
-def _number(key: str, value: Any) -> Any:
-    """The number that `1M`, `64k`, `100,000`, `0,5`, `8.0` or, for a key in seconds, `10m` is meant to be, if any."""
-    match = NUMBER.fullmatch(value) if isinstance(value, str) else None
-    multiple = (MULTIPLES_OF_S if key.endswith("_s") else MULTIPLES).get(match[2].lower()) if match else None
-    if match and multiple:
-        number = float(DECIMAL_COMMA.sub("0.", match[1]).replace(",", ""))
-        value = number if multiple == 1 else round(number * multiple, 9)  # 1.001 * 1000 is not whole
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    return int(value) if whole else value
-
-
-def _nearest(value: Any, errors: list[ErrorDetails]) -> str:
-    expected = [str(error.get("ctx", {}).get("expected", "")) for error in errors if error["type"] == "literal_error"]
-    names = re.findall(r"'([^']*)'", " ".join(expected))
-    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:

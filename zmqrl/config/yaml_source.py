@@ -83,6 +83,11 @@ class Branch:
             node = node.children.get(key) if isinstance(node, Branch) else None
         return node
 
+    def text(self, *path: str) -> str | None:
+        """The text at `path`; None where there is another value, or nothing."""
+        node = self.at(path)
+        return node.value if isinstance(node, Leaf) and isinstance(node.value, str) else None
+
     def nodes(self, prefix: Key = ()) -> Iterator[tuple[Key, Node]]:
         """Every node below this one by its key."""
         for name, child in self.children.items():

@@ -16,7 +16,8 @@ from zmqrl.config.codec import from_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.loading import limit_threads
 from zmqrl.messages.check import Stage, data_of
-from zmqrl.messages.doctor import EnvFacts, Examine, read_reply, reply_line
+from zmqrl.messages.doctor import EnvFacts, read_reply, reply_line
+from zmqrl.messages.doctor_requests import Examine
 from zmqrl.supervision import check_process
 from zmqrl.supervision.check_process import CheckEnded
 

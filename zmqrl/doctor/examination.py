@@ -16,26 +16,19 @@ from zmqrl.messages.doctor import (
     Broken,
     Clock,
     Curve,
-    Echo,
     EnvFacts,
-    Examine,
     Examined,
-    Finish,
     Folders,
-    Forget,
     Listening,
     Locks,
     Machine,
-    Reach,
     Reached,
     Reply,
-    Request,
     Seen,
-    Watch,
     Watching,
-    Write,
     Written,
 )
+from zmqrl.messages.doctor_requests import Echo, Examine, Finish, Forget, Reach, Request, Watch, Write
 from zmqrl.messages.orchestrator import Handshake
 
 ECHOES = 5

@@ -22,8 +22,9 @@ from zmqrl.doctor import machine
 from zmqrl.doctor.env_process import EnvProcess
 from zmqrl.doctor.reach import EchoServer, measure_curve, reach
 from zmqrl.errors import WireError
-from zmqrl.messages import doctor
-from zmqrl.messages.doctor import Reply, Request, read_request, reply_line
+from zmqrl.messages import doctor, doctor_requests
+from zmqrl.messages.doctor import Reply, reply_line
+from zmqrl.messages.doctor_requests import Request, read_request
 from zmqrl.supervision.host_lock import HostLock
 
 MOST_S = 150
@@ -54,26 +55,26 @@ class Examiner:
         match request:
             case WireError():
                 raise request
-            case doctor.Echo():
+            case doctor_requests.Echo():
                 self.send(doctor.Clock(time.time()))
-            case doctor.Examine():
+            case doctor_requests.Examine():
                 self._examine(request)
-            case doctor.Reach():
+            case doctor_requests.Reach():
                 self.send(reach(request))
-            case doctor.Watch():
+            case doctor_requests.Watch():
                 watching = machine.prepare(request)
                 self.send(watching)
                 if watching.error is None:
                     self.send(machine.watch(request))
-            case doctor.Write():
+            case doctor_requests.Write():
                 self.send(machine.write(request))
-            case doctor.Forget():
+            case doctor_requests.Forget():
                 machine.forget(request)
-            case doctor.Finish():
+            case doctor_requests.Finish():
                 self._finish()
-        return not isinstance(request, doctor.Finish)
+        return not isinstance(request, doctor_requests.Finish)
 
-    def _examine(self, request: doctor.Examine) -> None:
+    def _examine(self, request: doctor_requests.Examine) -> None:
         if request.env is not None:
             code = self._unpack(request.code) if request.code is not None else None
             self._env = EnvProcess(request, code)

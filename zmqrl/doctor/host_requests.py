@@ -10,7 +10,7 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.examination import HostRequests
-from zmqrl.messages.doctor import Examine, Listen, Reach
+from zmqrl.messages.doctor_requests import Examine, Listen, Reach
 from zmqrl.orchestrators.make import access_of
 
 PORTS = 3

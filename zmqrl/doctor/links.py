@@ -19,7 +19,8 @@ from zmqrl.config.sections import HostSection
 from zmqrl.doctor.measurement import Failure
 from zmqrl.errors import HostFailed, WireError
 from zmqrl.messages.command import BeginExamination
-from zmqrl.messages.doctor import Reply, Request, read_reply, request_line
+from zmqrl.messages.doctor import Reply, read_reply
+from zmqrl.messages.doctor_requests import Request, request_line
 from zmqrl.messages.lines import handshake, line_of
 from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL

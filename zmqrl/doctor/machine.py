@@ -9,7 +9,8 @@ from pathlib import Path
 
 from zmqrl.acting.digest import acting_digests
 from zmqrl.capacity import available_bytes, disk_error, free_inodes, usable_cores
-from zmqrl.messages.doctor import Folder, Forget, Lock, Machine, Seen, Watch, Watching, Write, Written
+from zmqrl.messages.doctor import Folder, Lock, Machine, Seen, Watching, Written
+from zmqrl.messages.doctor_requests import Forget, Watch, Write
 from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
 from zmqrl.supervision.host_lock import HostLock
 

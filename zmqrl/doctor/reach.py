@@ -18,7 +18,8 @@ from zmqrl.config import plan
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints
 from zmqrl.messages.bus import ECHO_BYTES
-from zmqrl.messages.doctor import Answer, Curve, Listen, Listening, Reach, Reached
+from zmqrl.messages.doctor import Answer, Curve, Listening, Reached
+from zmqrl.messages.doctor_requests import Listen, Reach
 from zmqrl.wire.admission import Admission
 from zmqrl.wire.gate import Gate
 from zmqrl.wire.probe import FULL_PACKETS, TCP_S, plain_connection

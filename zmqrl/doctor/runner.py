@@ -22,7 +22,8 @@ from zmqrl.doctor.host_requests import examined_hosts, host_requests
 from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.measurement import Failure, Measurement
 from zmqrl.errors import HostFailed, as_host_failed
-from zmqrl.messages.doctor import Reach, Reply, Request
+from zmqrl.messages.doctor import Reply
+from zmqrl.messages.doctor_requests import Reach, Request
 from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.make import access_of
 from zmqrl.ssh.code_sync import make_archive

@@ -18,7 +18,8 @@ from zmqrl.drill import witness, witness_algorithm
 from zmqrl.drill.check import Expected, Given, OutsideCheck, check
 from zmqrl.drill.faults import DrillTarget, plan_faults
 from zmqrl.drill.journal import journals
-from zmqrl.drill.report import DrillReport, RunReport, Threshold
+from zmqrl.drill.report import DrillReport
+from zmqrl.drill.run_report import RunReport, Threshold
 from zmqrl.drill.run_under_test import RunUnderTest
 from zmqrl.drill.runs import LEARNING, WITNESS, DrillRequest, learning_run, record_folder, witness_run
 from zmqrl.drill.session import DrillClock, DrillSession

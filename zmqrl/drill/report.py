@@ -10,12 +10,9 @@ from typing import Any
 from zmqrl.config.codec import to_json
 from zmqrl.drill.check import OutsideCheck
 from zmqrl.drill.faults import Minimum, PlannedFault
+from zmqrl.drill.run_report import RunReport, Threshold
 from zmqrl.drill.session import FaultOutcome
-from zmqrl.types import Ledger
 from zmqrl.views.problem import counted
-
-UNKNOWN = "unknown"
-"""The reason of dropped rows without a known cause."""
 
 
 @dataclass(frozen=True)
@@ -59,75 +56,6 @@ class InjectedMinimum:
     def short(self) -> bool:
         """Whether it was not reached."""
         return self.injected < self.wanted
-
-
-@dataclass(frozen=True)
-class RunReport:
-    """One of the two runs."""
-
-    name: str
-    mode: str
-    exit_code: int | None
-    env_steps: int | None
-    restarts: int | None
-    attempts: int
-    """Lifetimes of its launcher."""
-    ledger: dict[str, Any] | None
-    """Of the last attempt, from `summary.json`."""
-    failures: tuple[str, ...]
-    left: tuple[str, ...]
-    ledgers: tuple[Ledger, ...] = ()
-    """Of each attempt that ended as requested, from its shared memory."""
-
-    @property
-    def unknown(self) -> int:
-        """Rows in `dropped.unknown`, over these attempts."""
-        of_summary: int = (self.ledger or {}).get("dropped", {}).get(UNKNOWN, 0)
-        return max(of_summary, sum(ledger.dropped.get(UNKNOWN, 0) for ledger in self.ledgers))
-
-    @property
-    def faults(self) -> list[str]:
-        """What of it does not hold."""
-        found = [f"{self.name}: {failure}" for failure in self.failures]
-        found += [f"left behind: {what}" for what in self.left]
-        if self.exit_code != 0:
-            found.append(f"{self.name}: exit code {self.exit_code}")
-        if self.ledger is None and not self.failures:
-            found.append(f"{self.name}: the ledger is missing")
-        elif self.ledger is not None and not self.ledger["balanced"]:
-            found.append(f"{self.name}: the ledger does not balance: {self.ledger}")
-        before = self.ledgers[:-1]  # the last one is the summary's
-        unbalanced = [ledger for ledger in before if not ledger.balanced and not ledger.dropped.get(UNKNOWN)]
-        found += [f"{self.name}: the ledger of an attempt does not balance: {ledger}" for ledger in unbalanced]
-        if self.unknown:
-            found.append(f"{self.name}: {self.unknown} rows are in dropped.unknown")
-        return found
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """Whether the learning run learnt."""
-
-    threshold: float | None
-    solved_at_env_steps: int | None
-    env_steps: int
-    budget_env_steps: int
-    """The preset's total: a run that has not learnt by then has failed."""
-
-    @property
-    def failed(self) -> bool:
-        """It had all of its env steps and did not reach it."""
-        return (
-            self.threshold is not None and self.solved_at_env_steps is None and self.env_steps >= self.budget_env_steps
-        )
-
-    def __str__(self) -> str:
-        if self.threshold is None:
-            return "not judged"
-        if self.solved_at_env_steps is not None:
-            return f"{self.threshold:g} reached at {self.solved_at_env_steps} env steps"
-        what = "NOT REACHED" if self.failed else "not reached, the drill was too short for it"
-        return f"{self.threshold:g} {what}: {self.env_steps} of {self.budget_env_steps} env steps"
 
 
 @dataclass(frozen=True)
@@ -230,7 +158,7 @@ class DrillReport:
             rows.append(f"{line.role:21} {line.kind or 'all':11} {' '.join(f'{cell:>9}' for cell in cells)}")
         rows += ["", f"{counted(len(self.outcomes), 'fault')} in {self.faults_s:.0f} s{self._at_once()}"]
         rows += [f"at least {r.wanted} {r.kind}: {r.injected}" for r in self.reached()]
-        rows += map(_of_run, self.runs)
+        rows += map(str, self.runs)
         if (outside := self.outside) is not None:
             rows.append(
                 f"outside check: {outside.rows} rows of {outside.streams} env slots, {outside.lost} lost, "
@@ -270,18 +198,11 @@ def to_json_fields(report: DrillReport) -> dict[str, Any]:
         "faults_s": round(report.faults_s, 3),
         "outcomes": flat,
         "at_least": [asdict(reached) for reached in report.reached()],
-        "runs": [_run_data(run) for run in report.runs],
+        "runs": [run.data() for run in report.runs],
         "outside": None if report.outside is None else {**to_json(report.outside), "holds": report.outside.holds},
         "books_rows": report.ledger_rows,
         "threshold": threshold,
     }
-
-
-def _run_data(run: RunReport) -> dict[str, Any]:
-    """Its fields; the attempts are the key `legs` of drill.json."""
-    data: dict[str, Any] = to_json(run)
-    data["legs"] = data.pop("attempts")
-    return data
 
 
 def _line(role: str, kind: str | None, outcomes: Sequence[FaultOutcome]) -> ReportLine:
@@ -308,22 +229,3 @@ def _seconds(seconds: float | None) -> str:
 
 def _named(fault: PlannedFault) -> str:
     return f"{fault.kind}{f' of {fault.slots[0]}' if len(fault.slots) == 1 else ''}"
-
-
-def _of_run(run: RunReport) -> str:
-    attempts = counted(run.attempts, "attempt")
-    if run.env_steps is None or run.restarts is None:
-        return f"{run.name}: {run.mode}, {attempts}, the last one without a summary"
-    return (
-        f"{run.name}: {run.mode}, {run.env_steps:,} env steps in {attempts}; "
-        f"in the last one: {counted(run.restarts, 'restart')}, ledger {_ledger(run.ledger)}"
-    )
-
-
-def _ledger(ledger: dict[str, Any] | None) -> str:
-    if ledger is None:
-        return "unknown"
-    dropped = sum(ledger["dropped"].values())
-    balance = "balances" if ledger["balanced"] else "DOES NOT BALANCE"
-    parts = f"{ledger['stored']} stored + {ledger['in_flight']} in flight + {dropped} dropped"
-    return f"{ledger['produced']} produced = {parts}: {balance}"

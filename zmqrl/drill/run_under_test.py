@@ -18,7 +18,8 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import RunSnapshot
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.run_files.run_directory import read_info, stored_place
+from zmqrl.run_files.run_info import read_info
+from zmqrl.run_files.stored_config import stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
 from zmqrl.types import Array, Ledger, Version
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder

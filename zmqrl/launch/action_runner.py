@@ -23,7 +23,8 @@ from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.agent import LogText
 from zmqrl.messages.command import Join
 from zmqrl.orchestrators.base import Orchestrator, Teardown
-from zmqrl.run_files.run_directory import RunDirectory, stored_config
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.stored_config import stored_config
 from zmqrl.wire.sockets import own_addresses
 
 LOG_LIMIT_BYTES = 20_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
-from zmqrl.run_files.run_directory import read_info
+from zmqrl.run_files.run_info import read_info
 
 FOLDER = "requests"
 POLL_EVERY_S = 0.05

@@ -17,7 +17,9 @@ from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.make import access_of
-from zmqrl.run_files.run_directory import RunDirectory, RunInfo, is_live, launcher_state, read_config, read_info
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.run_info import RunInfo, is_live, launcher_state, read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.trust import opened
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
 from zmqrl.supervision.run_owner import OwnerState

@@ -16,7 +16,7 @@ import msgspec
 from zmqrl.errors import ZmqrlError
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages.files import LauncherReady
-from zmqrl.run_files.run_directory import read_info
+from zmqrl.run_files.run_info import read_info
 
 READY = b"R"
 REPORT_S = 10.0

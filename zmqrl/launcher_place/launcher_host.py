@@ -30,7 +30,7 @@ from zmqrl.orchestrators.host_commands import (
 )
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.login_session import SCRIPT, LoginSession
-from zmqrl.run_files.run_directory import parse_config
+from zmqrl.run_files.stored_config import parse_config
 from zmqrl.run_files.trust import modules_of
 from zmqrl.ssh.clients import connect
 from zmqrl.ssh.code_sync import deliver, make_archive
@@ -73,12 +73,9 @@ class LauncherHost:
     def check_version(self) -> None:
         """ConfigError unless this zmqrl is installed there, and starts."""
         done = self._run(handshake_command(self.section, self.name))
-        text = _marked(done.stdout, SENTINEL)
-        fix = self._install
+        text, fix = _marked(done.stdout, SENTINEL), self._install
         if text is None:
-            fault = start_fault(self.name, self.section, done.stderr.decode(errors="replace"))
-            if fault is not None:
-                raise self._refused(fault.cause, fault.fix)
+            self._check_start(done.stderr)
             raise self._refused(f"zmqrl does not start on this host (exit code {done.code}): {_tail(done)}", fix)
         try:
             differing = refusals(versions(), handshake(text).versions)
@@ -95,11 +92,9 @@ class LauncherHost:
         both = after_prologue(self.section, f"echo {NAMESPACES}$({look}) $({wrap_words(self.section)}{look})")
         found = (_marked(self._run(for_login_shell(both)).stdout, NAMESPACES) or "").split()
         if len(found) == 2 and found[0] != found[1]:
-            raise self._refused(
-                f"hosts.{self.name}.wrap (`{self.section.wrap}`) creates a pid namespace, which hides the launcher "
-                "from status, stop and down",
-                "set a wrap that does not create one, or choose another host",
-            )
+            what = "creates a pid namespace, which hides the launcher from status, stop and down"
+            fix = "set a wrap that does not create one, or choose another host"
+            raise self._refused(f"hosts.{self.name}.wrap (`{self.section.wrap}`) {what}", fix)
 
     def login_session(self) -> LoginSession:
         """How a launcher that outlives the login is started there."""
@@ -112,8 +107,7 @@ class LauncherHost:
     def capture(self, *words: str, data: bytes = b"", code: str | None = None, timeout_s: float = ANSWER_S) -> Finished:
         """The end of a `zmqrl` command there; `code`: see `cli_command`."""
         done = self._run(cli_command(self.section, words, code), data, timeout_s)
-        if done.code in (NOT_FOUND, NOT_EXECUTABLE):
-            raise self._not_started(done.code)
+        self._check_found(done.code)
         return done
 
     def find(self, run: str) -> FoundRun:
@@ -145,13 +139,9 @@ class LauncherHost:
         command = cli_command(self.section, words, code, around)
         ended = self._connection.relay(command, out, notes.take, data, timeout_s)
         if ended is not None and notes.held:
-            text = notes.held.decode(errors="replace")
-            fault = start_fault(self.name, self.section, text)
-            if fault is not None:
-                raise self._refused(fault.cause, fault.fix)
+            self._check_start(notes.held)
             err(notes.held)
-        if ended in (NOT_FOUND, NOT_EXECUTABLE):
-            raise self._not_started(ended)
+        self._check_found(ended)
         return ended
 
     def read(self, path: str) -> bytes | None:
@@ -216,9 +206,16 @@ class LauncherHost:
         except HostFailed as error:
             raise refused_on(error) from error
 
-    def _not_started(self, code: int) -> ConfigError:
-        cause = f"zmqrl does not start on this host (exit code {code}, {self.section.python})"
-        return self._refused(cause, self._install)
+    def _check_start(self, stderr: bytes) -> None:
+        """Raise the cause that the output of a command shows for its failure to start, if it shows one."""
+        fault = start_fault(self.name, self.section, stderr.decode(errors="replace"))
+        if fault is not None:
+            raise self._refused(fault.cause, fault.fix)
+
+    def _check_found(self, code: int | None) -> None:
+        if code in (NOT_FOUND, NOT_EXECUTABLE):
+            cause = f"zmqrl does not start on this host (exit code {code}, {self.section.python})"
+            raise self._refused(cause, self._install)
 
     def _refused(self, cause: str, fix: str) -> ConfigError:
         return refused_on(HostFailed(self.name, cause, fix))

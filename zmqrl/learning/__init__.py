@@ -3,8 +3,9 @@
 from zmqrl.learning.base import LearnerContext, LearnResult, Progress
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
-from zmqrl.learning.learners import PRIORITY, BatchLearner, Part, ReplayLearner
+from zmqrl.learning.learners import BatchLearner, ReplayLearner
 from zmqrl.learning.net import Net
+from zmqrl.learning.net_learner import PRIORITY, Part
 from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, value_at
 
 __all__ = [

@@ -23,7 +23,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "launcher events": ("orchestrator", "LAUNCHER_EVENTS"),
     "commands": ("command", "COMMANDS"),
     "files": ("files", "FILES"),
-    "doctor requests": ("doctor", "REQUESTS"),
+    "doctor requests": ("doctor_requests", "REQUESTS"),
     "doctor replies": ("doctor", "REPLIES"),
     "check processes": ("check", "MESSAGES"),
 }

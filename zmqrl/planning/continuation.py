@@ -14,7 +14,8 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
 from zmqrl.run_files.lineage import recorded_env_steps
 from zmqrl.run_files.records import damaged_records, read_summary
-from zmqrl.run_files.run_directory import SUMMARY, read_config, resume_command
+from zmqrl.run_files.run_directory import SUMMARY, resume_command
+from zmqrl.run_files.stored_config import read_config
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,12 @@ from zmqrl.config.plan import INITIAL
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.planning.checked import call
-from zmqrl.run_files.run_directory import RESERVED, has_launcher_here, read_config, read_info
+from zmqrl.run_files.run_directory import RESERVED
+from zmqrl.run_files.run_info import has_launcher_here, read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.supervision.check_process import Subject
-from zmqrl.supervision.run_owner import FOLDER, in_use
+from zmqrl.supervision.owner_record import FOLDER
+from zmqrl.supervision.run_owner import in_use
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Sources
@@ -72,7 +75,8 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
     Mode, seed, env, algorithm, executor, replay and store must be the stored ones, and so must `preset`, if given.
     Totals, stop conditions, workers and hosts may change. With `sources` the message names the place of the key.
     """
-    from zmqrl.config.load import preset_name, was_started_with  # a check process has no parser of YAML
+    from zmqrl.config.load import was_started_with
+    from zmqrl.config.presets import preset_name
     from zmqrl.config.yaml_source import shown
 
     check_run_directory(run_dir)

@@ -12,7 +12,7 @@ from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.planning.policies import named_checkpoint, network_of, stored_checkpoints, trained_env
-from zmqrl.run_files.run_directory import read_info
+from zmqrl.run_files.run_info import read_info
 from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
 

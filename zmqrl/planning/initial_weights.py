@@ -19,7 +19,8 @@ from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError, key_of
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.planning.checked import call
 from zmqrl.planning.policies import check_tensors, newest_or_best, stored_checkpoints
-from zmqrl.run_files.run_directory import is_run, read_config
+from zmqrl.run_files.run_info import is_run
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.trained_env import changes
 from zmqrl.supervision import check_process
 from zmqrl.types import Array

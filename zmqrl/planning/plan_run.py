@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zmqrl.acting.heads import check_schedule, make_head
+from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.state import check_acting
 from zmqrl.algorithms.base import Algorithm, Progress, check_batch, schedule_of
 from zmqrl.algorithms.make import make_algorithm

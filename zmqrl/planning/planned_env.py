@@ -12,7 +12,7 @@ from zmqrl.config.load import Sources
 from zmqrl.config.sections import Config, ScoredEnvSection
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.planning.checked import checked_env
-from zmqrl.run_files.run_directory import IMPLICIT_STATE, stored_format
+from zmqrl.run_files.stored_config import IMPLICIT_STATE, stored_format
 from zmqrl.types import EnvSpec
 
 RECOVERY = "env.recovery"

@@ -18,7 +18,7 @@ from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.messages.check import Stage, data_of
 from zmqrl.planning.policies import named_checkpoint, policy_of, stored_checkpoints
-from zmqrl.run_files.run_directory import stored_in
+from zmqrl.run_files.stored_config import stored_in
 from zmqrl.run_files.trained_env import check_trained_env
 from zmqrl.types import EnvSpec
 

@@ -21,7 +21,7 @@ from zmqrl.errors import ConfigError, DamagedCheckpoints, Key, StoreError
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.input import OBS_STATISTICS
 from zmqrl.planning.checked import checked_env
-from zmqrl.run_files.run_directory import stored_in, stored_place
+from zmqrl.run_files.stored_config import stored_in, stored_place
 from zmqrl.run_files.trained_env import OF_EPISODES, check_trained_env, read_trained_env
 from zmqrl.supervision import check_process
 from zmqrl.types import EnvSpec, Version, Weights

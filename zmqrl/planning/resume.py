@@ -25,7 +25,9 @@ from zmqrl.errors import ConfigError, HostFailed, HostUnreachable, StoreError
 from zmqrl.metrics.groups import METRICS
 from zmqrl.orchestrators.make import access_of
 from zmqrl.run_files.lineage import recorded_env_steps
-from zmqrl.run_files.run_directory import SUMMARY, RunDirectory, RunInfo, read_config, read_info
+from zmqrl.run_files.run_directory import SUMMARY, RunDirectory
+from zmqrl.run_files.run_info import RunInfo, read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.url_mirror import check_mirror_owner
 
 RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")

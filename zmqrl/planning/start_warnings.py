@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zmqrl.acting.heads import make_head
+from zmqrl.acting.make_head import make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, Progress
 from zmqrl.config.sections import Config, EnvSection, RunSection

@@ -6,6 +6,7 @@ its answer is the line on stdout that begins with `ZMQRL-SETUP `, a JSON object 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from typing import Any, TextIO
+from collections.abc import Iterator
+from typing import Any
 
 MARK = "ZMQRL-SETUP "
 OLDEST, NEWEST = (3, 10), (3, 13)
@@ -77,8 +79,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     workdir = os.path.expanduser(request["workdir"])
     os.makedirs(workdir, mode=0o700, exist_ok=True)
     _remove_left(workdir)
-    upload = tempfile.mkdtemp(prefix="setup-", dir=workdir)
-    return {"python": python, "state": state, "current": False, "upload": upload}
+    return {"python": python, "state": state, "current": False, "upload": tempfile.mkdtemp("", "setup-", workdir)}
 
 
 def _remove_left(workdir: str) -> None:
@@ -93,7 +94,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + request["timeout_s"]
     try:
         python, _ = _state(request)
-        with _Locked(_venv_of(python), deadline):
+        with _locked(_venv_of(python), deadline):
             python, state = _state(request)
             made = state is None
             if made:
@@ -137,14 +138,8 @@ def _venv_of(python: str) -> str:
 
 
 def _python(python: str, code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python, "-I", "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=PROBE_S,
-        stdin=subprocess.DEVNULL,
-    )
+    command, no = [python, "-I", "-c", code], subprocess.DEVNULL
+    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_S, stdin=no)
 
 
 def _probed(python: str) -> dict[str, Any]:
@@ -154,8 +149,7 @@ def _probed(python: str) -> dict[str, Any]:
         raise InstallRefused("broken-python", f"{python}: {error.strerror}") from error
     for line in done.stdout.splitlines():
         if line.startswith("ZMQRL-PROBE "):
-            found: dict[str, Any] = json.loads(line[len("ZMQRL-PROBE ") :])
-            return found
+            return dict(json.loads(line[len("ZMQRL-PROBE ") :]))
     raise InstallRefused("broken-python", f"{python}: {_last(done.stderr)}")
 
 
@@ -172,28 +166,22 @@ def _is_current(request: dict[str, Any], state: dict[str, Any]) -> bool:
         return False
 
 
-class _Locked:
+@contextlib.contextmanager
+def _locked(venv: str, deadline: float) -> Iterator[None]:
     """Held while a venv is changed: hosts that share a home would install into it at once."""
-
-    def __init__(self, venv: str, deadline: float) -> None:
-        self._path, self._deadline = f"{venv}.setup-lock", deadline
-        self._file: TextIO | None = None
-
-    def __enter__(self) -> None:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._file = open(self._path, "a", encoding="utf-8")
+    path = f"{venv}.setup-lock"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
         while True:
             try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
-                if time.monotonic() > self._deadline:
-                    raise InstallRefused("busy", self._path) from None
+                if time.monotonic() > deadline:
+                    raise InstallRefused("busy", path) from None
                 _heartbeat()
                 time.sleep(0.2)
-
-    def __exit__(self, *_: object) -> None:
-        assert self._file is not None
-        self._file.close()
+        yield
 
 
 def _uv() -> str | None:
@@ -202,20 +190,14 @@ def _uv() -> str | None:
 
 
 def _make_venv(venv: str, deadline: float) -> None:
-    there, made = os.path.isdir(venv), False
+    there, uv = os.path.isdir(venv), _uv()
     try:
-        if not _make_venv_by_uv(venv, deadline):
+        if uv is None or _run([uv, "venv", "--quiet", "--python", sys.executable, venv], deadline)[0] != 0:
             _make_venv_by_venv(venv, deadline)
-        made = True
-    finally:
-        if not made and not there:
+    except BaseException:
+        if not there:
             shutil.rmtree(venv, ignore_errors=True)
-
-
-def _make_venv_by_uv(venv: str, deadline: float) -> bool:
-    """Whether uv is there and could make it."""
-    uv = _uv()
-    return uv is not None and _run([uv, "venv", "--quiet", "--python", sys.executable, venv], deadline)[0] == 0
+        raise
 
 
 def _make_venv_by_venv(venv: str, deadline: float) -> None:
@@ -263,8 +245,7 @@ def _install_by_pip(python: str, request: dict[str, Any], deadline: float) -> No
     pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
     wheel = os.path.join(upload, request["wheel"])
     # Isolated: a host's pip.conf may name folders and indexes of its own.
-    folder = ["--isolated", "--no-index", "--find-links", os.path.join(upload, "wheels")]
-    where = folder if request["no_index"] else []
+    where = ["--isolated", "--no-index", "--find-links", os.path.join(upload, "wheels")] if request["no_index"] else []
     extras = f"[{','.join(request['extras'])}]" if request["extras"] else ""
     pins = ["--constraint", os.path.join(upload, "constraints.txt")]
     code, output = _run([*pip, *where, *pins, wheel + extras], deadline)
@@ -292,13 +273,12 @@ def _run(command: list[str], deadline: float) -> tuple[int, str]:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             while True:
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(0.5)
                     break
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() > deadline:
-                        raise InstallRefused("timeout", " ".join(command[:6])) from None
-                    _heartbeat()
+                if time.monotonic() > deadline:
+                    raise InstallRefused("timeout", " ".join(command[:6]))
+                _heartbeat()
         finally:
             if child.poll() is None:
                 child.kill()

@@ -13,7 +13,7 @@ from typing import Any
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config
 from zmqrl.metrics.jsonl import last_metrics
-from zmqrl.run_files.run_directory import read_info, refuse_damaged_info
+from zmqrl.run_files.run_info import read_info, refuse_damaged_info
 
 
 @dataclass(frozen=True)

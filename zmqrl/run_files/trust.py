@@ -15,7 +15,7 @@ from zmqrl.config.hosts import LOCAL, shortened
 from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import UntrustedRun
 from zmqrl.logs.printable import printable
-from zmqrl.run_files.run_directory import read_config
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.trusted_places import NOT_COMPARED, canonical, is_trusted, other_owner, trust
 
 OF_ZMQRL = ("zmqrl", "minatar", "ale_py", "mpe2")

@@ -12,7 +12,7 @@ from zmqrl.config.plan import INITIAL
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import StoreError
-from zmqrl.supervision.run_owner import FOLDER
+from zmqrl.supervision.owner_record import FOLDER
 
 RECORDS = ("config.json", "run.json", "status.json", INITIAL)
 MADE = (*RECORDS, "metrics.jsonl", "logs", "checkpoints", "tensorboard", "environment", FOLDER)

@@ -24,7 +24,8 @@ from zmqrl.data_stores.objects import Objects, check_url, check_writable
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, StoreError, StoreRefused
 from zmqrl.metrics.groups import METRICS
-from zmqrl.run_files.run_directory import RunDirectory, parse_config
+from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.run_files.stored_config import parse_config
 from zmqrl.run_files.trust import allowed
 from zmqrl.views.problem import Problem
 

@@ -6,67 +6,21 @@ itself reads its configuration (`ssh -G`): only it knows Include, Match and toke
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import HostFailed, as_host_failed
+from zmqrl.ssh.settings import NOT_AN_IDENTITY, Wanted, from_client, includes, without_client
 from zmqrl.ssh.tokens import Tokens, token_values
 
-_INCLUDE = re.compile(r"^\s*include\b", re.IGNORECASE | re.MULTILINE)
-
-
-STANDARD = {
-    "port": "22",
-    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
-    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
-}
-CLIENT_S = 10.0
 MOST_JUMPS = 8
-NOT_AN_IDENTITY = "zmqrl-end-of-identities"
-"""A placeholder identity: ssh prints its default identities only where none is configured; this separates them."""
 STANDARD_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-USER_CONFIG = "~/.ssh/config"
-SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _HOP = re.compile(r"^(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^]]+\]|[^:@]+)(?::(?P<port>\d{1,5}))?/?$")
-
-
-def read_without_client(
-    host: str, name: str, files: Sequence[Path], before: str, after: str
-) -> dict[str, Sequence[str]]:
-    """Settings by lower-case name, as `ssh -G` names them; those that may stand often have many values.
-
-    `before` and `after` are blocks of the same form that stand above and below the files. HostFailed when only ssh can
-    read them.
-    """
-    import paramiko
-
-    texts = []
-    for file in files:
-        try:
-            texts.append(os.fsdecode(file.read_bytes()))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise HostFailed(host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
-        if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
-            why = f"{file} has Include, which only the ssh client supports"
-            raise HostFailed(host, why, "install it: apt install openssh-client")
-    try:
-        looked_up = paramiko.SSHConfig.from_text("\n".join([before, *texts, after])).lookup(name)
-    except paramiko.SSHException as error:
-        raise HostFailed(host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
-    settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
-    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -127,19 +81,6 @@ class Target:
         return f"ssh{port}{through} {self.user}@{self.hostname}"
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """One login to resolve, before the ssh configuration has been read."""
-
-    host: str
-    name: str
-    user: str | None
-    port: int | None
-    identity: str | None
-    jump: str | None
-    fallback: DefaultsSection
-
-
 def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: Path | None = None) -> Target:
     """The login for a host of hosts.yaml.
 
@@ -155,28 +96,24 @@ def resolve(host: str, section: HostSection, defaults: DefaultsSection, config: 
     name = section.ssh or host
     if defaults.jump and (hop := _HOP.match(defaults.jump)) and name in (hop["host"], defaults.jump):
         defaults = replace(defaults, jump=None)  # the jump host of all the others is a host itself
-    wanted = _Wanted(host, name, section.user, section.port, section.identity, section.jump, fallback=defaults)
+    wanted = Wanted(host, name, section.user, section.port, section.identity, section.jump, fallback=defaults)
     with as_host_failed(host):
         return _target(wanted, config, depth=0)
 
 
-def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:
+def _target(wanted: Wanted, config: Path | None, depth: int, before: Target | None = None) -> Target:
     if depth > MOST_JUMPS:
-        raise HostFailed(
-            wanted.host,
-            f"more than {MOST_JUMPS} jump hosts, or a cycle of jump hosts",
-            f"ssh -G {wanted.name} | grep proxy",
-        )
+        why = f"more than {MOST_JUMPS} jump hosts, or a cycle of jump hosts"
+        raise HostFailed(wanted.host, why, f"ssh -G {wanted.name} | grep proxy")
     _check(wanted)
     client = shutil.which("ssh")
-    found = _from_client(client, wanted, config) if client else _without_client(wanted, config)
+    found = from_client(client, wanted, config) if client else without_client(wanted, config)
     one = {key: values[0] for key, values in found.items()}
-    hostname, port, user = one["hostname"], int(one["port"]), one["user"]
     last_jump = _HOP.match((_clean(one.get("proxyjump")) or "").rpartition(",")[2])
     jump_host = last_jump["host"].strip("[]") if last_jump else ""
     tokens = Tokens(wanted.host, token_values(wanted.name, one, jump_host))
     if client and any("%C" in value for values in found.values() for value in values):
-        tokens.values["C"] = _from_client(client, wanted, config, "-o", "ControlPath=%C")["controlpath"][0]
+        tokens.values["C"] = from_client(client, wanted, config, "-o", "ControlPath=%C")["controlpath"][0]
     spec = None if before else _clean(one.get("proxyjump"))
     named = [path for path in found.get("identityfile", ()) if path not in (NOT_AN_IDENTITY, "none")]
     proxy = _clean(one.get("proxycommand"))
@@ -189,9 +126,9 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
     return Target(
         host=wanted.host,
         call=_call(wanted, config, one, own),
-        hostname=hostname,
-        port=port,
-        user=user,
+        hostname=one["hostname"],
+        port=int(one["port"]),
+        user=one["user"],
         identities=tuple(map(tokens.path, identities)),
         identities_only=own is not None or one.get("identitiesonly") == "yes",
         known_hosts=(*users, *systems),
@@ -205,7 +142,7 @@ def _target(wanted: _Wanted, config: Path | None, depth: int, before: Target | N
     )
 
 
-def _call(wanted: _Wanted, config: Path | None, one: Mapping[str, str], own: str | None) -> SshCall:
+def _call(wanted: Wanted, config: Path | None, one: Mapping[str, str], own: str | None) -> SshCall:
     """`one` is what ssh would use; `own` is the identity of hosts.yaml, where it counts."""
     is_default_jump = wanted.jump is None and wanted.fallback.jump is not None
     jump = wanted.fallback.jump if is_default_jump and one.get("proxyjump") == wanted.fallback.jump else wanted.jump
@@ -218,11 +155,11 @@ def _call(wanted: _Wanted, config: Path | None, one: Mapping[str, str], own: str
     # Not the port and the jump host: a jump host reads this too, and has others.
     defaults = {"User": wanted.fallback.user, "IdentityFile": own and f'"{own}"'}
     rest = ["Host *", *(f"  {key} {value}" for key, value in defaults.items() if value)]
-    text = "\n".join([*_includes(config), *rest, ""])
+    text = "\n".join([*includes(config), *rest, ""])
     return SshCall(wanted.name, tuple(options), text, _clean(one.get("controlpath")))
 
 
-def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target | None:
+def _jump(spec: str, wanted: Wanted, config: Path | None, depth: int) -> Target | None:
     """The chain of jump hosts `a,b,c`: a is reached by its own configuration, b through a, c through b."""
     before = None
     for hop in spec.split(","):
@@ -234,67 +171,11 @@ def _jump(spec: str, wanted: _Wanted, config: Path | None, depth: int) -> Target
             continue  # `Host *.lab` with ProxyJump gw.lab also matches gw.lab: ssh does not jump over a host to itself
         fallback = DefaultsSection(user=wanted.fallback.user, identity=wanted.identity or wanted.fallback.identity)
         port = int(match["port"]) if match["port"] else None
-        before = _target(_Wanted(name, name, match["user"], port, None, None, fallback), config, depth + 1, before)
+        before = _target(Wanted(name, name, match["user"], port, None, None, fallback), config, depth + 1, before)
     return before
 
 
-def _from_client(client: str, wanted: _Wanted, config: Path | None, *more: str) -> Mapping[str, Sequence[str]]:
-    """Every setting that the ssh client would use, by lower-case name; those that may stand often have many values."""
-    options = [
-        *(["-l", wanted.user] if wanted.user else []),
-        *(["-p", str(wanted.port)] if wanted.port else []),
-        *(["-J", wanted.jump] if wanted.jump else []),
-        *more,
-    ]
-    with tempfile.NamedTemporaryFile(prefix="zmqrl-ssh-") as layered:
-        layered.write(os.fsencode(_layers(wanted.fallback, config)))
-        layered.flush()
-        command = [client, "-F", layered.name, *options, "-G", "--", wanted.name]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=CLIENT_S, stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            why = f"`ssh -G {wanted.name}` took longer than {CLIENT_S:g} s"
-            raise HostFailed(wanted.host, why, f"check Match exec in {config or USER_CONFIG}") from None
-    if done.returncode:
-        output = os.fsdecode(done.stderr).strip() or f"exit {done.returncode}"
-        raise HostFailed(wanted.host, f"ssh rejects its configuration: {output}", f"try: ssh -G {wanted.name}")
-    found: dict[str, list[str]] = {}
-    for line in os.fsdecode(done.stdout).splitlines():
-        key, _, value = line.partition(" ")
-        found.setdefault(key.lower(), []).append(value)
-    return found
-
-
-def _layers(fallback: DefaultsSection, config: Path | None) -> str:
-    """A configuration for ssh, which takes the first value it reads: the user's, the system's, then our defaults."""
-    return "\n".join([*_includes(config), _block(fallback), ""])
-
-
-def _includes(config: Path | None) -> list[str]:
-    return [f'Include "{path}"' for path in _files(config)]
-
-
-def _without_client(wanted: _Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
-    """The same without an ssh client."""
-    requested = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
-    files = [Path(path).expanduser() for path in _files(config)]
-    found = read_without_client(wanted.host, wanted.name, files, _block(requested), _block(wanted.fallback))
-    if wanted.jump:
-        found.pop("proxycommand", None)
-    return found
-
-
-def _files(config: Path | None) -> list[str]:
-    return [str(config.absolute())] if config else [USER_CONFIG, SYSTEM_CONFIG]
-
-
-def _block(values: DefaultsSection) -> str:
-    """Settings of every host, where no earlier line sets them."""
-    settings = {"User": values.user, "Port": values.port, "ProxyJump": values.jump, "IdentityFile": NOT_AN_IDENTITY}
-    return "\n".join(["Host *", *(f"  {key} {value}" for key, value in settings.items() if value)])
-
-
-def _check(wanted: _Wanted) -> None:
+def _check(wanted: Wanted) -> None:
     """Values become arguments and lines of a configuration: they may not be more than one."""
     for key, value in (
         ("ssh", wanted.name),

@@ -165,9 +165,7 @@ class _Template:
             served.show_place(self._log)
             if time.monotonic() > served.until:
                 if served.is_late:
-                    raise ZmqrlError(
-                        f"the process that starts check processes does not answer: {self._log or 'no output'}"
-                    )
+                    raise ZmqrlError(f"{TEMPLATE} does not answer: {self._log or 'no output'}")
                 served.give_up()
                 self._send(b"\n")
         self.is_idle = True
@@ -242,11 +240,8 @@ class Served:
         is_due = self.stage.is_limited or (not self._shown and time.monotonic() - self._begun >= WAITING_S)
         if place != self._shown and is_due:
             self._shown = place
-            print(
-                f"still waiting for {self._subject.value}: {self.stage.name}{_shown(place)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            line = f"still waiting for {self._subject.value}: {self.stage.name}{_shown(place)}"
+            print(line, file=sys.stderr, flush=True)
 
     def give_up(self) -> None:
         self.is_late, self.until = True, time.monotonic() + END_S
@@ -255,8 +250,7 @@ class Served:
         """What the call returned; else the error to raise."""
         assert self.ended is not None
         subject, stage = self._subject, self.stage.name
-        output = _DUMP.split(log)[0].splitlines()[-MOST_LINES:]
-        shown = "".join(f"\n   {line}" for line in output)
+        shown = "".join(f"\n   {line}" for line in _DUMP.split(log)[0].splitlines()[-MOST_LINES:])
         if self.answer is not None and self.answer.error is not None:
             raise _error_of(self.answer, subject, stage, shown)
         if self.answer is None and not (self.is_late and self.stage.settle_s is not None):

@@ -12,28 +12,22 @@ An owner that was frozen, or had no access to the directory, finds the higher nu
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
-from zmqrl.supervision.process_table import ProcessId, identify, is_alive
+from zmqrl.supervision import owner_record as records
+from zmqrl.supervision.owner_record import FOLDER, OwnerRecord
+from zmqrl.supervision.process_table import identify
 
-FOLDER = ".owner"
 RENEW_S = 1.0
 SILENT_PERIODS = 3
 POLL_EVERY_S = 0.1
-RECORD_BYTES = 1024
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-PID_NAMESPACE = "/proc/self/ns/pid"
-OF_MACHINE = "pid:[4026531836]"
-"""The first pid namespace of a kernel, in which the processes of all others are seen too."""
 
 
 class OwnerState(Enum):
@@ -46,38 +40,6 @@ class OwnerState(Enum):
     ENDED = auto()
     UNKNOWN = auto()
     """It cannot be seen from here, and does not renew its record."""
-
-
-@dataclass(frozen=True)
-class OwnerRecord:
-    """One owner, read from its file."""
-
-    run_id: str
-    host: str
-    machine: str
-    """Kernel and pid namespace: who has the same one can see the owner's process."""
-    pid: int
-    start_time: int
-    renewals: int = 0
-    released: bool = False
-
-    @property
-    def is_here(self) -> bool:
-        """Whether its process can be seen from this one."""
-        return self.machine == _machine()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its process runs; only `is_here` makes this mean anything."""
-        return is_alive(ProcessId(self.pid, self.start_time))
-
-    @property
-    def was_before_boot(self) -> bool:
-        """Whether its machine, by the name of this one, has started again since."""
-        return self.host == socket.gethostname() and self.machine.split()[0] != _machine().split()[0]
-
-    def __str__(self) -> str:
-        return f"run {self.run_id} (pid {self.pid} on {self.host})"
 
 
 class RunOwner:
@@ -101,18 +63,18 @@ class RunOwner:
         folder, me = run_dir / FOLDER, identify(os.getpid())
         assert me is not None
         folder.mkdir(exist_ok=True)
-        record = OwnerRecord(run_id, socket.gethostname(), _machine(), me.pid, me.start_time)
+        record = OwnerRecord(run_id, socket.gethostname(), records.machine(), me.pid, me.start_time)
         while True:
-            last = _newest(folder)
+            last = records.newest(folder)
             if last > 0:
                 _await_end(run_dir, folder, last)
-            if _create(folder / str(last + 1), record):
+            if records.create(folder / str(last + 1), record):
                 break
         number = last + 1
-        if _newest(folder) > number:  # others have come and gone while this process was frozen
+        if records.newest(folder) > number:  # others have come and gone while this process was frozen
             (folder / str(number)).unlink()
-            raise _in_use(run_dir, _read(folder, _newest(folder)))
-        for old in [n for n in _numbers(folder) if n < number]:
+            raise _in_use(run_dir, records.read(folder, records.newest(folder)))
+        for old in [n for n in records.numbers(folder) if n < number]:
             with contextlib.suppress(FileNotFoundError):
                 (folder / str(old)).unlink()
         return cls(folder, number, record)
@@ -120,10 +82,10 @@ class RunOwner:
     @property
     def successor(self) -> str | None:
         """Who has taken the directory over; None while it is this process's. OSError: it cannot be read now."""
-        newest = _newest(self._folder)
+        newest = records.newest(self._folder)
         if newest <= self._number:
             return None
-        return str(_read(self._folder, newest) or "another run")
+        return str(records.read(self._folder, newest) or "another run")
 
     def release(self) -> None:
         """The next owner need not wait. OSError where the record cannot be written. Safe to call twice."""
@@ -141,7 +103,7 @@ class RunOwner:
     def _write(self, record: OwnerRecord) -> None:
         """In place: a full disk takes it, and it needs no new name."""
         with (self._folder / str(self._number)).open("r+b") as file:
-            file.write(_encoded(record))
+            file.write(records.encoded(record))
 
 
 def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | None:
@@ -151,9 +113,9 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
     """
     folder = run_dir / FOLDER
     try:
-        number = _newest(folder)
-        first, since = _content(folder, number), time.monotonic()
-        record = _decoded(first)
+        number = records.newest(folder)
+        first, since = records.content(folder, number), time.monotonic()
+        record = records.decoded(first)
         if record is None or record.run_id != run_id:
             return None
         if record.released:
@@ -161,16 +123,16 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
         if record.is_here:
             return OwnerState.HERE if record.is_alive else OwnerState.ENDED
         path = folder / str(number)
-        if _is_namespace_gone(record, path):
+        if records.is_namespace_gone(record, path):
             return OwnerState.ENDED
         while watch and time.monotonic() - since < SILENT_PERIODS * RENEW_S:
             time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
-            now = _decoded(_content(folder, number))
+            now = records.decoded(records.content(folder, number))
             if now is not None and now != record:
                 return OwnerState.ENDED if now.released else OwnerState.ELSEWHERE
     except OSError:
         return None
-    has_ended = watch and (record.was_before_boot or _is_namespace_gone(record, path))
+    has_ended = watch and (record.was_before_boot or records.is_namespace_gone(record, path))
     return OwnerState.ENDED if has_ended else OwnerState.UNKNOWN
 
 
@@ -193,10 +155,10 @@ class OwnerCheck:
         """
         now = time.monotonic()
         try:
-            changed_at_ns = _changed_at_ns(self._folder)
+            changed_at_ns = records.changed_at_ns(self._folder)
             if changed_at_ns == self._changed_at_ns and now - self._read_at_s < RENEW_S:
                 return
-            record = _read(self._folder, _newest(self._folder))
+            record = records.read(self._folder, records.newest(self._folder))
         except OSError:
             return
         if record is None:  # its owner has created the file and not written it yet
@@ -214,19 +176,19 @@ class OwnerCheck:
 
 def _await_end(run_dir: Path, folder: Path, number: int) -> None:
     """Return once the owner has ended, or is silent for long enough. ConfigError when it lives."""
-    first, since = _content(folder, number), time.monotonic()
+    first, since = records.content(folder, number), time.monotonic()
     while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
-        content = _content(folder, number)
-        if _newest(folder) > number:  # before `content` is judged: the next owner removes this file
+        content = records.content(folder, number)
+        if records.newest(folder) > number:  # before `content` is judged: the next owner removes this file
             return
-        record = _decoded(content)
+        record = records.decoded(content)
         if record is not None and record.released:
             return
         if record is not None and record.is_here:
             if record.is_alive:
                 raise _in_use(run_dir, record)
             return
-        if content != first and _decoded(first) is not None:
+        if content != first and records.decoded(first) is not None:
             raise _in_use(run_dir, record)
         if content != first:  # it was just being created
             first, since = content, time.monotonic()
@@ -243,82 +205,3 @@ def _in_use(run_dir: Path, record: OwnerRecord | None) -> ConfigError:
     if record is None:
         return in_use(run_dir, "another run")
     return in_use(run_dir, str(record), "" if record.is_here else f" on {record.host}")
-
-
-def _create(path: Path, record: OwnerRecord) -> bool:
-    """False when another process has created it first."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(fd, "wb") as file:
-        file.write(_encoded(record))
-    return True
-
-
-def _numbers(folder: Path) -> list[int]:
-    """Listed, never polled by name: an NFS client remembers that a name was absent."""
-    return [int(name) for name in os.listdir(folder) if name.isdecimal()]
-
-
-def _newest(folder: Path) -> int:
-    return max(_numbers(folder), default=0)
-
-
-def _changed_at_ns(folder: Path) -> int:
-    """When a name was last added or removed. Opened each time: an NFS client looks at the server then."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return os.fstat(fd).st_mtime_ns
-    finally:
-        os.close(fd)
-
-
-def _content(folder: Path, number: int) -> bytes:
-    """Opened again each time: an NFS client looks at the server then. Empty while its owner creates it."""
-    try:
-        return (folder / str(number)).read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
-def _read(folder: Path, number: int) -> OwnerRecord | None:
-    return _decoded(_content(folder, number))
-
-
-def _encoded(record: OwnerRecord) -> bytes:
-    """Always of one length, so that it can be written over."""
-    return json.dumps(asdict(record)).encode().ljust(RECORD_BYTES - 1) + b"\n"
-
-
-def _decoded(content: bytes) -> OwnerRecord | None:
-    try:
-        return OwnerRecord(**json.loads(content))
-    except (ValueError, TypeError):
-        return None
-
-
-def _is_namespace_gone(record: OwnerRecord, path: Path) -> bool:
-    """Whether this process would see the pid namespace of an owner on this machine, and does not see it."""
-    boot, _, namespace = record.machine.partition(" ")
-    try:
-        is_visible = os.getuid() in (0, path.stat().st_uid) and _machine() == f"{boot} {OF_MACHINE}"
-        return is_visible and namespace not in _namespaces()
-    except OSError:
-        return False
-
-
-def _namespaces() -> set[str]:
-    """Pid namespaces of the processes that this user may look at."""
-    found = set()
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            found.add(os.readlink(f"/proc/{name}/ns/pid"))
-    return found
-
-
-def _machine() -> str:
-    try:
-        return f"{BOOT_ID.read_text(encoding='utf-8').strip()} {os.readlink(PID_NAMESPACE)}"
-    except OSError:
-        return socket.gethostname()

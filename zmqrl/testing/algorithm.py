@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from zmqrl.acting.heads import check_schedule, make_head
+from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.state import check_acting
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner, OnPolicyLearner, check_batch, schedule_of
 from zmqrl.config.codec import to_json

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zmqrl.acting.heads import make_head
+from zmqrl.acting.make_head import make_head
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from zmqrl.agent.commands import Commands
 from zmqrl.agent.data_plane import NoDataPlane
-from zmqrl.agent.host_agent import Commands, HostAgent
+from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.plan import Boot

@@ -2,7 +2,8 @@
 
 import sys
 
-from zmqrl.algorithms.ppo import PPO, PPOLearner
+from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.ppo_learner import PPOLearner
 
 
 class QuitLearner(PPOLearner):

@@ -42,7 +42,7 @@ def apply_command(
     from zmqrl.messages.files import ScaleRequest
     from zmqrl.planning.configure import load
     from zmqrl.planning.logins import check_logins
-    from zmqrl.run_files.run_directory import read_config
+    from zmqrl.run_files.stored_config import read_config
 
     directory, info = find_run(run)
     check_running(directory, info)

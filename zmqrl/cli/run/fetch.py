@@ -64,7 +64,7 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
 def _identity(there: LauncherHost, found: FoundRun) -> str:
     """What all attempts of the run share."""
     from zmqrl.messages.files import decode
-    from zmqrl.run_files.run_directory import RunInfo
+    from zmqrl.run_files.run_info import RunInfo
 
     text = there.read(f"{found.run_dir}/run.json")
     try:
@@ -77,7 +77,7 @@ def _identity(there: LauncherHost, found: FoundRun) -> str:
 def _copy_of(target: Path, identity: str) -> Path:
     """The directory that is written: `target` if it has the run, else the one that becomes `target`."""
     from zmqrl.data_stores import files
-    from zmqrl.run_files.run_directory import is_live, read_info
+    from zmqrl.run_files.run_info import is_live, read_info
 
     part = target.with_name(target.name + PART)
     files.check_writable("DIR", part)

@@ -10,14 +10,8 @@ from pathlib import Path
 from zmqrl.agent.run_processes import agents as agents
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.run_files.run_directory import (
-    RunInfo,
-    has_launcher_here,
-    is_live,
-    read_info,
-    refuse_damaged_info,
-    refuse_folder_of_runs,
-)
+from zmqrl.run_files.run_info import RunInfo, has_launcher_here, is_live, read_info, refuse_damaged_info
+from zmqrl.run_files.stored_config import refuse_folder_of_runs
 
 RUNS = Path("runs")
 

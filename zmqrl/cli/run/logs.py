@@ -17,7 +17,7 @@ from zmqrl.errors import ConfigError, FolderOfRuns
 from zmqrl.logs.printable import printable
 
 if TYPE_CHECKING:
-    from zmqrl.run_files.run_directory import RunInfo
+    from zmqrl.run_files.run_info import RunInfo
 
 POLL_EVERY_S = 0.2
 LINES = 20
@@ -52,7 +52,7 @@ def logs_command(
         if not known:
             raise ConfigError("has no logs", key=(), value=str(directory), is_subject=True)
         raise ConfigError(f"no log of {who!r} in {directory}", fix=f"known: {known}")
-    from zmqrl.run_files.run_directory import is_live
+    from zmqrl.run_files.run_info import is_live
 
     first = -lines if lines else (0 if grep else -LINES)
     new = {log.path: log.read(to_the_end=not follow) for log in _oldest_first(logs)}
@@ -151,7 +151,7 @@ def _oldest_first(logs: dict[Path, Log]) -> list[Log]:
 def _found(run: str | None, who: str | None) -> tuple[Path, RunInfo, str | None]:
     """A single argument that names no run is WHO, of the default run."""
     from zmqrl.cli.run.find_run import find_run
-    from zmqrl.run_files.run_directory import is_run
+    from zmqrl.run_files.run_info import is_run
 
     try:
         return (*find_run(run), who)

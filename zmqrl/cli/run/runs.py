@@ -19,7 +19,7 @@ from zmqrl.errors import ConfigError, DeadlineExceeded, TrainingFailed
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import HostSection
-    from zmqrl.run_files.run_directory import RunInfo
+    from zmqrl.run_files.run_info import RunInfo
 
 WAIT_S = 600.0
 """Longer than a clean end takes, in which the last checkpoint is written."""
@@ -62,7 +62,7 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     """
     from zmqrl.cli.run.find_run import find_run
     from zmqrl.launch.stop_signals import StopFile
-    from zmqrl.run_files.run_directory import launcher_state
+    from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
@@ -102,7 +102,7 @@ def place(directory: Path, info: RunInfo) -> dict[str, str]:
 
 
 def _await_end(directory: Path, info: RunInfo, wait_s: float) -> None:
-    from zmqrl.run_files.run_directory import is_live
+    from zmqrl.run_files.run_info import is_live
 
     until = time.monotonic() + wait_s
     while is_live(directory, info):
@@ -124,7 +124,7 @@ def clean_command(ids: tuple[str, ...], as_data: bool) -> None:
     changed. Default: the socket folders of the runs in runs/. Temporary folders of killed processes are also removed.
     """
     from zmqrl.cli.run.find_run import agents, runs_here
-    from zmqrl.run_files.run_directory import launcher_state
+    from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
     from zmqrl.wire.runtime_folder import TEMPORARY, is_held, remove_left_folders, run_folder_root
 
@@ -234,7 +234,7 @@ def _send(run: str | None, workers: dict[str, int], as_data: bool) -> None:
 
 def check_running(directory: Path, info: RunInfo) -> None:
     """ConfigError when the run has ended, as far as this machine knows."""
-    from zmqrl.run_files.run_directory import launcher_state
+    from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     if launcher_state(directory, info, watch=False) is OwnerState.ENDED:

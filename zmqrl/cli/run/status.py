@@ -17,7 +17,7 @@ from zmqrl.logs.printable import printable_data
 from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells
 
 if TYPE_CHECKING:
-    from zmqrl.run_files.run_directory import RunInfo
+    from zmqrl.run_files.run_info import RunInfo
 
 FOLLOW_S = 1.0
 SILENT_S = 5.0
@@ -47,7 +47,7 @@ def status_command(run: str | None, follow: bool, as_data: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.run.find_run import find_run
     from zmqrl.run_files.records import damaged_records
-    from zmqrl.run_files.run_directory import launcher_state
+    from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
     directory, info = find_run(run)
@@ -89,7 +89,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from zmqrl.run_files.run_directory import is_live
+    from zmqrl.run_files.run_info import is_live
     from zmqrl.views.tables import render
 
     with Live(Text("starting"), console=Console(), auto_refresh=False) as view:

@@ -105,7 +105,7 @@ def _loaded(request: TrainRequest, stored: bytes | None) -> Loaded:
 
 def _preset_file(request: TrainRequest) -> str | None:
     """The preset that the files here name by its path, which is unknown there."""
-    from zmqrl.config.load import preset_name, presets
+    from zmqrl.config.presets import preset_name, presets
     from zmqrl.config.yaml_source import Leaf, read_file
 
     named, folder = request.preset, None

@@ -117,7 +117,7 @@ def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
     from zmqrl.launch.start import configured
     from zmqrl.launch.summary import line_of_seeds
     from zmqrl.planning.directory_checks import check_new_directory
-    from zmqrl.run_files.run_directory import is_run
+    from zmqrl.run_files.run_info import is_run
 
     first, folder = configured(request).config.run.seed, request.directory
     if is_run(folder):

@@ -14,8 +14,9 @@ import yaml
 from zmqrl.config.foreign.settings import Foreign, scalar
 from zmqrl.config.foreign.values import DEFAULTS, KINDS, ON_POLICY, SECTIONS, Keys, LeftOut, Values, envs, name_of
 from zmqrl.config.kinds import KindConfig
-from zmqrl.config.load import Request, known_keys, resolve
+from zmqrl.config.load import Request, resolve
 from zmqrl.config.overrides import from_stored
+from zmqrl.config.tree_checks import known_keys
 from zmqrl.config.yaml_source import Source, shown
 from zmqrl.errors import ConfigError, Key, key_of
 

@@ -1,0 +1,169 @@
+"""The base of learners under autograd: a network, what an update receives, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, SupportsFloat
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from zmqrl.learning.base import (
+    BaseLearner,
+    LearnerContext,
+    LearnResult,
+    Progress,
+    check_norm,
+)
+from zmqrl.learning.executor import Batch, make_executor
+from zmqrl.learning.groups import Group
+from zmqrl.learning.net import NORM, Net
+from zmqrl.loading import Tensor, torch
+from zmqrl.networks.input import InputSpec
+from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.torch_input import TorchInput
+from zmqrl.replay.spec import ReplaySpec
+from zmqrl.types import Array, EnvSpec, Weights
+
+PRIORITY = "priority"
+"""Of the results of an update, for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
+`[B, length]`. No metric."""
+
+
+class Part(Protocol):
+    """State of a learner in addition to its network, such as statistics of observations."""
+
+    def state(self) -> dict[str, Array]:
+        """For FULL."""
+
+    def load_state(self, state: Weights) -> None:
+        """Back to what `state` gave."""
+
+
+class Trained(Protocol):
+    """What a learner reads of its `Algorithm`."""
+
+    config: Any
+    env: EnvSpec
+
+    @property
+    def input(self) -> InputSpec:
+        """What the network sees of an observation."""
+
+    def replay(self) -> ReplaySpec:
+        """Off-policy: what replay draws."""
+
+    def network(self) -> NetworkSpec:
+        """The network."""
+
+    def learning_rate(self, progress: Progress) -> float | None:
+        """Step size at this point of the run; None: the configuration has none."""
+
+
+class NetLearner(BaseLearner):
+    """A learner whose parameters are a `Net`. Checkpoints need no code of the algorithm."""
+
+    def __init__(
+        self,
+        algorithm: Trained,
+        context: LearnerContext,
+        groups: Sequence[Group],
+        parts: Mapping[str, Part] | None = None,
+    ) -> None:
+        self.algorithm, self.config, self.context = algorithm, algorithm.config, context
+        self.net = Net(algorithm.network(), groups, context.weights, context.device)
+        self.parts = dict(parts or {})
+        self._added: dict[str, float] = {}
+        self._input = TorchInput(algorithm.input, algorithm.env.observation)
+        self._executor = make_executor(context.executor, self.net, context.report)
+
+    @abstractmethod
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        """One update: `self.net.step` for each group that moves. Returns metrics, as scalar tensors.
+
+        An executor may record the function once and repeat it. So whatever differs between two calls comes from
+        `batch`: noise, schedules, counters. A Python number, or a random number drawn here, stays what it was.
+        """
+
+    def learning_rates(self, progress: Progress) -> Mapping[str, float]:
+        """Of each group, at this point of the run; default for all: that of the algorithm."""
+        rate = self.algorithm.learning_rate(progress)
+        if rate is None:
+            raise NotImplementedError("the configuration has no learning_rate: write `learning_rates` of the learner")
+        return dict.fromkeys(self.net.groups, rate)
+
+    def numbers(self, progress: Progress) -> Mapping[str, float]:
+        """Further numbers that `train` finds in its batch as scalars, such as the value of a schedule."""
+        del progress
+        return {}
+
+    def tensor(self, array: ArrayLike) -> Tensor:
+        """On the learner's device. Floats become float32; bytes stay bytes until they are there."""
+        array = np.asarray(array)
+        # Copied into memory that torch has aligned: kernels pick their path by alignment.
+        return torch.tensor(array, dtype=torch.float32 if array.dtype.kind == "f" else None, device=self.context.device)
+
+    def observations(self, obs: Array, floats: Array | None = None) -> Tensor:
+        """The network's input `[..., *input.shape]` for stored observations `[..., *env.observation.shape]`.
+
+        Bytes of a plain box stay bytes: networks make floats of a minibatch. `floats [..., statistics_size]` are
+        used in place of the float parts: those that are normalised.
+        """
+        if obs.dtype.kind in "bu" and self.algorithm.input.is_plain:
+            return self.tensor(obs)
+        lead = obs.shape[: obs.ndim - len(self.algorithm.env.observation.shape)]
+        last = len(lead) - 1
+        given = None if floats is None else self.tensor(floats).flatten(0, last)
+        found = self._input(self.tensor(obs).flatten(0, last), given)
+        return found.reshape(*lead, *found.shape[1:])
+
+    def scalars(self, progress: Progress) -> dict[str, Tensor]:
+        """`numbers`, as tensors `[]`."""
+        return {name: self.tensor(np.float32(value)) for name, value in self.numbers(progress).items()}
+
+    def run(self, batch: Batch, rates: Mapping[str, float], **variant: bool) -> dict[str, Tensor]:
+        """One `train` by the executor."""
+        device = self.context.device
+        tensors = {name: torch.tensor(rate, dtype=torch.float64, device=device) for name, rate in rates.items()}
+        return self._executor.run(self.train, batch, tensors, **variant)
+
+    def measured(self, results: Mapping[str, Tensor], update: int) -> dict[str, float]:
+        """The metrics of update `update`. TrainingFailed when a gradient was not finite: it makes all later ones so."""
+        metrics = {name: float(value) for name, value in results.items() if name != PRIORITY}
+        for name, norm in metrics.items():
+            if name.startswith(NORM):
+                check_norm(name, norm, update)
+        return metrics
+
+    def add_metrics(self, values: Mapping[str, SupportsFloat]) -> None:
+        """Add numbers to the metrics of this round, from `prepare`, `observe`, `anneal` or `batch`.
+
+        The last value of a name counts. `train`, which may be recorded, returns its metrics instead.
+        """
+        self._added.update({name: float(value) for name, value in values.items()})
+
+    def _result(self, updates: int, metrics: Mapping[str, float]) -> LearnResult:
+        """Of one round, with what was added since the last one."""
+        added, self._added = self._added, {}
+        return LearnResult(updates, {**added, **metrics})
+
+    def weights(self) -> dict[str, Array]:
+        """The published tensors."""
+        return self.net.weights()
+
+    def network_names(self) -> tuple[str, ...]:
+        """Of the published tensors."""
+        return self.net.network_names
+
+    def state(self) -> dict[str, Array]:
+        """Of the net and of every part, `<part>/<name>`."""
+        parts = {f"{part}/{name}": a for part, held in self.parts.items() for name, a in held.state().items()}
+        return self.net.state() | parts
+
+    def load_state(self, weights: Weights, state: Weights) -> None:
+        """Back to what `weights` and `state` gave."""
+        self.net.load_state(weights, state)
+        for part, held in self.parts.items():
+            prefix = f"{part}/"
+            held.load_state({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})

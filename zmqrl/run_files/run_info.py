@@ -1,0 +1,94 @@
+"""`run.json`: which process drives a run, and whether it is there."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+
+from zmqrl.config.codec import object_of
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.messages.files import RunRecord, decode
+from zmqrl.supervision.process_table import ProcessId, is_alive
+from zmqrl.supervision.run_owner import OwnerState, owner_state
+
+EARLIER_IDS = 20
+"""Attempts by whose run ids a run is found."""
+
+
+class RunInfo(RunRecord, frozen=True):
+    """`run.json`: which process drives the run; what `status` and `stop` find it by."""
+
+    def has_id(self, run_id: str) -> bool:
+        """Whether an attempt of the run has this id."""
+        return run_id == self.run_id or run_id in self.earlier_ids
+
+    @property
+    def place(self) -> str:
+        """Where the launcher is that cannot be seen from here."""
+        here = self.host == socket.gethostname()
+        return f"in another pid namespace of {self.host} (a container)" if here else f"on {self.host}"
+
+
+def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerState:
+    """What is known here of the launcher of a run: what every command decides by.
+
+    Host names and pids do not show it: a container has pids of its own, and may have the name of its host.
+
+    Args:
+        run_dir: The run directory.
+        info: Of the attempt; once another attempt has taken the directory over, this one has ended.
+        watch: Wait for up to 3 s to see a launcher that is elsewhere.
+    """
+    now = read_info(run_dir) if info.ended_at is None else info
+    if now is None or now.run_id != info.run_id or now.ended_at is not None:
+        return OwnerState.ENDED
+    state = owner_state(run_dir, info.run_id, watch)
+    if state is not None:
+        return state
+    if now.host != socket.gethostname():
+        return OwnerState.UNKNOWN
+    return OwnerState.HERE if is_alive(ProcessId(now.pid, now.start_time)) else OwnerState.ENDED
+
+
+def is_live(run_dir: Path, info: RunInfo) -> bool:
+    """Whether the run continues, on this machine or another: not one that has taken its directory over."""
+    return launcher_state(run_dir, info) in (OwnerState.HERE, OwnerState.ELSEWHERE)
+
+
+def has_launcher_here(run_dir: Path, info: RunInfo) -> bool:
+    """Whether the run continues, and this process sees its launcher: decided at once."""
+    return launcher_state(run_dir, info, watch=False) is OwnerState.HERE
+
+
+def read_info(run_dir: Path) -> RunInfo | None:
+    """`run.json` of a run directory; None when there is none or it cannot be read."""
+    try:
+        return _info(run_dir)
+    except (OSError, ValueError, WireError):
+        return None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory, also one with damaged files."""
+    return (path / "config.json").exists() or (path / "run.json").exists()
+
+
+def refuse_damaged_info(run_dir: Path) -> None:
+    """Raise `ConfigError` where the `run.json` of a run directory cannot be read."""
+    if not is_run(run_dir):
+        return
+    try:
+        _info(run_dir)
+    except (OSError, ValueError, WireError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        message = f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run"
+        if (run_dir / "config.json").exists():
+            message += f", or start a new run with its weights: --init-from {shlex.quote(str(run_dir))}"
+        raise ConfigError(message) from error
+
+
+def _info(run_dir: Path) -> RunInfo:
+    content = (run_dir / "run.json").read_bytes()
+    object_of(content)  # its errors are of the file, those of `decode` of a message
+    return decode(RunInfo, content)
