@@ -191,12 +191,17 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     except BaseException as error:  # user code may raise SystemExit
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             raise  # user code has installed a handler: the signal may have raised it
-        if isinstance(error, ConfigError):
-            print(f"ConfigError: {error}", file=sys.stderr)
-        else:
-            traceback.print_exc()
-        report_fault(role, boot, error)
-        return int(getattr(error, "exit_code", 1)) if isinstance(error, Exception) else ENDED_BY_USER_CODE
+        return _failed(role, boot, error)
+
+
+def _failed(role: str, boot: Mapping[str, Any], error: BaseException) -> int:
+    """Exit code of a process that `error` ends, once it is reported."""
+    if isinstance(error, ConfigError):
+        print(f"ConfigError: {error}", file=sys.stderr)
+    else:
+        traceback.print_exc()
+    report_fault(role, boot, error)
+    return int(getattr(error, "exit_code", 1)) if isinstance(error, Exception) else ENDED_BY_USER_CODE
 
 
 def main(arguments: Sequence[str]) -> int:

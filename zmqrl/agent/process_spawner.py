@@ -98,19 +98,10 @@ class ProcessSpawner:
             wake_read, wake_fd = _pipe(inherited, undo) if slot.role == "worker" else (None, None)
             fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
             mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
-            gpus = self._visible_gpus.get(slot.role, "")
-            visible = {} if gpus is None else {VISIBLE: gpus}
             log = self.log_dir / f"{boot.host}-{slot.role}-{slot.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
-                process = subprocess.Popen(
-                    self._command(slot.role, boot.plan.run_id, slot.index),
-                    stdin=stdin_read,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=tuple(fds.values()),
-                    env={**self._environment, RUN_VARIABLE: boot.plan.run_id, **visible},
-                )
+                process = self._popen(slot, boot.plan.run_id, stdin_read, output, tuple(fds.values()))
                 undo.callback(_end, process)
                 set_mark(process.pid, mark)
                 line = start_line(boot.plan.config, slot.role, slot.index, process.pid, spawn)
@@ -127,3 +118,11 @@ class ProcessSpawner:
             pipes = os.pidfd_open(process.pid), events_fd, stdin_fd, wake_fd
             undo.pop_all()
             return ChildProcess(slot, spawn, process, identity, *pipes, log, log_start, line, mark)
+
+    def _popen(
+        self, slot: ProcessSlot, run_id: str, stdin: int, output: BinaryIO, fds: tuple[int, ...]
+    ) -> subprocess.Popen[bytes]:
+        gpus = self._visible_gpus.get(slot.role, "")
+        environment = {**self._environment, RUN_VARIABLE: run_id, **({} if gpus is None else {VISIBLE: gpus})}
+        command = self._command(slot.role, run_id, slot.index)
+        return subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, pass_fds=fds, env=environment)

@@ -94,7 +94,6 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
     prioritised: bool = call("is_prioritised", *arguments, subject=Subject(f"the replay of {learning.run_id}"))
     record = str(record_folder(request.folder))
     num_envs, steps = min(env.num_envs, MOST_ENVS), min(env.segment_steps, MOST_STEPS)
-    rows = num_envs * steps * max(env.vector_envs, request.scenario.workers)
     return {
         "run": {
             "name": WITNESS,
@@ -119,7 +118,7 @@ def witness_config(request: DrillRequest, learning: RunPlan) -> dict[str, Any]:
             "plant": request.plant,
         },
         "replay": {
-            "capacity": FULL_AFTER * rows,
+            "capacity": FULL_AFTER * num_envs * steps * max(env.vector_envs, request.scenario.workers),
             "learning_starts": 0,
             "ratio": OWN_RATIO if learning.on_policy else replay.ratio,
         },

@@ -75,19 +75,20 @@ def traced(spec: LayerSpec, arrays: Weights, prefix: str, noise: int = 0) -> onn
             program = torch.onnx.export(layer, (values,), dynamo=True, opset_version=OPSET, dynamic_shapes=(axes,))
     except Exception as error:  # the user's module may do anything
         what = f"network.kind {spec.module.path!r}" if spec.module is not None else f"layer kind {spec.kind!r}"
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # the exporter's own text is a list of what to try
-            cause = cause.__cause__
-        line = (str(cause).strip().splitlines() or [""])[0]
-        raise ConfigError(
-            f"{what}: torch.onnx.export does not export it: {type(cause).__name__}: {line:.300}",
-            key=(),
-            others=(("network", "kind"),),
-        ) from error
+        what = f"{what}: torch.onnx.export does not export it: {_first_cause(error)}"
+        raise ConfigError(what, key=(), others=(("network", "kind"),)) from error
     assert program is not None, "dynamo=True returns a program"
     model = onnx.inliner.inline_local_functions(program.model_proto)
     renamed: onnx.GraphProto = compose.add_prefix(model, prefix).graph
     return renamed
+
+
+def _first_cause(error: BaseException) -> str:
+    """Class and first line of the error that began it: the exporter's own text is a list of what to try."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line:.300}"
 
 
 @contextlib.contextmanager

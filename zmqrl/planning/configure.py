@@ -87,20 +87,8 @@ def load(
     data = flat(to_json(opened(stored, trusted=trusted, to_resume=True))) if stored is not None else None
     stored_file = stored / "config.json" if stored is not None else None
     text = read_text(hosts_file) if hosts_file is not None and hosts_file.exists() else None
-    request = Request(
-        preset,
-        hosts_file,
-        overrides,
-        mode,
-        workers,
-        seed,
-        init_from,
-        limit,
-        data,
-        stored_file,
-        text,
-        held_workers=HostLock().held_workers(),
-    )
+    written = (preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file, text)
+    request = Request(*written, held_workers=HostLock().held_workers())
     if without_preset is None:
         loaded = _resolved(request)
     else:

@@ -36,14 +36,10 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
     env = checked_env(config, is_here)
     notes, spec = [*env.remarks], replace(env, remarks=())
     if spec.vector_only and config.mode.deterministic:
-        raise ConfigError(
-            f"env.id {spec.id!r} is a gymnasium.vector.VectorEnv, whose envs cannot be reset one by "
-            "one, as single and sync require",
-            key=("run", "mode"),
-            value=repr(config.run.mode),
-            fix="set run.mode: async",
-            others=(("env", "id"),),
-        )
+        why = "whose envs cannot be reset one by one, as single and sync require"
+        what, fix = f"env.id {spec.id!r} is a gymnasium.vector.VectorEnv, {why}", "set run.mode: async"
+        mode = repr(config.run.mode)
+        raise ConfigError(what, key=("run", "mode"), value=mode, fix=fix, others=(("env", "id"),))
     if config.evaluator.episodes and config.evaluator.env != ScoredEnvSection():
         _check_scored(config, spec, is_here)
     if not config.mode.deterministic or config.env.recovery != "exact":

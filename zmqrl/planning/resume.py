@@ -118,16 +118,13 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
         required, full = _check_full(plan, from_scratch, [*why, *unseen], required)
         check_nothing_loads(plan, full)
     if waits and required:
-        raise HostUnreachable(
-            f"{unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a new folder",
-            key=("--resume",),
-            value=str(run_dir),
-            fix=(
-                "newer checkpoints in the old folder would never be used. Resume when the host is "
-                "reachable, set another learner.host to continue from the copies in "
-                f"{run_dir / 'checkpoints'}, which may be older, or start at env step 0 with --from-scratch"
-            ),
+        what = f"{unseen[0]}. The resumed learner would run on {plan.config.learner.host} too, in a new folder"
+        fix = (
+            "newer checkpoints in the old folder would never be used. Resume when the host is reachable, set another "
+            f"learner.host to continue from the copies in {run_dir / 'checkpoints'}, which may be older, or start at "
+            "env step 0 with --from-scratch"
         )
+        raise HostUnreachable(what, key=("--resume",), value=str(run_dir), fix=fix)
     for text in unseen:
         print(f"{text}; the run continues from the copies in {plan.store_path}", file=sys.stderr, flush=True)
     if visible and full is None and from_scratch:

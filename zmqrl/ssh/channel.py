@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.shell import Finished, Pipe
@@ -160,20 +160,12 @@ def finish(host: str, channel: SshSession, timeout_s: float, data: bytes, comman
 
 
 def relay(
-    channel: SshSession,
-    data: bytes,
-    out: Callable[[bytes], bool],
-    err: Callable[[bytes], object],
-    timeout_s: float | None,
+    channel: SshSession, data: bytes, out: Callable[[bytes], bool], err: Callable[[bytes], Any], timeout_s: float | None
 ) -> int | None:
-    """Pass the output of a started command on until it ends. Its stdin remains open until then.
+    """Pass the output of a started command on until it ends. Its stdin, which takes `data`, is open until then.
 
-    Args:
-        channel: The command.
-        data: For its stdin.
-        out: Receives its stdout in this thread; returns whether more is wanted.
-        err: Receives its stderr, in another thread.
-        timeout_s: The limit; None: the command may last.
+    `out` receives its stdout in this thread, and returns whether more is wanted; `err` its stderr, in another thread.
+    Without `timeout_s` the command may last.
 
     Returns:
         The exit code; -1 when a signal or the connection's loss ended it; None when `out` wanted no more, or after

@@ -65,9 +65,8 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
     finally:
         context.destroy(linger=0)
     if answered:
-        raise DeadlineExceeded(
-            f"the learner's host answers at {', '.join(answered)}, and {FULL_PACKETS} within {deadline_s:g} s"
-        )
+        at = ", ".join(answered)
+        raise DeadlineExceeded(f"the learner's host answers at {at}, and {FULL_PACKETS} within {deadline_s:g} s")
     tried = "; ".join(f"{address}: {plain_connection(address, port, NO_BROKER)}" for address in join.addresses)
     raise DeadlineExceeded(
         f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried or 'no address'})"

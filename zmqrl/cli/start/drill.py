@@ -142,17 +142,9 @@ def drill_command(
     for_s = for_s or (LONG_S if is_long else SHORT_S)
     at_least = at_least or (LONG_AT_LEAST if is_long else ())
     folder = _folder(run_dir, json_file)
-    request = DrillRequest(
-        chosen,
-        seed,
-        for_s,
-        folder,
-        faults or max(1, round(for_s / FAULT_EVERY_S)),
-        kinds_named(only),
-        minimums_named(at_least),
-        plant,
-        small_disk,
-    )
+    faults = faults or max(1, round(for_s / FAULT_EVERY_S))
+    kinds, minimums = kinds_named(only), minimums_named(at_least)
+    request = DrillRequest(chosen, seed, for_s, folder, faults, kinds, minimums, plant, small_disk)
     report = drill_all(request, click.echo) if is_long else drill(request, click.echo)
     path = json_file or folder / "drill.json"
     write(report, path)

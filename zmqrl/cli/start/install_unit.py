@@ -56,8 +56,7 @@ def install_unit_command(
         check_new_directory(directory)
     check_writable("--run-dir", directory)
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
-    command += ["--resume", "auto", "--plain"]
-    command += request.flags()
+    command += ["--resume", "auto", "--plain", *request.flags()]
     found = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), PATH_VARIABLE: module_path(config)}
     environment = {"PATH": os.environ.get("PATH", os.defpath)} | {name: value for name, value in found.items() if value}
     unit = RunUnit(name, directory, Path.cwd(), command, environment, stop_s_of(config))
