@@ -20,7 +20,7 @@ from tests.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
-from zmqrl.config.plan import Endpoints, Listen, RunPlan
+from zmqrl.config.plan import Endpoints, RunPlan, TcpListen
 from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.memory_backends.zmq import ZmqBackend
@@ -62,7 +62,9 @@ def bus_maker(folder: Path) -> Iterator[BackendMaker]:
         (folder / run_id).mkdir(mode=0o700)
         ends = Endpoints(**{name: f"ipc://{folder}/{run_id}/{name}" for name in names})
         sender, receiver = ZmqBackend(NO_KEYS, plan), _GuardedBackend(NO_KEYS, plan)
-        receiver.doors = BrokerSockets(ends, Listen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)}))
+        receiver.doors = BrokerSockets(
+            ends, TcpListen("127.0.0.1"), server, AllowList(1, {far.public: HostKey("b", 1)})
+        )
         receiver.use(receiver.doors.segments)
         assert receiver.doors.ports is not None
         far_end = Endpoints.tcp("127.0.0.1", receiver.doors.ports)

@@ -18,6 +18,12 @@ from zmqrl.summary import Status, Summary
 from zmqrl.types import MODES, Ledger
 
 MOST_KILLED_NAMED = 5
+OF_LEARNER = (
+    "env_steps_per_s", "updates_per_s", "train_return_mean_100", "solved_at_wall_s", "policy_lag", "replay_ratio",
+    "weights_sha256", "checkpoint_interval_s",
+)  # fmt: skip
+"""Figures of the learner that the summary has by the same name."""
+COUNTS_OF_LEARNER = ("updates", "episodes", "updates_lost", "solved_at_env_steps")
 BOTTLENECKS = {
     "bus": "learner and workers wait for messages; longer segments (env.segment_steps) help",
     "learner": "the workers wait for the learner; more workers do not make the run faster",
@@ -32,6 +38,8 @@ def summarise(
 ) -> Summary:
     """What is known `wall_s` seconds after the start: the learner's `ended` where it came, else its last metrics."""
     known, ledger = state.figures, None if state.finished is None else state.finished.ledger
+    learner: dict[str, Any] = {name: known.get(name) for name in OF_LEARNER}
+    learner |= {name: _whole(known.get(name)) for name in COUNTS_OF_LEARNER}
     late = slowest_worker(state)
     return Summary(
         status=status,
@@ -44,28 +52,16 @@ def summarise(
         seed=plan.config.run.seed,
         workers=plan.total_workers,
         env_steps=_env_steps(plan, known, ledger, state),
-        updates=_whole(known.get("updates")),
-        episodes=_whole(known.get("episodes")),
         wall_s=round(wall_s, 3),
         first_env_step_s=None if state.first_step_s is None else round(state.first_step_s, 3),
-        env_steps_per_s=known.get("env_steps_per_s"),
-        updates_per_s=known.get("updates_per_s"),
-        updates_lost=_whole(known.get("updates_lost")),
-        train_return_mean_100=known.get("train_return_mean_100"),
         eval_return_mean=None if state.score is None else state.score.return_mean,
         eval_episodes=None if state.score is None else state.score.episodes,
-        solved_at_env_steps=_whole(known.get("solved_at_env_steps")),
-        solved_at_wall_s=known.get("solved_at_wall_s"),
-        policy_lag=known.get("policy_lag"),
-        replay_ratio=known.get("replay_ratio"),
         ledger=None if ledger is None else {**to_json(ledger), "balanced": ledger.balanced},
-        weights_sha256=known.get("weights_sha256"),
         restarts=state.restarts,
         peak_pss_mb=state.peak_pss_mb,
         bottleneck=find_bottleneck(state),
         slowest=None if late is None else str(late),
         relieved=relieved_workers(state),
-        checkpoint_interval_s=known.get("checkpoint_interval_s"),
         recovery=recovery_of(plan),
         resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
         last_seen=None if state.last_seen is None else to_json(state.last_seen),
@@ -73,6 +69,7 @@ def summarise(
         attempts=plan.lineage.attempt,
         trained_env_steps=_trained(known, ledger, state),
         restart_causes=state.restart_causes,
+        **learner,
     )
 
 

@@ -8,12 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.learning.base import (
-    LearnResult,
-    OffPolicyLearner,
-    OnPolicyLearner,
-    Progress,
-)
+from zmqrl.learning.base import LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.net_learner import PRIORITY, NetLearner
 from zmqrl.loading import Tensor, torch
 from zmqrl.ops.returns import sequence_priorities

@@ -9,13 +9,7 @@ from typing import Any, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zmqrl.learning.base import (
-    BaseLearner,
-    LearnerContext,
-    LearnResult,
-    Progress,
-    check_norm,
-)
+from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progress, check_norm
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net

@@ -89,12 +89,10 @@ def load(
     text = read_text(hosts_file) if hosts_file is not None and hosts_file.exists() else None
     written = (preset, hosts_file, overrides, mode, workers, seed, init_from, limit, data, stored_file, text)
     request = Request(*written, held_workers=HostLock().held_workers())
-    if without_preset is None:
-        loaded = _resolved(request)
-    else:
-        first = _resolved(request, without_preset)  # its keys of `env` decide which spaces there are
-        with located(first.sources):
-            env = checked_env(first.config)
+    loaded = _resolved(request, without_preset)
+    if without_preset is not None:  # its keys of `env` decide which spaces there are
+        with located(loaded.sources):
+            env = checked_env(loaded.config)
         loaded = _resolved(request, without_preset, env)
     source = loaded.config.run.init_from
     if stored is None and source is not None and Path(source, "config.json").is_file():

@@ -109,8 +109,7 @@ def prepare_resume(plan: RunPlan, directory: RunDirectory, from_scratch: bool = 
     env_steps = recorded_env_steps(run_dir)
     why = [f"the {env_steps:,} env steps of the run would be lost"] if env_steps else []
     unseen = _check_old_host(plan)
-    required, full = env_steps > 0, None
-    visible = _is_visible(plan)
+    required, full, visible = env_steps > 0, None, _is_visible(plan)
     # The next attempt has another folder there: what is on that disk would never be looked at again.
     same_host = plan.config.learner.host == read_config(run_dir).learner.host
     waits = bool(unseen) and same_host and not from_scratch

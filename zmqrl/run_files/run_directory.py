@@ -8,8 +8,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,11 +21,10 @@ from zmqrl.config.plan import INITIAL, RunPlan
 from zmqrl.data_stores import files
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError
-from zmqrl.run_files.run_info import EARLIER_IDS, RunInfo, read_info
+from zmqrl.run_files.run_info import info_of, read_info
 from zmqrl.run_files.stored_config import stored_config
 from zmqrl.run_files.trusted_places import keep_own
 from zmqrl.run_files.undo import Undo
-from zmqrl.supervision.process_table import identify
 from zmqrl.supervision.run_owner import RunOwner
 
 SUMMARY, RESERVED = "summary.json", ".summary.json.reserved"
@@ -151,22 +148,7 @@ class RunDirectory:
         for folder in (self.path / "logs", self.path / "checkpoints"):
             with contextlib.suppress(FileExistsError):
                 files.mkdir(str(folder))  # durable with the files below
-        me = identify(os.getpid())
-        assert me is not None
-        preset, before = plan.config.run.preset, read_info(self.path) if plan.resume else None
-        run = RunInfo(
-            plan.run_id,
-            me.pid,
-            me.start_time,
-            socket.gethostname(),
-            plan.started_at,
-            preset,
-            lineage=plan.lineage.id,
-            attempt=plan.lineage.attempt,
-            job=job,
-            in_thread=threading.current_thread() is not threading.main_thread(),
-            earlier_ids=() if before is None else (*before.earlier_ids, before.run_id)[-EARLIER_IDS:],
-        )
+        run = info_of(plan, job, read_info(self.path) if plan.resume else None)
         self.reserve_summary()
         if initial is not None:
             self._write(INITIAL, initial, durable=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
+import threading
 from pathlib import Path
 
 from zmqrl.config.codec import object_of
+from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.messages.files import RunRecord, decode
-from zmqrl.supervision.process_table import ProcessId, is_alive
+from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import OwnerState, owner_state
 
 EARLIER_IDS = 20
@@ -28,6 +31,25 @@ class RunInfo(RunRecord, frozen=True):
         """Where the launcher is that cannot be seen from here."""
         here = self.host == socket.gethostname()
         return f"in another pid namespace of {self.host} (a container)" if here else f"on {self.host}"
+
+
+def info_of(plan: RunPlan, job: str | None, before: RunInfo | None) -> RunInfo:
+    """`run.json` of an attempt that this process drives; `before`: that of the last attempt."""
+    me = identify(os.getpid())
+    assert me is not None
+    return RunInfo(
+        plan.run_id,
+        me.pid,
+        me.start_time,
+        socket.gethostname(),
+        plan.started_at,
+        plan.config.run.preset,
+        lineage=plan.lineage.id,
+        attempt=plan.lineage.attempt,
+        job=job,
+        in_thread=threading.current_thread() is not threading.main_thread(),
+        earlier_ids=() if before is None else (*before.earlier_ids, before.run_id)[-EARLIER_IDS:],
+    )
 
 
 def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerState:

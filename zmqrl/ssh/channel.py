@@ -165,11 +165,8 @@ def relay(
     """Pass the output of a started command on until it ends. Its stdin, which takes `data`, is open until then.
 
     `out` receives its stdout in this thread, and returns whether more is wanted; `err` its stderr, in another thread.
-    Without `timeout_s` the command may last.
-
-    Returns:
-        The exit code; -1 when a signal or the connection's loss ended it; None when `out` wanted no more, or after
-        `timeout_s`.
+    Returns the exit code; -1 when a signal or the connection's loss ended it; None when `out` wanted no more, or after
+    `timeout_s`, without which the command may last.
     """
     is_late = threading.Event()
 

@@ -28,35 +28,6 @@ USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 
 
-def read_without_client(
-    host: str, name: str, files: Sequence[Path], before: str, after: str
-) -> dict[str, Sequence[str]]:
-    """Settings by lower-case name, as `ssh -G` names them; those that may stand often have many values.
-
-    `before` and `after` are blocks of the same form that stand above and below the files. HostFailed when only ssh can
-    read them.
-    """
-    import paramiko
-
-    texts = []
-    for file in files:
-        try:
-            texts.append(os.fsdecode(file.read_bytes()))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise HostFailed(host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
-        if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
-            why = f"{file} has Include, which only the ssh client supports"
-            raise HostFailed(host, why, "install it: apt install openssh-client")
-    try:
-        looked_up = paramiko.SSHConfig.from_text("\n".join([before, *texts, after])).lookup(name)
-    except paramiko.SSHException as error:
-        raise HostFailed(host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
-    settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
-    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
-
-
 @dataclass(frozen=True)
 class Wanted:
     """One login to resolve, before the ssh configuration has been read."""
@@ -108,13 +79,30 @@ def includes(config: Path | None) -> list[str]:
 
 
 def without_client(wanted: Wanted, config: Path | None) -> Mapping[str, Sequence[str]]:
-    """The same without an ssh client."""
+    """The same without an ssh client. HostFailed when only ssh can read the files."""
+    import paramiko
+
     requested = DefaultsSection(user=wanted.user, port=wanted.port, jump=wanted.jump)
-    files = [Path(path).expanduser() for path in _files(config)]
-    found = read_without_client(wanted.host, wanted.name, files, _block(requested), _block(wanted.fallback))
+    files, texts = [Path(path).expanduser() for path in _files(config)], []
+    for file in files:
+        try:
+            texts.append(os.fsdecode(file.read_bytes()))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise HostFailed(wanted.host, f"{file} cannot be read: {error.strerror}", f"ls -l {file}") from error
+        if _INCLUDE.search(texts[-1]) and not file.is_relative_to("/etc"):
+            why = f"{file} has Include, which only the ssh client supports"
+            raise HostFailed(wanted.host, why, "install it: apt install openssh-client")
+    text = "\n".join([_block(requested), *texts, _block(wanted.fallback)])
+    try:
+        looked_up = paramiko.SSHConfig.from_text(text).lookup(wanted.name)
+    except paramiko.SSHException as error:
+        raise HostFailed(wanted.host, f"{files[0]} cannot be parsed: {error}", f"correct {files[0]}") from error
+    settings: dict[str, Any] = {"user": getpass.getuser(), **STANDARD, **looked_up}
     if wanted.jump:
-        found.pop("proxycommand", None)
-    return found
+        settings.pop("proxycommand", None)
+    return {key: value if isinstance(value, list) else [value] for key, value in settings.items()}
 
 
 def _files(config: Path | None) -> list[str]:
