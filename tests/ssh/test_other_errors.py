@@ -63,7 +63,7 @@ def failures(hosts: dict[str, HostSection] = HOSTS) -> dict[str, HostFailed]:
 
 
 def test_a_full_disk_of_this_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zmqrl.ssh.config.tempfile.NamedTemporaryFile", full_disk)
+    monkeypatch.setattr("zmqrl.ssh.settings.tempfile.NamedTemporaryFile", full_disk)
     found = failures()
     assert set(found) == {"a", "b"} and "No space left on device" in found["a"].cause and "df" in found["a"].fix
 

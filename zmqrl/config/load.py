@@ -12,8 +12,18 @@ from zmqrl.config.codec import names_of, replace
 from zmqrl.config.host_checks import check_hosts
 from zmqrl.config.inventory import hosts_of_inventory
 from zmqrl.config.kinds import KindConfig
-from zmqrl.config.overrides import RESET, SET, as_one, from_flags, from_mapping, from_stored, merge_all
-from zmqrl.config.paths import absolute, check_code, with_absolute_paths
+from zmqrl.config.overrides import (
+    RESET,
+    SET,
+    absolute,
+    as_one,
+    check_code,
+    from_flags,
+    from_mapping,
+    from_stored,
+    merge_all,
+    with_absolute_paths,
+)
 from zmqrl.config.presets import (
     NAME,
     PRESET,
