@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.agent.plans import stand_in_plan
 from tests.marks import at_once
 from tests.waiting import WAIT_S
 from zmqrl.agent import remote_data_plane
-from zmqrl.agent.remote_data_plane import RemoteDataPlane
+from zmqrl.agent.remote_data_plane import PROBE_S, RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, RunPlan
 from zmqrl.data_stores.directory import DirectoryStore
@@ -28,6 +29,7 @@ from zmqrl.messages.command import Join
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.shared_memory.weights import WeightsReader
 from zmqrl.types import Notice, Version
+from zmqrl.wire.probe import Unanswered
 from zmqrl.wire.sockets import make_keys
 
 
@@ -125,6 +127,28 @@ def test_workers_have_the_keys_of_their_host_and_nobody_else_has(
         assert boots["x"].keys is None
     finally:
         plane.close()
+
+
+@pytest.mark.parametrize(("accepts", "probes"), [(True, 4), (False, 1)])
+def test_a_broker_that_accepts_connections_is_probed_for_half_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepts: bool, probes: int
+) -> None:
+    made: list[float] = []
+
+    def unanswered(join: Join, host: str, keys: object, deadline_s: float) -> None:
+        made.append(deadline_s)
+        raise Unanswered("no answer", accepts=accepts)
+
+    plan = stand_in_plan(tmp_path / "far")  # host_lease_s is 60
+    monkeypatch.setattr(remote_data_plane, "first_answering", unanswered)
+    monkeypatch.setattr(remote_data_plane, "time", SimpleNamespace(monotonic=lambda: 8.0 * len(made)))
+    plane = RemoteDataPlane(plan, "b", None)
+    try:
+        with pytest.raises(Unanswered):
+            plane.join(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
+    finally:
+        plane.close()
+    assert made == [PROBE_S] * probes
 
 
 def taken(plane: RemoteDataPlane, broker: Broker, condition: Callable[[], Any]) -> Notice | None:

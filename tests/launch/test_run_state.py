@@ -414,3 +414,11 @@ def test_a_refusal_of_the_learner_is_one_also_when_it_has_env_steps(state: RunSt
     tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})
     tell(state, "exit", role="learner", index=0, code=2, expected=False, cause="learner.executor: no compiler")
     assert (state.refused, state.has_begun) == ("learner.executor: no compiler", True)
+
+
+def test_handshakes_that_were_not_completed_are_counted_and_are_no_problem(state: RunState) -> None:
+    before = len(state.problems)
+    tell(state, "refused", role="broker", index=0, counts={"no handshake": 37})
+    assert (len(state.problems) - before, state.refused_by["local/broker-0"]) == (0, {"no handshake": 37})
+    tell(state, "refused", role="broker", index=0, counts={"no handshake": 38, "unknown key": 2})
+    assert [problem.cause for problem in state.problems][before:] == ["rejected 2 x unknown key"]

@@ -20,7 +20,7 @@ from zmqrl.messages import bus
 from zmqrl.messages.command import Join
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.types import AllowList, HostKey
-from zmqrl.wire.probe import first_answering
+from zmqrl.wire.probe import Unanswered, first_answering
 from zmqrl.wire.sockets import make_keys
 
 SERVER, B, STRANGER = make_keys(), make_keys(), make_keys()
@@ -82,6 +82,15 @@ def test_none_answers_and_each_is_named(port: int) -> None:
     assert f"port {port}" in said
     assert "127.0.0.2: Connection refused" in said
     assert "127.0.0.3: connected, but not a broker of this run" in said
+
+
+@pytest.mark.parametrize(("address", "accepts"), [("127.0.0.2", False), ("127.0.0.3", True)])
+def test_an_address_that_accepts_connections_may_be_a_broker_without_a_free_core(
+    port: int, address: str, accepts: bool
+) -> None:
+    with plain.create_server(("127.0.0.3", port)), pytest.raises(Unanswered) as failed:
+        first_answering(join_at(address, port=port), "b", FAR, 0.2)
+    assert failed.value.accepts is accepts
 
 
 def test_a_broker_that_does_not_know_our_key_is_none(port: int) -> None:

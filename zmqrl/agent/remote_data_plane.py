@@ -18,7 +18,7 @@ from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.messages.command import Join
 from zmqrl.types import ArenaUsage, Ledger, Notice, Version
 from zmqrl.wire.agent_link import AgentLink
-from zmqrl.wire.probe import FirstAddress, first_answering
+from zmqrl.wire.probe import FirstAddress, Unanswered, first_answering
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 30.0
 LOG = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class RemoteDataPlane(DataPlane):
 
     def join(self, join: Join) -> FirstAddress | None:
         self._keys = replace(self._keys, server=join.server) if self._keys and join.server else None
-        reached = first_answering(join, self._host, self._keys, PROBE_S)
+        reached = self._reached(join)
         self.endpoints = Endpoints.tcp(reached.address, join.ports)
         self._link = AgentLink(self.endpoints, self._keys)
         store = make_store(self._plan)
@@ -115,6 +115,16 @@ class RemoteDataPlane(DataPlane):
             self._relay.close()
             self._relay = WeightsRelay(store, STORE_S)
         return reached
+
+    def _reached(self, join: Join) -> FirstAddress:
+        """While many hosts start on few cores, a broker may need longer for a handshake than peers wait for it."""
+        patience_until = time.monotonic() + self._plan.config.limits.host_lease_s / 2
+        while True:
+            try:
+                return first_answering(join, self._host, self._keys, PROBE_S)
+            except Unanswered as error:
+                if not error.accepts or time.monotonic() >= patience_until:
+                    raise
 
     def take_notice(self) -> Notice | None:
         assert self._link is not None, "sockets are read after they are opened"

@@ -10,6 +10,8 @@ from zmqrl.types import AllowList, HostKey
 
 UNKNOWN_KEY = "unknown key"
 """Why a connection or a message is refused: its key is not on the list, or no longer."""
+NO_HANDSHAKE = "no handshake"
+"""A connection ended before its handshake was complete."""
 TOKEN = "token"
 """Why an enrolment is refused."""
 

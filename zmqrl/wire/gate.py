@@ -15,7 +15,7 @@ from zmq.utils import z85
 
 from zmqrl.config.plan import Keys, TcpListen
 from zmqrl.errors import ConfigError
-from zmqrl.wire.admission import UNKNOWN_KEY, Admission
+from zmqrl.wire.admission import NO_HANDSHAKE, UNKNOWN_KEY, Admission
 from zmqrl.wire.sockets import bind_tcp
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -31,7 +31,7 @@ DOMAIN, ENROLMENT = b"zmqrl", b"zmqrl-enrolment"
 NOT_NOW = b"300"
 """ZAP status (RFC 27): the peer tries again after its handshake timeout. After 400 it would never connect again."""
 REFUSALS: Mapping[int, str] = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "no handshake",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): NO_HANDSHAKE,
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "wrong handshake",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): UNKNOWN_KEY,
 }

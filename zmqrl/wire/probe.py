@@ -31,13 +31,23 @@ class FirstAddress:
     milliseconds: float
 
 
+class Unanswered(DeadlineExceeded):
+    """No broker of the run has answered."""
+
+    def __init__(self, sentence: str, accepts: bool) -> None:
+        """`accepts`: an address accepts connections on that port: it may be a broker without a free core."""
+        super().__init__(sentence)
+        self.accepts = accepts
+
+
 def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float) -> FirstAddress:
     """Probe for a broker at every address, on its control port; a host with a token enrols its key there.
 
     The broker then has to return a message of several full packets, as segments and weights are.
 
     Raises:
-        DeadlineExceeded: None answered; the message states what each did.
+        Unanswered: None answered; the message states what each did.
+        DeadlineExceeded: One answered, but did not return the long message.
         ConfigError: The broker refuses the token.
     """
     context: zmq.Context[Any] = zmq.Context()
@@ -67,10 +77,10 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
     if answered:
         at = ", ".join(answered)
         raise DeadlineExceeded(f"the learner's host answers at {at}, and {FULL_PACKETS} within {deadline_s:g} s")
-    tried = "; ".join(f"{address}: {plain_connection(address, port, NO_BROKER)}" for address in join.addresses)
-    raise DeadlineExceeded(
-        f"port {port} of the learner's host does not answer within {deadline_s:g} s ({tried or 'no address'})"
-    )
+    tried = {address: plain_connection(address, port, NO_BROKER) for address in join.addresses}
+    causes = "; ".join(f"{address}: {result}" for address, result in tried.items())
+    sentence = f"port {port} of the learner's host does not answer within {deadline_s:g} s ({causes or 'no address'})"
+    raise Unanswered(sentence, accepts=NO_BROKER in tried.values())
 
 
 def _is_echo(frame: bytes) -> bool:

@@ -16,6 +16,7 @@ from zmqrl.launch.run.state import UNREPORTED, RunState
 from zmqrl.messages import agent, orchestrator, process
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
+from zmqrl.wire.admission import NO_HANDSHAKE
 
 
 def take(state: RunState, event: HostEvent) -> Sequence[Action]:
@@ -33,10 +34,13 @@ def take(state: RunState, event: HostEvent) -> Sequence[Action]:
 
 
 def count_refused(state: RunState, where: str, reported: Mapping[str, int]) -> None:
-    """Rejected messages, by reason: each reason is reported once per process; the counts are in the status."""
+    """Rejected messages, by reason: each reason is reported once per process; the counts are in the status.
+
+    A handshake that was not completed is counted only: a busy machine, or a port scanner, rejects nothing.
+    """
     before, counts = state.refused_by.get(where, Counter()), Counter(reported)
     state.refused_by[where] = counts
-    new = {reason: count for reason, count in counts.items() if reason not in before}
+    new = {reason: count for reason, count in counts.items() if reason not in before and reason != NO_HANDSHAKE}
     if new:
         state.note(reports.refused(where, new))
 
