@@ -23,7 +23,7 @@ class Commands:
         self.ended = False
         """The launcher is gone, or has closed the connection."""
         self.refused: Counter[str] = Counter()
-        """By reason."""
+        """Counts of refused lines, by reason."""
         self._unread = b""
         self._received: list[Command] = []
         """Since the last `read`."""

@@ -28,16 +28,16 @@ class Devices:
     """What one host's processes compute on."""
 
     boot: Boot
-    """With `learner.device` and `device` as the processes see them: each sees its own GPU alone."""
+    """Boot with `learner.device` and `device` as the processes see them: each sees its own GPU alone."""
     learner: Gpu | None = None
     worker: Gpu | None = None
-    """Those that were chosen: one for all workers."""
+    """GPUs that were chosen for the learner and the workers: one for all workers."""
     visible: Mapping[str, str | None] = field(default_factory=lambda: {"learner": None})
     """`CUDA_VISIBLE_DEVICES` by role; None: as the agent has it. Roles that are not in it see no GPU."""
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Of the chosen GPUs."""
+        """UUIDs of the chosen GPUs."""
         return tuple(sorted({gpu.uuid for gpu in (self.learner, self.worker) if gpu is not None}))
 
     @property
@@ -140,7 +140,7 @@ def _registered(
 
 
 def _chosen_by_auto(boot: Boot, devices: Devices) -> dict[str, Gpu]:
-    """By the name of those who compute on it."""
+    """GPUs that auto has chosen, by the name of the processes that compute on them."""
     chosen = (("learner", devices.learner, _learner_device(boot)), ("workers", devices.worker, _worker_device(boot)))
     return {whose: gpu for whose, gpu, device in chosen if gpu is not None and device == AUTO}
 

@@ -25,7 +25,7 @@ class GpuMeter:
     def __init__(self) -> None:
         self._is_there = has_nvidia_smi()
         self._queries: list[subprocess.Popen[bytes]] = []
-        """Of the GPUs, and of the processes on them. What they print fits into a pipe."""
+        """Queries of the GPUs, and of the processes on them. What they print fits into a pipe."""
         self._begun_at = -float("inf")
 
     def sample(self, now: float) -> list[Gpu] | None:

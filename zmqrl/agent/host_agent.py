@@ -91,7 +91,7 @@ class HostAgent:
         self._active = ActiveClock(self._limits.heartbeat_s)
         self._received = 0
         self._refused: Counter[str] = Counter()
-        """As reported last."""
+        """Counts of refused messages by reason, as reported last."""
         self._not_fetched = ""
         """The last reason: a store that is away for minutes is one line of the log."""
         self._terminated = False

@@ -32,7 +32,7 @@ SHUTDOWN_TICK_S = 0.05
 DUMP_S = 0.5
 """What faulthandler may take to write the stacks of a stalled process."""
 NOT_STARTED = 126
-"""In place of an exit code, as a shell reports a command that it cannot execute."""
+"""Exit code of a process that was not started, as a shell reports a command that it cannot execute."""
 BROKER, LEARNER, EVALUATOR = ProcessSlot("broker", 0), ProcessSlot("learner", 0), ProcessSlot("evaluator", 0)
 
 
@@ -51,7 +51,7 @@ class HostProcesses:
         self._orphans = Orphans(self._plan.config.limits.grace_s, self._children)
         self._learner_ledger: Ledger | None = None
         self._addresses: agent.BrokerAddresses | None = None
-        """As reported last."""
+        """Addresses of the broker, as reported last."""
         self.refused: Counter[str] = Counter()
         """Lines of processes that are not events, by reason."""
         self.failed = False

@@ -37,7 +37,7 @@ class Orphans:
         """`grace_s`: between SIGTERM and SIGKILL. `children`: of the agent, which reaps them itself."""
         self._grace_s, self._children = grace_s, children
         self._due: dict[int, _Due] = {}
-        """By the mark: of processes that have ended."""
+        """Signals that are due, by the mark of processes that have ended."""
 
     def end(self, child: ChildProcess) -> None:
         """The process was reaped: the next `step` ends what it has left."""

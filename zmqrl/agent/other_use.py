@@ -50,7 +50,7 @@ def input_idle_s(now: float, folder: Path = Path("/")) -> float | None:
 
 
 def _busy_threads() -> int:
-    """Of the whole machine."""
+    """Number of busy threads of the whole machine."""
     found = 0
     for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
         name, *values = line.split()

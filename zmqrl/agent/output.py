@@ -16,7 +16,7 @@ PENDING_LIMIT_BYTES = 4_000_000
 DROPPABLE = (Alive, Metrics, WorkerRates, Usage, OtherUse, VersionScore)
 """Events that may be left out when the launcher does not read."""
 MOST_BYTES = 65_536
-"""Of one log at one look."""
+"""Most bytes of one log at one look."""
 MOST_PENDING_BYTES = 1_000_000
 """While so much waits for the launcher, logs stay where they are."""
 

@@ -35,9 +35,9 @@ from zmqrl.wire.runtime_folder import IpcFolder, remove_left_folders, run_folder
 FDS_PER_CHILD = 4
 """Descriptors of an agent for each child: pidfd, stdin, events, wake."""
 FDS_PER_WORKER, FDS_PER_AGENT = 3, 2
-"""Of the broker: connections."""
+"""Descriptors of the broker for connections: of each worker, and of each host's agent."""
 OTHER_FDS = 64
-"""Of each of them: all that does not depend on the number of workers."""
+"""Further descriptors of an agent or the broker: all that does not depend on the number of workers."""
 
 
 def main(boot: Boot, command: CommandLine = entry_command) -> int:

@@ -27,12 +27,12 @@ class ProcessEvents:
         self._followed: set[str] = set()
         """Names of logs, each until its process has ended and all of it was sent."""
         self._ended: set[str] = set()
-        """Those of them whose process has ended."""
+        """Names of the followed logs whose process has ended."""
         self._peak_pss_mb: dict[str, float] = {}
         """Largest proportional set sizes by role."""
 
     def started(self, child: ChildProcess) -> None:
-        """It was started; from now on its log is followed."""
+        """Report that a process was started; from now on its log is followed."""
         self._followed.add(child.log.stem)
         self._ended.discard(child.log.stem)
         LOG.info("%s started (pid %d)", child.slot, child.identity.pid)
@@ -47,7 +47,7 @@ class ProcessEvents:
         self._output.send(addresses)
 
     def exited(self, child: ChildProcess, expected: bool) -> None:
-        """It was reaped; what it still wrote to its log goes first."""
+        """Report that a process was reaped; what it still wrote to its log goes first."""
         self._ended.add(child.log.stem)
         self.send_logs()
         code, fault = child.process.returncode, child.last_fault
@@ -64,7 +64,7 @@ class ProcessEvents:
         self._send(child.slot, exited)
 
     def not_started(self, slot: ProcessSlot, code: int, cause: str) -> None:
-        """It could not be started; `code` is reported as its exit code."""
+        """Report that a process could not be started; `code` is reported as its exit code."""
         LOG.warning("%s %s", slot, cause)
         self._send(slot, agent.Exited(0, code, expected=False, cause=cause, detail={}, log="", log_tail=[]))
 

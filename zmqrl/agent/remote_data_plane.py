@@ -150,7 +150,7 @@ class RemoteDataPlane(DataPlane):
         return taken
 
     def _take(self, notice: Notice) -> Notice | None:
-        """From the store where it is seen; else it is requested, and comes later."""
+        """Take a version from the store where it is seen; else it is requested, and comes later."""
         if self.sees_store:
             try:
                 return self._relay.take([notice])

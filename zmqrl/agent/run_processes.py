@@ -25,7 +25,7 @@ AGENT, STRAY = "agent-0", "stray"
 
 
 def processes_of(run_id: str, host: str | None = None, register: Path = AGENTS) -> dict[ProcessId, str]:
-    """Those that live now, by `role-index`, or `stray` for what a user's env started.
+    """Processes of a run that live now: named `role-index`, or `stray` if a user's env started it.
 
     With `host` without what belongs to the agents of the run's other hosts, as registered.
     """

@@ -20,7 +20,7 @@ class ShutdownMode(Enum):
     CLEAN = "clean"
     """One role after the other, the evaluator scores the final version."""
     FAILED = "failed"
-    """As CLEAN, but nothing final is scored, and the learner does not wait for a round: it cannot come together."""
+    """Shutdown as by CLEAN, but nothing final is scored, and the learner awaits no round: it cannot come together."""
     HURRIED = "hurried"
     """All at once, within the grace: the launcher is gone."""
     KILL = "kill"

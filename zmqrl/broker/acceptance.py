@@ -182,7 +182,7 @@ class Acceptance:
         self._released = True
 
     def revoke_leases(self, process: WorkerProcess) -> None:
-        """It is dead, and all it sealed is accepted."""
+        """Revoke the leases of a dead process; all that it sealed is accepted."""
         for ref in list(process.leases.values()):
             self._take_back(process, ref)
 
@@ -224,14 +224,14 @@ class Acceptance:
         return actions
 
     def _has_enough(self, process: WorkerProcess) -> bool:
-        """In sync: it has a lease for each position that it has to fill yet, or to deliver again."""
+        """Whether a process (in sync) has a lease for each position that it has to fill yet, or to deliver again."""
         if not self._sync:
             return False
         leaving = len(process.leaving) if process.remote else 0
         return len(process.leases) >= self._due.of(process) + leaving
 
     def _under_leased(self) -> tuple[list[tuple[bool, int, int, int]], int]:
-        """Of each worker that may have more: whether it has enough, its leases, the turn of the last one, its index.
+        """Workers that may have more leases: whether each has enough, its leases, the turn of the last one, its index.
 
         Second, the leases of all workers.
         """

@@ -121,7 +121,7 @@ class Assignment:
             self._changed = True
 
     def remove(self, process: WorkerProcess) -> None:
-        """It is dead, and what it sealed is accepted: what it did not seal is counted."""
+        """Remove a dead process; what it sealed is accepted, and what it did not seal is counted."""
         for vector_env in (*process.assigned, *process.leaving):
             self._ledger.close_stream(vector_env)
             del self.holders[vector_env]
@@ -230,7 +230,7 @@ class Assignment:
         return True
 
     def _begin(self, owner: WorkerProcess, vector_env: int) -> list[ev.Action]:
-        """It has no holder: hand it over, or request its start state from the learner."""
+        """Begin a vector env without a holder: hand it over, or request its start state from the learner."""
         if vector_env in self._requested or (self._resume and self.due.version is None):
             return []
         record = self._ledger.records[vector_env]

@@ -16,7 +16,7 @@ class DueSegments:
         self.version: Version | None = None
         """The learner's newest."""
         self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
-        """In sync: so many leases beyond those that fill the current round have slots. Workers may be more than at the
+        """Number of leases (sync) with slots beyond those that fill the current round. Workers may be more than at the
         start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
         """
 

@@ -20,7 +20,7 @@ from zmqrl.messages import bus
 from zmqrl.types import Array
 
 PART_BYTES = 1 << 19
-"""Of one message: small enough that a thin wire carries it within seconds."""
+"""Most record bytes in one message: small enough that a slow link carries it within seconds."""
 PLAIN_DTYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 Key: TypeAlias = tuple[int, int]
 """Vector env and incarnation of the successor."""
@@ -69,7 +69,7 @@ class PartialRecord:
         return True
 
     def states(self) -> tuple[EnvSlotState, ...]:
-        """Of a whole record."""
+        """Env-slot states of a whole record."""
         return unpack_record(bytes(self._content))
 
 
@@ -78,7 +78,7 @@ class HandoverParts:
 
     def __init__(self) -> None:
         self._partial: dict[HandoverRequest, tuple[int, PartialRecord]] = {}
-        """With the index of the segment that the successor writes first."""
+        """Partial records by request, each with the index of the segment that the successor writes first."""
         self.progressed = False
         """Whether the last part was new."""
 

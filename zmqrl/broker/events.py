@@ -61,7 +61,7 @@ class AssignmentSnapshot(Struct, frozen=True):
     """None: those of `serial`, which the worker has."""
     serial: int = 0
     stop: bool = False
-    """It has left and may end."""
+    """Whether the worker has left and may end."""
 
 
 class WorkerReported(Struct, frozen=True):
@@ -75,13 +75,13 @@ class WorkerReported(Struct, frozen=True):
     broker: int | None = None
     """The broker's incarnation when this was reported: an older one's leases may have been still on their way."""
     serial: int = -1
-    """Of the assignments that it follows."""
+    """Serial of the assignments that the worker follows."""
     remote: bool = False
-    """It does not see the arena: its leases are credits."""
+    """Whether the worker does not see the arena: its leases are then credits."""
     open_rows: Sequence[tuple[int, int, int]] = ()
     """(vector env, index, rows) of a remote worker's segments that are not accepted."""
     stopped: Collection[int] = ()
-    """Those of `streams` that it steps no more, but has segments of that are not accepted."""
+    """Vector envs of `streams` that the worker steps no more, but has segments of that are not accepted."""
     segments: int = 0
     """Sealed since its start."""
     busy_s: float = 0.0
@@ -158,7 +158,7 @@ class LearnerReported(Struct, frozen=True):
     """The learner's report; it also may have released slots."""
 
     env_steps: int
-    """Of the whole run, that it has trained on."""
+    """Env steps of the whole run that the learner has trained on."""
     updates: int
 
 
@@ -235,7 +235,7 @@ class Dropped(Struct, frozen=True):
     """Produced rows were not stored, and have been counted so: for the log."""
 
     id: SegmentId
-    """Of rows that no segment has (`unsealed`, `rolled_back`, `unknown`): the first index that they may be of."""
+    """Segment of the rows; for rows without one (`unsealed`, `rolled_back`, `unknown`): the first possible one."""
     rows: int
     reason: DropReason
 

@@ -151,7 +151,7 @@ class InboundDispatcher:
             raise
 
     def _enrol(self, peer: bytes, public: str | None, token: str) -> None:
-        """Of a host whose key may not be on the list yet. Only the launcher adds it: the host repeats its request."""
+        """Enrol a host whose key may not be listed yet. Only the launcher adds it: the host repeats its request."""
         if public is None:
             raise WireError("not from there", "enrol without a key")
         admission = self._sockets.admission

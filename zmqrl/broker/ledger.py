@@ -47,7 +47,7 @@ class StreamLedger:
         return known and 0 <= meta.id.index < MAX_INDEX and 0 <= meta.rows <= self._segment_rows
 
     def report_open(self, vector_env: int, index: int, rows: int) -> None:
-        """Of a holder without an arena: rows stepped in a segment that is not accepted. Nonsense is not written."""
+        """Write how many rows a holder without an arena has stepped in a segment not accepted, where it is valid."""
         table, first = self._arena.streams, self.records[vector_env].next_index
         known = table.read_open(vector_env, first).get(index, 0)
         if first <= index < min(first + table.open_words, MAX_INDEX) and known < rows <= self._segment_rows:
@@ -198,7 +198,7 @@ class Rollback(NamedTuple):
 
     @property
     def incarnation(self) -> int:
-        """Of the vector envs from there on; each is handed over under a later one. 0: no learner rolled back."""
+        """Incarnation of vector envs from there; each is handed over under a later one. 0: no learner rolled back."""
         return self.version.incarnation << ev.RESUMED_SHIFT
 
     def is_behind(self, ledger: StreamLedger, vector_env: int) -> bool:

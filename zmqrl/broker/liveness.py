@@ -46,7 +46,7 @@ class Liveness:
         self._workers, self._learner_host = workers, learner_host
         self._learners: dict[int, Pulse] = {}
         self._reports: dict[str, tuple[float, float]] = {}
-        """By host: since when the reports of its agent have come without a gap, and when the last one came."""
+        """Times by host: since when the reports of its agent have come without a gap, and when the last one came."""
 
     def receive(self, heartbeat: bus.Heartbeat, now: float) -> None:
         """Take a heartbeat in; one of an earlier spawn is stale."""
@@ -149,7 +149,7 @@ class Hosts:
         self._here: set[str] = set()
 
     def expect(self, host: str, now: float) -> None:
-        """It may report from now on, and is lost when it does not."""
+        """Expect reports of a host: it may report from now on, and is lost when it does not."""
         self._lost_at[host] = now + JOIN_S + self._host_lease_s
 
     def receive(self, host: str, now: float) -> bool:
@@ -169,7 +169,7 @@ class Hosts:
         return was_here
 
     def forget(self, host: str) -> None:
-        """It is not judged any more."""
+        """Stop judging a host."""
         self._here.discard(host)
         self._lost_at.pop(host, None)
 

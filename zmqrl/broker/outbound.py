@@ -31,21 +31,21 @@ class OutboundReplies:
     def __init__(self, sockets: BrokerSockets, state: BrokerState, weights: WeightsServer) -> None:
         self._sockets, self._state, self._weights = sockets, state, weights
         self.refused: Counter[str] = Counter()
-        """By reason: what the state refused, and replies that could not be sent."""
+        """Counts by reason: what the state refused, and replies that could not be sent."""
         self._learner: bytes | None = None
         self._agents: dict[str, bytes] = {}
-        """Of other hosts."""
+        """Connections of the agents of other hosts, by host."""
         self._forward: list[SlotRef] = []
         self._pending: set[int] = set()
         self._requested_records: dict[int, tuple[int, Sequence[bus.RecordAt]]] = {}
-        """By worker: its spawn, and the parts of records that it requested last."""
+        """Requests by worker: its spawn, and the parts of records that it requested last."""
         self._packed = PackedRecords()
         self.handover_parts = HandoverParts()
         """The learner's answers, as far as they have come."""
         self._learner_waits = False
         self.drops = DropLog()
         self.relieved: list[ev.Relieved] = []
-        """Of the rounds since the caller took them."""
+        """Relieved workers of the rounds since the caller took them."""
 
     def note_agent(self, host: str, peer: bytes) -> None:
         """The connection of the last report of another host's agent."""

@@ -15,13 +15,13 @@ from zmqrl.broker.workers import Workers
 
 REVIEW_S = 0.5
 LEAST_GAIN = 1.15
-"""By which a round must become shorter."""
+"""Least factor by which a round must become shorter."""
 CONFIRM_S = 3.0
 """So long the gain must last."""
 SETTLE_S = 30.0
 """After vector envs were moved by speed, none is moved by speed for so long."""
 COST_SHARE = 0.1
-"""Of the time: what moves by speed may cost. With the least gain a move then regains what it costs before the next."""
+"""Share of the time that moves by speed may cost. With the least gain a move regains its cost before the next one."""
 PROBE_S, MOST_PROBE_S = 120.0, 1920.0
 """After so long a slow worker without vector envs gets one, to be measured again; doubled each time."""
 REPORTED = 1.5
@@ -172,7 +172,7 @@ class Owners:
         return None
 
     def _end_probe(self, now: float) -> Sequence[Relieved]:
-        """It is still slow."""
+        """End the probe: the worker is still slow."""
         self._probed, self._settled_at = None, now
         return ()
 
@@ -231,7 +231,7 @@ class SpeedMoves:
         self._since = 0.0
 
     def review(self, now: float, is_settled: bool) -> Sequence[Relieved] | None:
-        """As `Owners.review`; None while a vector env is on its way. `is_settled`: no other move is under way."""
+        """Result of `Owners.review`; None while a vector env is moving. `is_settled`: no other move is under way."""
         if self._moving:
             self._moving = {v: first for v, first in self._moving.items() if not self._is_stepped(v, first)}
             if not self._moving:

@@ -38,7 +38,7 @@ DRAIN_S = 3.0
 FETCH_POLL_MS = 2
 """While a process waits for a version that is on its way through this host's agent."""
 MOST_MESSAGES = 1000
-"""Of one socket in one round."""
+"""Most messages of one socket in one round."""
 
 
 def main(boot: Boot) -> int:
@@ -169,7 +169,7 @@ class Broker:
         return events
 
     def _refusals(self) -> Counter[str]:
-        """Of messages, replies and connections so far, by reason."""
+        """Refusals of messages, replies and connections so far, by reason."""
         return self._refused + self._outbound.refused + self._sockets.guard()
 
     def _keep_bound(self) -> None:

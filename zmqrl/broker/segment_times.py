@@ -24,7 +24,7 @@ class SegmentTimes:
 
     def __init__(self) -> None:
         self._samples: dict[int, tuple[int, deque[_Sample]]] = {}
-        """By worker: its spawn, and its counts where they changed."""
+        """Samples by worker: its spawn, and its counts where they changed."""
 
     def report(self, index: int, spawn: int, segments: int, busy_s: float, at: float) -> None:
         """What process `spawn` has sealed since its start, and the seconds that it stepped for that."""

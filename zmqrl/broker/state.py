@@ -158,7 +158,7 @@ class BrokerState:
         return process
 
     def _remove(self, process: WorkerProcess) -> list[ev.Action]:
-        """It is dead: accept what it sealed, count what it did not, take its slots back."""
+        """Remove a dead process: accept what it sealed, count what it did not, take its slots back."""
         actions = self._acceptance.take_all_of(process, dead=True)
         self.assignment.remove(process)
         self._acceptance.revoke_leases(process)

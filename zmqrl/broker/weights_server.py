@@ -8,7 +8,7 @@ from zmqrl.messages import bus, frames
 from zmqrl.types import Notice, Version
 
 PART_BYTES = 16 << 20
-"""Of one frame: below the limit that every socket has."""
+"""Most bytes of one frame: below the limit that every socket has."""
 
 
 class Buffer(Protocol):

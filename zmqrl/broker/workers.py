@@ -19,11 +19,11 @@ class WorkerProcess:
     index: int
     spawn: int
     remote: bool = False
-    """It has no arena: its leases are credits."""
+    """Whether the process has no arena: its leases are then credits."""
     listed: bool = False
     """An agent has named it alive: absent from now on means dead."""
     leases: dict[int, SlotRef] = field(default_factory=dict)
-    """By slot."""
+    """Leases by slot."""
     assigned: dict[int, StreamAssignment] = field(default_factory=dict)
     """What it is to step, by vector env."""
     leaving: set[int] = field(default_factory=set)
@@ -63,7 +63,7 @@ class Worker:
     acting: str = ""
     """The acting digest of its host."""
     is_member: bool = False
-    """It is there, or will be again: it may have vector envs and leases."""
+    """Whether the worker is there, or will be again: it may have vector envs and leases."""
     last_turn: int = 0
     """The turn in which it got its last lease."""
     peer: bytes | None = None
@@ -89,7 +89,7 @@ class Workers:
         """Hosts may be about to report their workers to this broker, as they did to the one before."""
 
     def __iter__(self) -> Iterator[Worker]:
-        """In the order in which their processes came."""
+        """Workers in the order in which their processes came."""
         return iter(self._by_index.values())
 
     def allows(self, index: int) -> bool:
@@ -118,7 +118,7 @@ class Workers:
         return process if process is not None and process.spawn == spawn else None
 
     def processes(self) -> list[WorkerProcess]:
-        """Those that are there, in the order in which they came."""
+        """Processes that are there, in the order in which they came."""
         return [worker.process for worker in self._by_index.values() if worker.process is not None]
 
     def add(self, index: int, spawn: int, remote: bool = False) -> WorkerProcess:
@@ -131,7 +131,7 @@ class Workers:
         return worker.process
 
     def remove(self, process: WorkerProcess) -> None:
-        """It is dead, and nothing is left of it."""
+        """Remove a dead process of which nothing is left."""
         self.of(process.index).process = None
 
     @property

@@ -130,7 +130,7 @@ class ActionRunner:
             return act.Performed(action, str(error))
 
     def _reached(self, host: str, join: Join) -> Join:
-        """With the addresses at which the host reaches the broker, which may be those of a tunnel."""
+        """Copy of `join` with the addresses at which the host reaches the broker, which may be those of a tunnel."""
         addresses, ports = self._orchestrator.reach(host, join.addresses, join.ports)
         segments, notices, control = ports
         return structs.replace(join, addresses=addresses, ports=(segments, notices, control))

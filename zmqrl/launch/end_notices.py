@@ -159,7 +159,7 @@ def post(webhook: str, facts: Mapping[str, Any], limit_s: float, interrupted: In
 
 
 class _Posting(threading.Thread):
-    """In a thread, since looking up a name has no limit, and that of a socket begins again with each byte."""
+    """Thread that posts: a name lookup has no time limit, and that of a socket begins again with each byte."""
 
     def __init__(self, url: str, body: bytes) -> None:
         super().__init__(name="webhook", daemon=True)

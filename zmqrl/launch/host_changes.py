@@ -43,7 +43,7 @@ class Changes:
     scale: Mapping[str, int | Literal["auto"]]
     """Workers from now on."""
     joining: Mapping[str, HostSection]
-    """Those of `scale` that the run does not have, or that get another section."""
+    """Sections of the hosts in `scale` that the run does not have, or that get another section."""
 
     def lines(self, now: Mapping[str, HostNow]) -> Iterator[str]:
         """One for each host, for the user."""
@@ -63,7 +63,7 @@ def hosts_now(status: Mapping[str, Any]) -> dict[str, HostNow]:
 
 
 def changes_to(loaded: Loaded, running: Config, now: Mapping[str, HostNow]) -> Changes:
-    """From the configuration of a run to that of the file.
+    """Changes from the configuration of a run to that of the file.
 
     Args:
         loaded: Of the file, on top of the run's configuration.

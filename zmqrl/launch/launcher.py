@@ -88,7 +88,7 @@ class Launcher:
         self._signals.request = max(self._signals.request, request)
 
     def run(self) -> int:
-        """From the run directory to the summary. Returns the exit code."""
+        """Carry out the run, from its directory to its summary. Returns the exit code."""
         with self._directory.discarded_on_error():
             initial = initial_file(self._plan)
         with ExitStack() as until_the_end:
@@ -191,7 +191,7 @@ class Launcher:
             self._on_ready = None
 
     def _take_last(self, event: HostEvent, output: RunOutput) -> None:
-        """As `_take`; after a failure only what the summary needs."""
+        """Take an event like `_take`; after a failure only what the summary needs."""
         if self._state.failure is None:
             self._take(event, output)
         else:

@@ -98,7 +98,7 @@ class RunOutput:
             self._files.attempt("metrics", record, self._recorder, event, self._state)
 
     def show_problems(self) -> None:
-        """Those that are new."""
+        """Show the problems that are new."""
         for problem in self._state.noted_since(self.problems_shown):
             self._view.message(str(problem))
         self.problems_shown = self._state.noted

@@ -24,7 +24,7 @@ WORKER_FIELDS = (
     "episodes",
     "restarts",
 )
-"""Of a process record, in the row of a worker."""
+"""Fields of a process record that the row of a worker has."""
 
 
 def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:

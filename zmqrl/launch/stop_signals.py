@@ -26,7 +26,7 @@ class StopFile:
         self._path = run_dir / "stop-requested"
 
     def request(self) -> None:
-        """From another process. OSError: it cannot be written."""
+        """Request the stop, from another process. OSError: the file cannot be written."""
         self._path.touch()
 
     def is_requested(self) -> bool:

@@ -111,7 +111,7 @@ def _child(run_dir: Path, run: Callable[[Callable[[], None]], int], write_fd: in
 
 
 def _redirect(run_dir: Path) -> None:
-    """From here on no terminal is attached: messages go to the launcher's log, and nowhere on a full disk."""
+    """Redirect messages to the launcher's log, and nowhere on a full disk: no terminal is attached from here on."""
     sys.stdout.flush()
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_RDWR)

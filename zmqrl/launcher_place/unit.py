@@ -16,7 +16,7 @@ STOP_SLACK_S = 60
 """For what `limits` does not bound: summary, teardown."""
 RESTART_S = 30
 RETRIES = 10
-"""Of a launcher that fails soon after each start."""
+"""Restarts of a launcher that fails soon after each start."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -25,7 +25,7 @@ class RunUnit:
     """One run and the command of its launcher."""
 
     name: str
-    """Of the unit, without `zmqrl-` and `.service`."""
+    """Name of the unit, without `zmqrl-` and `.service`."""
     run_dir: Path
     folder: Path
     """Working directory of the launcher."""
@@ -36,7 +36,7 @@ class RunUnit:
 
     @property
     def file_name(self) -> str:
-        """In a directory of units."""
+        """Name of the unit's file in a directory of units."""
         return f"zmqrl-{self.name}.service"
 
     def text(self) -> str:

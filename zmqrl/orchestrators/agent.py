@@ -84,7 +84,7 @@ class Agent(ABC):
     """
 
     section = HostSection()
-    """Of its host, where its command line was composed from one."""
+    """Section of the agent's host, where its command line was composed from one."""
 
     def __init__(self, boot: Boot, warn: Warn) -> None:
         """`warn` is called by the reader thread, with the host and a text for the user."""
@@ -93,7 +93,7 @@ class Agent(ABC):
         self._boot_lock = threading.Lock()
         self._is_booted = self._is_refused = self._is_stopped = False
         self.began = time.monotonic()
-        """From when on its handshake is waited for."""
+        """Time from which the agent's handshake is waited for."""
 
     @abstractmethod
     def lines(self) -> Iterable[str]:
@@ -198,11 +198,11 @@ class Agent(ABC):
 
     @abstractmethod
     def terminate(self) -> None:
-        """It has no boot, and nothing to lose."""
+        """Terminate an agent that has no boot, and nothing to lose."""
 
     @abstractmethod
     def kill(self) -> None:
-        """It does not end on its own."""
+        """Kill an agent that does not end on its own."""
 
     def release(self) -> None:
         """Another agent of its host has been started: end this one and what leads to it. In a thread of its own."""
@@ -210,4 +210,4 @@ class Agent(ABC):
 
     @abstractmethod
     def end(self) -> HostEnd:
-        """It is gone, and read to its end: whatever is left of its processes is killed, and looked for again."""
+        """Kill what is left of the processes of an agent that is gone and read to its end, and look for it again."""

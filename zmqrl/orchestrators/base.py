@@ -25,7 +25,7 @@ class HostEvent:
     host: str
     event: Event
     role: Role | None = None
-    """Of the process that it is about; None: the agent."""
+    """Role of the process that the event is about; None: the agent."""
     index: int | None = None
     at: float = field(default_factory=time.time, compare=False)
     """Unix time at which it was read."""

@@ -57,7 +57,7 @@ def handshake_line(public: str = "") -> str:
 
 @cache
 def versions() -> dict[str, str | None]:
-    """Of everything that two hosts of a run must agree on, or should."""
+    """Versions of everything that two hosts of a run must agree on, or should."""
     found: dict[str, str | None] = {
         "protocol": str(PROTOCOL),
         "examination": str(EXAMINATION),

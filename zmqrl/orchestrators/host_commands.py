@@ -19,14 +19,14 @@ from zmqrl.supervision.host_mark import HOST_VARIABLE, PID_NAMESPACE, RUN_VARIAB
 
 REAP_GRACE_S = 5.0
 NO_RUN = "-"
-"""In the place of the run id: an agent of no run, which examines its host."""
+"""Placeholder for the run id: an agent of no run, which examines its host."""
 REMOTE_RUNS = "runs"
 """Below the work directory of a host; in it a folder per host, since hosts may share their homes."""
 PROLOGUE_BEGINS, PROLOGUE_ENDED = "zmqrl: prologue begins", "zmqrl: prologue ended with exit code "
 WRAP_NOT_FOUND = "zmqrl: the command of wrap was not found"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 AGENT_VARIABLE = "SSH_AUTH_SOCK"
-"""Of an SSH agent, which a login may forward: it ends with the login."""
+"""Variable of an SSH agent, which a login may forward: it ends with the login."""
 _VERSIONS_THERE = (
     "import json,platform,sys; from importlib import metadata; "
     'found={(one.metadata["Name"] or "").lower(): one.version for one in reversed([*metadata.distributions()])}; '

@@ -25,7 +25,7 @@ class StartFault(NamedTuple):
     fix: str
 
     def of(self, host: str) -> HostFailed:
-        """As the failure of a host."""
+        """Failure of a host that has this fault."""
         return HostFailed(host, self.cause, self.fix)
 
 

@@ -42,7 +42,7 @@ class LoginSession:
 
     @classmethod
     def parse(cls, output: str) -> LoginSession | None:
-        """From the output of `SCRIPT`; None where its line is missing."""
+        """Login session from the output of `SCRIPT`; None where its line is missing."""
         found = (after_mark(line, MARK) for line in output.splitlines())
         line = next((text for text in found if text is not None), None)
         if line is None:

@@ -1,4 +1,4 @@
-"""From the configuration to its orchestrator: what a run is started with, and what reaches its hosts without a run."""
+"""Orchestrator of a configuration: what a run is started with, and what reaches its hosts without a run."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class PipedProcess(Pipe):
 
     @property
     def pid(self) -> int:
-        """Of the command."""
+        """Process id of the command."""
         return self._process.pid
 
     def write(self, data: bytes) -> None:

@@ -286,7 +286,7 @@ def _check_shared(run_dir: str) -> str:
 
 
 def _ended(watchdog: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """It ends with its stdin, and at its deadline with everything that it started."""
+    """End the watchdog: by the end of its stdin, and at the deadline by SIGKILL with everything that it started."""
     try:
         watchdog.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -30,13 +30,13 @@ class SlurmAccess(HostAccess):
     config: SlurmConfig
 
     def section(self, host: str) -> HostSection:
-        """With the working directory of the launcher, and its Python unless another is set."""
+        """Section of a host, with the working directory of the launcher, and its Python unless another is set."""
         section = super().section(host)
         python = sys.executable if section.python == DefaultsSection().python else section.python
         return replace(section, python=python, workdir=str(Path.cwd()))
 
     def prefixes(self, hosts: Sequence[str]) -> dict[str, list[str]]:
-        """Of each host a job or step with the CPUs of its part, which waits `PROBE_S` for resources."""
+        """Command of each host's job or step with the CPUs of its part, which waits `PROBE_S` for resources."""
         run, allocation, found = self.run, Allocation.own(), {}
         nodes = nodes_of(list(dict.fromkeys([*nodes_needed(run), *hosts])), allocation)
         for host in hosts:
@@ -108,7 +108,7 @@ class SlurmAccess(HostAccess):
             yield host, Reaped(_named(ended), _named(killed[host] - left[host]), _named(left[host]))
 
     def end_job(self, job: str, wait_s: float) -> Reaped:
-        """As a second Ctrl-C does. A job that does not end, or waits to be started again, is cancelled."""
+        """End a job as a second Ctrl-C does. One that does not end, or waits to be started again, is cancelled."""
         who, started = (f"Slurm job {job}",), time.monotonic()
         signal_at = started
         if slurm_commands.state_of(job) is None:
@@ -134,7 +134,7 @@ class SlurmAccess(HostAccess):
 
 
 def probe_name(host: str) -> str:
-    """Of a job or step that looks at a host."""
+    """Name of a job or step that looks at a host."""
     return f"zmqrl-check-{host}"
 
 

@@ -101,11 +101,11 @@ class Allocation:
 
     job: str
     nodes: Mapping[str, int]
-    """In Slurm's order, with the CPUs that the job has on each."""
+    """Nodes in Slurm's order, with the CPUs that the job has on each."""
 
     @classmethod
     def own(cls, environ: Mapping[str, str] = os.environ) -> Allocation | None:
-        """From the variables of Slurm; None: outside of a job. ConfigError when Slurm does not know the nodes."""
+        """Allocation in Slurm's variables; None: outside of a job. ConfigError when Slurm does not know the nodes."""
         job, listed = environ.get(ALLOCATION), environ.get(NODES)
         if job is None or listed is None:
             return None
@@ -137,7 +137,7 @@ class Listing:
     _answer: Mapping[str, Sequence[str]] | HostFailed = field(default_factory=dict)
 
     def ids(self, host: str, name: str) -> Sequence[str]:
-        """Of a name: jobs, and steps within other jobs. HostFailed when Slurm does not answer."""
+        """Ids of the jobs with a name, and of steps within other jobs. HostFailed when Slurm does not answer."""
         with self._lock:
             if time.monotonic() > self._until:
                 self._request(host)
@@ -154,7 +154,7 @@ class Listing:
 
 
 def state_of(job: str) -> str | None:
-    """Of a job of this user; None: it has ended, or only the site's epilog runs. HostFailed."""
+    """State of a job of this user; None: it has ended, or only the site's epilog runs. HostFailed."""
     jobs, _ = _jobs_and_steps("launcher")
     return next((state for found, state, _ in jobs if found == job), None)
 
@@ -199,7 +199,7 @@ def cancel(ids: Sequence[str]) -> None:
 
 
 def pending_reasons() -> Mapping[str, str]:
-    """Of this user's jobs that wait: name to reason, as Slurm names it. HostFailed when Slurm does not answer."""
+    """Reasons why jobs of this user wait, by name, as Slurm names them. HostFailed when Slurm does not answer."""
     rows = slurm("slurm", "squeue", "-h", "-u", str(os.getuid()), "-t", "PENDING", "-o", "%j %r").splitlines()
     return {name: reason for name, _, reason in (row.strip().partition(" ") for row in rows)}
 
@@ -210,6 +210,6 @@ def known_nodes() -> set[str]:
 
 
 def physical_cores() -> Mapping[str, int]:
-    """Of each node of the cluster. HostFailed when Slurm does not answer."""
+    """Physical cores of each node of the cluster. HostFailed when Slurm does not answer."""
     rows = (line.split() for line in slurm("slurm", "sinfo", "-h", "-N", "-o", "%N %X %Y").splitlines())
     return {node: int(sockets) * int(cores) for node, sockets, cores in rows}

@@ -13,7 +13,7 @@ from zmqrl.orchestrators.slurm_commands import Allocation
 
 OF_A_JOB = ("partition", "account", "qos", "time", "constraint")
 LEARNER_CPUS = 2
-"""Of broker and learner."""
+"""CPUs of broker and learner."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class SlurmConfig:
     __pydantic_config__ = FORBID_UNKNOWN
 
     partition: str | None = None
-    """As of `srun`. Not used within an allocation, nor are account, qos, time, constraint and exclusive."""
+    """Partition, as of `srun`. Not used within an allocation, nor are account, qos, time, constraint and exclusive."""
     account: str | None = None
-    """As of `srun`."""
+    """Account, as of `srun`."""
     qos: str | None = None
-    """As of `srun`."""
+    """Quality of service, as of `srun`."""
     time: str | None = None
     """Time limit of each job, as of `srun`: minutes, or days-hours:minutes."""
     constraint: str | None = None
@@ -71,12 +71,12 @@ def srun(
 
 
 def section_of(run: Config, host: str) -> HostSection:
-    """As it is in hosts.yaml."""
+    """Section of a host, as it is in hosts.yaml."""
     return run.hosts.get(host, HostSection())
 
 
 def name_of(run_id: str, host: str) -> str:
-    """Of a host's job or step: `zmqrl down` and users find it by this."""
+    """Name of a host's job or step: `zmqrl down` and users find it by this."""
     return f"zmqrl-{run_id}-{host}"
 
 

@@ -48,7 +48,7 @@ class SshOrchestrator(AgentsOrchestrator):
         self._plan = plan
         self._initial = Path(plan.run_dir) / INITIAL
         self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
-        """By host: the ports there, and the connection that they end with."""
+        """Tunnels by host: the ports there, and the connection that they end with."""
         self._connectors: list[threading.Thread] = []
         self._uploads = threading.Semaphore(MOST_UPLOADS)
         self._cancelled = threading.Event()

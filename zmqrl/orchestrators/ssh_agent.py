@@ -87,7 +87,7 @@ class SshAgent(Agent):
             self._channel.close()  # `end` needs the connection
 
     def kill(self) -> None:
-        """With its stdin closed it ends within 3 s; what does not is the reaper's."""
+        """Close the agent's stdin, with which it ends within 3 s; the reaper ends what does not."""
         self._channel.close()
 
     def release(self) -> None:

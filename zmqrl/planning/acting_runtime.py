@@ -32,7 +32,7 @@ else:
 KEY, VALUE, FIX = ("network", "runtime"), "'onnx'", "write network.runtime: auto"
 SEED, ROWS = 1, 5
 TOLERANCE = 1e-4
-"""Of outputs of ONNX Runtime and torch, relative to the largest."""
+"""Tolerance between outputs of ONNX Runtime and torch, relative to the largest."""
 
 
 def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
@@ -85,7 +85,7 @@ def _compare(spec: ActingSpec) -> None:
 
 
 def _outputs(spec: ActingSpec) -> list[Array]:
-    """Of the layers of version 0 for a batch at random, and the next states."""
+    """Outputs of the layers of version 0 for a batch at random, and the next states."""
     policy, described = make_policy(spec), spec.input or network_input(spec.observation)
     assert isinstance(policy, ForwardPolicy), f"runtime {spec.runtime}"
     policy.load_network(initial_weights(NetworkSpec((("acting", spec.layers),)), SEED))

@@ -13,7 +13,7 @@ from zmqrl.types import SpaceSpec
 COPIES = 6
 """Copies of all actions: the learner's with room to grow, those of a FULL in writing, a handover in transit."""
 MOST_RECORD_BYTES = 1 << 30
-"""Of one vector env: the limit of a handover, which is sent in parts."""
+"""Most bytes of the record of one vector env: the limit of a handover, which is sent in parts."""
 OTHERWISE = "set env.recovery: state (needs get_state and set_state) or restart_episode"
 FOR_A_RESUME = "Set env.recovery: restart_episode, the only key of env that a resume may change"
 
@@ -51,7 +51,7 @@ def check_recovery(plan: RunPlan) -> None:
 
 
 def action_nbytes(action: SpaceSpec) -> int:
-    """Of one action as it is kept: small whole numbers are bytes (`learner.env_slot_record`)."""
+    """Bytes of one action as it is kept: small whole numbers are bytes (`learner.env_slot_record`)."""
     if action.choices:
         return len(action.choices) * (1 if max(action.choices) <= 256 else 8)
     size = {"float16": 2, "float32": 4, "float64": 8}[action.dtype]

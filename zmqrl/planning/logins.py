@@ -66,7 +66,7 @@ def _logins(target: Target | None) -> list[Login]:
 
 
 def _addresses(name: str) -> set[str]:
-    """Of a name that this machine looks up itself; none: it has none."""
+    """Addresses of a name, as this machine looks it up; none: it has none."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""From a resolved configuration to the plan: all checks are made before anything is started.
+"""Plan of a run from a resolved configuration: all checks are made before anything is started.
 
 A command has this done in a check process (`zmqrl.planning.checked`): the user's code is imported.
 """

@@ -31,7 +31,7 @@ from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.url_mirror import check_mirror_owner
 
 RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
-"""Of earlier attempts in a run directory: a run that begins at env step 0 has its own."""
+"""Results of earlier attempts in a run directory: a run that begins at env step 0 has its own."""
 
 
 def left_by_0_1(root: Path) -> list[str]:
@@ -67,7 +67,7 @@ def adopt(root: Path, place: Path, names: Sequence[str], info: RunInfo) -> None:
 
 
 def foreign_files(root: Path, names: Sequence[str], info: RunInfo) -> list[str]:
-    """Of `names` those that another run may have written.
+    """Files of `names` that another run may have written.
 
     All FULLs must be of the attempt that `info` names, and no file older or younger than that attempt. A run that was
     resumed with 0.1 may fail this too: its user then moves the files.

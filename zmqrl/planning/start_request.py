@@ -27,12 +27,12 @@ class StartRequest:
     limit: Sequence[str] = ()
     init_from: str | None = None
     run_dir: Path | None = None
-    """Of a new run."""
+    """Run directory of a new run."""
     resume: Path | None = None
     """Run directory of the run to continue."""
     for_env_steps: int | None = None
     from_scratch: bool = False
-    """Of a resume: the run may begin at env step 0 where no full checkpoint can be loaded."""
+    """Whether a resume may begin at env step 0 where no full checkpoint can be loaded."""
     may_continue: bool = True
     """Not with `--from-scratch` of a run that the user names. A job that repeats its command continues where it can."""
     trusted: bool | None = None
@@ -40,7 +40,7 @@ class StartRequest:
 
     @property
     def directory(self) -> Path:
-        """Of the new run, or of the one to continue."""
+        """Run directory of the new run, or of the one to continue."""
         directory = self.resume or self.run_dir
         assert directory is not None, "`new_directory` has the default"
         return directory

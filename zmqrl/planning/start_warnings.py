@@ -12,7 +12,7 @@ from zmqrl.envs.lookup import registered
 from zmqrl.types import EnvSpec, SpaceSpec
 
 LARGE_BOUND, SMALL_WIDTH = 10.0, 0.1
-"""Of actions that are drawn around 0 with a deviation of about 1, and clipped."""
+"""Limits of the bounds of actions, which are drawn around 0 with a deviation of about 1, and clipped."""
 LARGE_ONE_HOT = 100_000
 """Numbers of a row of the network's input that stand for discrete observations."""
 RESCALE = '{"gymnasium.wrappers:RescaleAction": {min_action: -1, max_action: 1}}'
@@ -52,7 +52,7 @@ def without_version(env: EnvSection) -> Iterator[str]:
 
 
 def space_warnings(env: EnvSpec, acting: ActingSpec) -> Iterator[str]:
-    """Of action bounds far from [-1, 1] where the head does not scale to them, and of large one-hot observations."""
+    """Warnings: action bounds far from [-1, 1] where the head does not scale to them, large one-hot observations."""
     if env.action.is_bounded and not make_head(acting, 1).needs_bounds:
         yield from _far_bounds(env.action)
     values = sum(sum(leaf.space.choices) for leaf in env.observation.leaves())

@@ -27,7 +27,7 @@ class WithoutPreset:
 
     @classmethod
     def of(cls, env: str, algorithm: str | None, place: str, named: str = "--env") -> WithoutPreset:
-        """As a user names them. ConfigError: the algorithm, which `place` has, is unknown."""
+        """Env and algorithm as a user names them. ConfigError: the algorithm, which `place` has, is unknown."""
         kind = algorithm or DEFAULT_ALGORITHM
         if ":" in kind:  # the user's code
             return cls(env, kind, named)

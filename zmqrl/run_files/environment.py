@@ -42,7 +42,7 @@ class EnvironmentRecord:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that a result may depend on; of torch without its import."""
+    """Versions of Python and of the packages that a result may depend on; that of torch without its import."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     return found | {package: installed(package) or "unknown" for package in PACKAGES}  # a checkout is not installed
 

@@ -101,7 +101,7 @@ def _send_file(run_dir: Path, path: str, request: CopyRequest, out: BinaryIO) ->
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Of a checkpoint under a second name, verified: the learner writes over files that it has retired, but for those.
+    """Open a file; a checkpoint under a second name, verified: the learner writes over retired files with only one.
 
     StoreError when it is damaged.
     """
@@ -126,7 +126,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _digest_of(file: BinaryIO, nbytes: int) -> hashlib._Hash:
-    """Of the first `nbytes`; the file is left behind them."""
+    """Digest of the first `nbytes`; the file is left behind them."""
     digest = hashlib.sha256()
     file.seek(0)
     while nbytes and (chunk := file.read(min(CHUNK, nbytes))):

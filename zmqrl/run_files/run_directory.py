@@ -127,7 +127,7 @@ class RunDirectory:
         self._undo.put_aside(name, folder)
 
     def put_store_aside(self, store: DataStore, folder: str) -> str | None:
-        """As `DataStore.put_aside`; `discard` moves them back."""
+        """Put the store aside as `DataStore.put_aside` does; `discard` moves the checkpoints back."""
         assert self._undo is not None, "a new directory has no results"
         return self._undo.put_store_aside(store, folder)
 

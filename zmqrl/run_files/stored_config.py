@@ -22,7 +22,7 @@ from zmqrl.run_files.trained_env import KEY, stored_env
 from zmqrl.types import EnvSpec
 
 FORMAT_VERSION, IMPLICIT_STATE = 2, 1
-"""Of `config.json`. Runs of version 1 with `env.recovery: exact` used `get_state` and `set_state` of envs with both."""
+"""Formats of `config.json`. In runs of 1 `env.recovery: exact` used `get_state` and `set_state` of envs with both."""
 RUNS_NAMED = 5
 
 

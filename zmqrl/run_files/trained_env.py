@@ -15,10 +15,10 @@ from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
 
 KEY = "env_spec"
-"""Of `config.json`; a run of zmqrl 0.2 or earlier has none until it is resumed."""
+"""Key of `config.json`; a run of zmqrl 0.2 or earlier has none until it is resumed."""
 BOUNDS = ("low", "high")
 FIELDS = ("kind", "shape", "env_shape", "dtype", "env_dtype", "n", "nvec", "start", "starts")
-"""Of a space; bounds are compared where all of these are equal."""
+"""Fields of a space; bounds are compared where all of these are equal."""
 OF_EPISODES = ("max_episode_steps", "state")
 """Running episodes are restored by them. A run stops, and versions are compared, by returns of episodes of a length."""
 Difference = tuple[str, Any, Any]
@@ -26,7 +26,7 @@ Difference = tuple[str, Any, Any]
 
 
 def stored_env(env: EnvSpec) -> dict[str, Any]:
-    """As `config.json` has it: an infinity is a text, since other readers of JSON refuse the number."""
+    """Env as `config.json` has it: an infinity is a text, since other readers of JSON refuse the number."""
     data: dict[str, Any] = json.loads(json.dumps(to_json(env)), parse_constant=str)
     return data
 
@@ -57,7 +57,7 @@ def changes(run_dir: Path, env: EnvSpec, fields: Sequence[str] = ()) -> list[str
 
 
 def differences(before: EnvSpec, now: EnvSpec, fields: Sequence[str] = ()) -> Iterator[Difference]:
-    """Of spaces and agents, on which a policy depends, and of further `fields`."""
+    """Differences of spaces and agents, on which a policy depends, and of further `fields`."""
     for name in ("observation", "action"):
         then, today = ({part.name: part.space for part in getattr(env, name).leaves()} for env in (before, now))
         for part in {**then, **today}:
@@ -72,7 +72,7 @@ def differences(before: EnvSpec, now: EnvSpec, fields: Sequence[str] = ()) -> It
 
 
 def _changed(before: Any, now: Any, fields: Sequence[str]) -> Iterator[Difference]:
-    """Of an array with a value for each entry, the first entry that differs."""
+    """Differences of `fields`; of an array with a value for each entry, the first entry that differs."""
     for field in fields:
         then, today = to_json(getattr(before, field)), to_json(getattr(now, field))
         if then != today and field in (*BOUNDS, "nvec", "starts") and len(then) == len(today) > 1:

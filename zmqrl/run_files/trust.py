@@ -32,7 +32,7 @@ _allowed: set[tuple[str, tuple[str, ...]]] = set()
 def opened(
     run_dir: Path, example: Callable[[str], str] = shlex.quote, trusted: bool | None = None, to_resume: bool = False
 ) -> Config:
-    """As `read_config`, of a run whose code will be imported: this user has made the run, or trusts it."""
+    """Configuration, as of `read_config`, of a run whose code will be imported: this user made it, or trusts it."""
     read_config(run_dir, example)  # its messages have the path as it was given
     place = run_dir.resolve()  # a link may lead elsewhere by the time that its owner is looked at
     return allowed(read_config(place), place, trusted, to_resume)

@@ -96,6 +96,6 @@ def distrust(*places: str) -> None:
 
 
 def _file() -> Path:
-    """In the user's folder of configuration."""
+    """File of the trusted prefixes, in the user's folder of configuration."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))  # to be ignored where it is not absolute
     return (folder if folder.is_absolute() else expanded("~/.config")) / "zmqrl" / "trusted"

@@ -20,7 +20,7 @@ MADE = (*RECORDS, "metrics.jsonl", "logs", "checkpoints", "tensorboard", "enviro
 
 
 class Undo:
-    """Of one attempt, in a run directory that was there before it."""
+    """Undo of one attempt, in a run directory that was there before it."""
 
     def __init__(self, path: Path) -> None:
         """Call before the attempt owns `path`. OSError: it cannot be read."""
@@ -58,7 +58,7 @@ class Undo:
         return store.put_aside(folder)
 
     def undo(self) -> None:
-        """As it was before, as far as the disk allows."""
+        """Restore the run directory as it was before, as far as the disk allows."""
         for name, content in self._records.items():
             with contextlib.suppress(OSError):
                 path = self._path / name

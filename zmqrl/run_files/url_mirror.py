@@ -33,7 +33,7 @@ RESULTS = ("summary.json", METRICS, INITIAL)
 RECORDS = ("config.json", "run.json", *RESULTS)
 """Files of the run directory that a resume and a plot need."""
 GROWN = 1.05
-"""Of the metrics, during the run: a copy sends the whole file, which grows as long as the run."""
+"""Least growth of the metrics for a copy during the run: it sends the whole file, which grows as long as the run."""
 AGAIN_S = 2.0
 """After a copy that failed."""
 REFUSALS = 2
@@ -54,7 +54,7 @@ class MirrorTarget:
     """Where a run is copied to."""
 
     key: str
-    """Of the configuration."""
+    """Key of the configuration that names the target."""
     url: str
     checkpoints: Path | None
     """The directory that is copied with the records; None: the checkpoints of the run are at the URL."""
@@ -119,7 +119,7 @@ class UrlMirror:
         self._missing: list[str] = []
         """Kinds that the last copy lacks."""
         self._refusals = 0
-        """In a row, when nothing was copied before: this host may have no credentials, and the learner's may."""
+        """Refusals in a row before anything was copied: this host may have no credentials, and the learner's may."""
         self._ended, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._thread.start()

@@ -64,12 +64,12 @@ class Snapshot:
     changes: bytes = b""
 
     def named(self, diff: str) -> Snapshot:
-        """With the name of the file that `changes` are written to."""
+        """Snapshot with the name of the file that `changes` are written to."""
         return replace(self, repository=replace(self.repository, diff=diff)) if self.changes else self
 
 
 def snapshots(config: Config) -> list[Snapshot]:
-    """Of the repositories that hold the user's own modules; without any, that of the working directory."""
+    """Snapshots of the repositories that hold the user's own modules; without any, that of the working directory."""
     roots = _roots(_folders(config)) or _roots((Path.cwd(),))
     return [_snapshot(root, config.code.record_diff) for root in roots[:MOST_REPOSITORIES]]
 
@@ -146,7 +146,7 @@ def _shown(names: Sequence[bytes]) -> tuple[str, ...]:
 
 
 def _changes(root: Path) -> tuple[bytes, list[bytes]]:
-    """Of text files since the commit, one byte more than `MOST_DIFF_BYTES` at most; and the changed binary files."""
+    """Diff of text files since the commit, `MOST_DIFF_BYTES` and one byte at most; and the changed binary files."""
     counts = _git(root, *DIFF, "--numstat", "--no-renames", "-z", "HEAD", most=MOST_DIFF_BYTES)
     binary = [line.removeprefix(BINARY) for line in counts.split(b"\0") if line.startswith(BINARY)]
     paths = (b":(top)", *(b":(top,exclude,literal)" + name for name in binary))

@@ -43,7 +43,7 @@ def query(is_over: Callable[[], bool] = lambda: False) -> list[Gpu]:
 
 
 def parse(gpus: str, processes: str, owner: Callable[[int], Owner]) -> list[Gpu]:
-    """From the output of both queries. `owner` names the user of a pid; lines that are none are left out."""
+    """GPUs in the output of both queries. `owner` names the user of a pid; invalid lines are left out."""
     by_gpu: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used in _rows(processes, 3):
         if pid.isdecimal():
@@ -56,7 +56,7 @@ def parse(gpus: str, processes: str, owner: Callable[[int], Owner]) -> list[Gpu]
 
 
 def owner_of(pid: int) -> Owner:
-    """Of a live process; empty where it cannot be seen."""
+    """Owner of a live process; empty where it cannot be seen."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -68,7 +68,7 @@ def owner_of(pid: int) -> Owner:
 
 
 def visible_gpus(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu] | None:
-    """Those that `CUDA_VISIBLE_DEVICES` leaves, numbered in its order.
+    """GPUs that `CUDA_VISIBLE_DEVICES` leaves, numbered in its order.
 
     None where it names others than `gpus`, such as instances of MIG.
     """

@@ -134,7 +134,7 @@ def write(folder: int, entry: Entry) -> None:
 
 
 def remove(folder: int, name: str) -> None:
-    """It may be gone already."""
+    """Remove an entry; it may be gone already."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def remove_unfinished(folder: int) -> None:
 
 
 def read_all(folder: int) -> dict[str, Entry]:
-    """By file name; what cannot be an entry is left out."""
+    """Entries by file name; what cannot be an entry is left out."""
     names = _names(folder, lambda file: file.name.endswith(".json"))
     return {name: entry for name in names if (entry := read(folder, name)) is not None}
 

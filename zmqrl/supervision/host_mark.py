@@ -72,6 +72,6 @@ def pid_outside(pid: int, start_time: int, uid: int) -> int | None:
 
 
 def _pids(status: str) -> list[int]:
-    """In each pid namespace from that of /proc to the innermost."""
+    """Process ids in each pid namespace from that of /proc to the innermost."""
     found = [line for line in status.splitlines() if line.startswith("NSpid:")]
     return [int(word) for word in found[0].split()[1:]] if found else []

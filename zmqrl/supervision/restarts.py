@@ -18,7 +18,7 @@ AT_START = "before its first step"
 NO_SEGMENT = "before its first segment"
 BY_EXIT = "in the same way"
 MOST_DOUBLINGS = 64
-"""Of the backoff: with thousands of restarts in the window its value would not be a float."""
+"""Most doublings of the backoff: with thousands of restarts in the window its value would not be a float."""
 
 
 class ProcessSlot(Struct, frozen=True, order=True):
@@ -58,14 +58,14 @@ class Start(Struct, frozen=True):
 
 
 class RestartAfter(Struct, frozen=True):
-    """It will be started again after `delay_s` (a `Start` follows)."""
+    """Action: the process will be started again after `delay_s` (a `Start` follows)."""
 
     slot: ProcessSlot
     delay_s: float
 
 
 class StopRestarting(Struct, frozen=True):
-    """It will not be started again."""
+    """Action: the process will not be started again."""
 
     slot: ProcessSlot
     cause: str

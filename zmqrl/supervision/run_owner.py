@@ -34,12 +34,12 @@ class OwnerState(Enum):
     """What is known here of the launcher that owns a run directory."""
 
     HERE = auto()
-    """It runs, and this process sees it."""
+    """Launcher that runs, and that this process sees."""
     ELSEWHERE = auto()
-    """It renews its record, on another host or in another pid namespace of this machine."""
+    """Launcher that renews its record, on another host or in another pid namespace of this machine."""
     ENDED = auto()
     UNKNOWN = auto()
-    """It cannot be seen from here, and does not renew its record."""
+    """Launcher that cannot be seen from here, and does not renew its record."""
 
 
 class RunOwner:
@@ -101,7 +101,7 @@ class RunOwner:
                 self._write(self._record)
 
     def _write(self, record: OwnerRecord) -> None:
-        """In place: a full disk takes it, and it needs no new name."""
+        """Write the record in place: a full disk takes it, and it needs no new name."""
         with (self._folder / str(self._number)).open("r+b") as file:
             file.write(records.encoded(record))
 

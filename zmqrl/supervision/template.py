@@ -38,14 +38,14 @@ from zmqrl.supervision.process_table import await_gone, children_of, send
 ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ZmqrlError)}
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
-"""In place of a class: an exception of the user's code."""
+"""Value in place of the name of a class, for an exception of the user's code."""
 TEMPLATE, CALLS = "zmqrl.template", "zmqrl.planning.check_calls"
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
 """For what is left: to end after SIGTERM, to end after SIGKILL, and altogether."""
 DESCRIPTORS = 60_000
-"""Those of a check process are above: `os.closerange(3, 4096)` of the user's code leaves them open."""
+"""Lowest number of a check process's descriptors: `os.closerange(3, 4096)` of the user's code leaves them open."""
 
 
 class _Pipes(NamedTuple):

@@ -53,12 +53,12 @@ class RecordConfig:
     """Write the configuration with the hosts that a request adds; nothing starts there before. `Performed` follows."""
 
     path: Path
-    """Of the request."""
+    """Path of the request."""
     request: ScaleRequest
     sections: Mapping[str, HostSection]
-    """Of the hosts that it adds."""
+    """Sections of the hosts that the request adds."""
     config: Config
-    """With these hosts."""
+    """Configuration with these hosts."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class TimePassed:
     same_presses: int = 0
     """Interrupts that counted as the first one."""
     addresses: Sequence[str] = ()
-    """Of this machine, where they were read."""
+    """Addresses of this machine, where they were read."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Performed:
     error: str | None
     """None: it is done."""
     place: Path | None = None
-    """Of the connection file."""
+    """Path of the connection file."""
 
 
 Input: TypeAlias = HostEvent | Begin | TimePassed | RequestReceived | Performed

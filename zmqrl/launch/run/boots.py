@@ -21,7 +21,7 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
 
 
 def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen | None = None) -> Boot:
-    """Of the agent of one host. `listen`: of the broker, where it is the learner's host."""
+    """Boot of the agent of one host. `listen`: where the broker listens, for the learner's host."""
     plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     return Boot(
         "agent",

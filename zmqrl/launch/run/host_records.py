@@ -30,9 +30,9 @@ class StaffingRule:
     """What the keys `only` and `yield_when` of a host have led to (`zmqrl.launch.run.staffing`)."""
 
     workers: int
-    """As configured: those that it has while it is here."""
+    """Configured number of workers: those that the host has while it is here."""
     presence: Presence = "here"
-    """As the launcher has done it."""
+    """Presence of the host, as the launcher has put it into effect."""
     used_at: float | None = None
     """The last use by others, in monotonic seconds."""
     use: str = ""
@@ -49,7 +49,7 @@ class Absence:
     backoff_s: float
     """Doubles with each attempt, up to a limit."""
     ready_since: float | None = None
-    """It has returned, and may be lost again soon."""
+    """Time since which the host is ready again; it may be lost again soon."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ProcessRecord:
     index: int
     state: ProcessState = "starting"
     is_ready: bool = False
-    """It reported READY, and has neither ended during the run nor been lost since."""
+    """Whether the process reported READY, and has neither ended during the run nor been lost since."""
     env_steps: int = 0
     env_steps_per_s: float = 0.0
     wait_fraction: float = 0.0
@@ -84,7 +84,7 @@ class ProcessRecord:
     judged: State = "well"
     """How the broker judges this spawn."""
     relieved: Relieved | None = None
-    """It has fewer vector envs than others because it is slower."""
+    """Reduced load of a worker that has fewer vector envs than others because it is slower; None: not reduced."""
 
     def __str__(self) -> str:
         return f"{self.host}/{self.role}-{self.index}"
@@ -120,7 +120,7 @@ class HostRecord:
     received_at: float | None = None
     """Unix time of its last event."""
     gpus: list[Gpu] = field(default_factory=list)
-    """As last reported."""
+    """GPUs of the host, as last reported."""
     acting: str = ""
     """Digest of what acting computes there; empty: not known."""
     public: str = ""
@@ -149,9 +149,9 @@ class HostRecord:
     """Digest of the one-time token that it was given and has not used."""
     used_invitations: tuple[str, ...] = ()
     processes: dict[ProcessSlot, ProcessRecord] = field(default_factory=dict)
-    """Of its present agent."""
+    """Processes of the host's present agent."""
     former_restarts: int = 0
-    """Of workers that it has no more."""
+    """Restarts of workers whose records were removed."""
 
     @property
     def host(self) -> str:
@@ -160,7 +160,7 @@ class HostRecord:
 
     @property
     def section(self) -> HostSection:
-        """Of the configuration."""
+        """Section of the host in the configuration."""
         return self.boot.plan.config.hosts.get(self.host, HostSection())
 
     @property
@@ -250,10 +250,10 @@ class HostRecord:
 
     @property
     def is_missing(self) -> bool:
-        """It does not participate, though it should."""
+        """Whether the host does not participate, though it should."""
         return self.state in ("failed", "lost")
 
     @property
     def is_gone(self) -> bool:
-        """It does not participate any more."""
+        """Whether the host does not participate any more."""
         return self.state in ("failed", "lost", "drained", "ended")

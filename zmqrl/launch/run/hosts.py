@@ -26,11 +26,11 @@ class Hosts:
         self._others = frozenset(host for host, count in plan.workers.items() if count and host != LOCAL)
         self._rejoins = plan.config.rejoin == "auto"
         self.next_index = plan.total_workers
-        """Of the next worker that is added: each index is used once."""
+        """Index of the next worker that is added: each index is used once."""
         self.listening: BrokerAddresses | None = None
         """Where the broker is, for other hosts."""
         self.addresses = AddressWatch()
-        """Of the learner's host."""
+        """Watch of the addresses of the learner's host."""
         self.ending = False
         """An agent's end is not a loss from now on."""
 
@@ -51,7 +51,7 @@ class Hosts:
 
     @property
     def processes(self) -> list[ProcessRecord]:
-        """Of all hosts."""
+        """Processes of all hosts."""
         return [process for record in self for process in record.processes.values()]
 
     def process(self, role: Role, index: int) -> ProcessRecord | None:
@@ -71,7 +71,7 @@ class Hosts:
 
     @property
     def remaining_workers(self) -> int:
-        """Of `expected_workers` those that are restarted when they die."""
+        """Number of `expected_workers` that are restarted when they die."""
         failed = self.failed_workers
         return sum(index not in failed for row in self if not row.is_gone for index in row.assigned)
 
@@ -128,7 +128,7 @@ class Hosts:
         return record
 
     def expect(self, host: str, workers: Sequence[int]) -> HostRecord:
-        """It is to have these workers from now on."""
+        """Assign these workers to the host from now on."""
         record = self._records[host]
         record.assigned, record.is_revoked = tuple(workers), False
         return record

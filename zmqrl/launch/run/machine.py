@@ -44,7 +44,7 @@ class _Waiting:
 
     path: Path
     lines: dict[str, str]
-    """By host."""
+    """Lines of the answer, by host."""
     invited: set[str]
     """Hosts whose files are not written yet."""
 
@@ -86,7 +86,7 @@ class RunMachine:
         """Request files, by reason."""
         self._answers: list[_Waiting] = []
         self._addresses, self._moved = AddressWatch(), (0.0, "")
-        """Of this machine; when they last changed, in unix time, and how."""
+        """Addresses of this machine; when they last changed, in unix time, and how."""
         self.end_policy = EndPolicy(plan, now)
 
     def handle(self, received: act.Input, now: float) -> list[act.Action]:

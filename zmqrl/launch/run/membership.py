@@ -24,7 +24,7 @@ class Membership:
         """`new_token`: a one-time token for a connection file."""
         self._config, self._state, self._new_token = config, state, new_token
         self._allowed = AllowList()
-        """As the learner's host has it."""
+        """Allow list, as the learner's host has it."""
 
     def follow(self) -> list[act.Action]:
         """After each change of the records. A host that joins has to be on the list that the broker follows."""

@@ -22,16 +22,16 @@ from zmqrl.views.problem import Problem, counted
 from zmqrl.wire.probe import FULL_PACKETS, MTU_FIX
 
 LEFT = "it has left, or its workers failed; see the output of `zmqrl worker` there"
-"""Of a host that joined by a connection file: its events do not come to the launcher."""
+"""Cause stated for a host that joined by a connection file: its events do not come to the launcher."""
 TRACEBACK = "Traceback (most recent call last)"
 HANGING = {"slow": "makes no progress", "stalled": "makes no progress", "lost": "sends no heartbeats"}
-"""Of a process that has started, by the state in which it is judged to be."""
+"""Symptom of a process that has started, by the state in which it is judged to be."""
 
 # processes
 
 
 def log_of(host: str, role: str, index: int, state: RunState) -> str:
-    """In the run directory, where the logs of other hosts arrive; the agent names the file on its own host."""
+    """Path of the log in the run directory, where other hosts' logs arrive; the agent names it on its own host."""
     return str(Path(state.plan.run_dir) / "logs" / f"{host}-{role}-{index}.log")
 
 
@@ -57,7 +57,7 @@ def has_traceback(died: Exited) -> bool:
 
 
 def restarting(process: ProcessRecord, message: Restarting, limits: RestartSection) -> str:
-    """From the second restart on with how many it has had, as its agent counts them."""
+    """Text about a restart; from the second one on with how many there were, as the process's agent counts them."""
     count, when = len(process.restarted_at), f"in {message.in_s:g} s" if message.in_s else "immediately"
     how_often = f" (restart {count} of at most {limits.max} within {limits.window_s:g} s)"
     return f"restarting {when}{'' if count < 2 and limits.max > 1 else how_often}"
@@ -199,7 +199,7 @@ def returned(record: HostRecord, away_s: float) -> Problem:
 
 
 def presence_changed(record: HostRecord, reason: str, is_here: bool, had_workers: bool) -> Problem:
-    """By a window, or by other users."""
+    """Report of workers that leave or return because of a window or of other users."""
     left = "its workers leave at the end of their segments" if had_workers else "it has no workers"
     return Problem(record.host, reason, f"back with {counted(record.workers, 'worker')}" if is_here else left)
 

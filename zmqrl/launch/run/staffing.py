@@ -29,14 +29,14 @@ class Change:
     """Why it is away, or why it returns."""
 
     def done(self) -> None:
-        """It has taken effect."""
+        """Record that the change has taken effect."""
         self.rule.presence = self.presence
         self.record.away = "" if self.presence == "here" else self.reason
         self.record.is_kept = self.presence == "kept"
 
 
 def rule_of(section: HostSection, workers: int) -> StaffingRule | None:
-    """Of a host with this section and so many workers as configured. None: nothing is to be decided."""
+    """Rule of a host with this section and so many workers as configured. None: nothing is to be decided."""
     has_keys = section.only is not None or section.yield_when is not None
     return StaffingRule(workers) if workers and has_keys else None
 

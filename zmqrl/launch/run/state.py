@@ -46,7 +46,7 @@ class RunState:
     score: VersionScore | None = None
     ended: LearnerEnded | None = None
     finished: HostFinished | None = None
-    """Of the learner's host."""
+    """Last event of the learner's host."""
     first_step_s: float | None = None
     """`wall_s` at the first env step of the attempt."""
     restarts: int = 0
@@ -73,11 +73,11 @@ class RunState:
     stored: int = 0
     """Rows in the stream records of this arena: the learner counts `env_steps` when it uses them."""
     last_seen: LastSeen | None = None
-    """Of a resume: the recorded progress of earlier attempts."""
+    """Recorded progress of earlier attempts, for a resume."""
     resumed_from: Resumed | None = None
     """The FULL that the learner resumed from."""
     refused_by: dict[str, Counter[str]] = field(default_factory=dict)
-    """By place: messages of strangers, and of others that do not keep to the protocol, by reason."""
+    """Refused messages by place, then reason: of unknown senders, and of others that do not keep to the protocol."""
     tracebacks: set[str] = field(default_factory=set)
     """Causes whose traceback was reported, of any process."""
     _noted_once: set[str] = field(default_factory=set)
@@ -185,7 +185,7 @@ class RunState:
 
     @property
     def refused_messages(self) -> dict[str, int]:
-        """By reason, of all places."""
+        """Counts of refused messages by reason, of all places."""
         return dict(sum(self.refused_by.values(), Counter()))
 
     @property
@@ -221,6 +221,6 @@ class RunState:
         self._restart_causes[key] = replace(before, count=before.count + 1)
 
     def count_peaks(self, peak_pss_mb: Mapping[str, float]) -> None:
-        """Of roles."""
+        """Record the peak memory of roles."""
         for role, peak in peak_pss_mb.items():
             self.peak_pss_mb[role] = max(self.peak_pss_mb.get(role, 0.0), peak)

@@ -69,7 +69,7 @@ class WorkerChanges:
             record.rule = staffing.rule_of(record.section, counts[host])
 
     def remove_workers(self, record: HostRecord) -> None:
-        """Of a host that has no agent."""
+        """Remove the workers of a host that has no agent."""
         self._scaling.scale(record.host, 0)
 
     def carry_out(self, request: ScaleRequest) -> tuple[list[Action], dict[str, str]]:
@@ -87,7 +87,7 @@ class WorkerChanges:
         return actions, lines
 
     def change(self, record: HostRecord, workers: int, stays: bool) -> list[Action]:
-        """By the launcher itself. `stays`: the agent stays without workers.
+        """Change a host's number of workers, as the launcher has decided. `stays`: the agent stays without workers.
 
         Raises:
             ConfigError: The run has no room for them; nothing was changed.
@@ -129,7 +129,7 @@ class WorkerChanges:
         return 0 if record is None or self._has_used_its_token(host) else len(record.held)
 
     def _sections_to_admit(self, request: ScaleRequest) -> dict[str, HostSection]:
-        """Of the hosts that the run admits. ConfigError: one is part of it already, or cannot become part of it."""
+        """Sections of hosts that the run admits. ConfigError: one is part of it already, or cannot become that."""
         hosts = self._plan.config.hosts
         idle = {
             host for host, workers in request.scale.items() if workers and host in hosts and not self._hosts.get(host)
