@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Key: TypeAlias = tuple[str, ...]
 
 DEFAULT = "(default)"
-"""In place of a source: no layer has the key."""
+"""Source of a key that no layer has."""
 _KEY = re.compile(r"([a-z_]+(?:\.[\w-]+)*): ")
 
 ENDED_BY_USER_CODE = 70
@@ -82,7 +82,7 @@ class ConfigError(ZmqrlError):
         self.source: Final = source
         self.more: Final = more
         self.places: Final[tuple[tuple[str, str], ...]] = ()
-        """Those of `others` that the user wrote, each with its source."""
+        """Keys of `others` that the user wrote, each with its source."""
 
     def __str__(self) -> str:
         key, rest = ".".join(self.key), "; ".join(filter(None, (self.what, self.fix)))

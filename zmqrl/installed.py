@@ -12,7 +12,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 
 MODULES = {"pyzmq": "zmq"}
-"""By package, where its module has another name."""
+"""Module by package, where it has another name."""
 INFO = ".dist-info"
 
 

@@ -30,13 +30,13 @@ __all__ = ["Tensor", "functional", "np", "torch"]
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 PYGAME_BANNER = "PYGAME_HIDE_SUPPORT_PROMPT"
-"""With it pygame, which many envs import to render, does not print its version and a greeting."""
+"""Variable with which pygame, which many envs import to render, does not print its version and a greeting."""
 
 
 PATH_VARIABLE = "ZMQRL_PATH"
 """Folders with modules of the user."""
 SAFE_PATH, UNTIL_STARTED = "PYTHONSAFEPATH", "zmqrl"
-"""From Python 3.11 `python -m` with this variable does not put the working directory first."""
+"""Variable, and its value, with which `python -m` from Python 3.11 does not put the working directory first."""
 
 
 def prepare() -> None:

@@ -126,7 +126,7 @@ def shown_path(path: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of the error's text."""
+    """First line of the error's text."""
     return (str(error).splitlines() or [""])[0]
 
 

@@ -24,7 +24,7 @@ else:
     Array = Any
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
-"""Of the dtypes that columns mostly have: an agent lays out an arena without numpy."""
+"""Item sizes of the dtypes that columns mostly have: an agent lays out an arena without numpy."""
 SpaceKind: TypeAlias = Literal["discrete", "box", "multi_discrete", "parts"]
 ALIGNMENT = 8
 """Bytes: of each part of a packed observation, and of the whole."""
@@ -57,7 +57,7 @@ class SpaceSpec(Struct, frozen=True):
     starts: tuple[int, ...] = ()
     """Empty: all 0."""
     env_dtype: str = ""
-    """Of a multi_discrete action as the env takes it."""
+    """Dtype of a multi_discrete action as the env takes it."""
     env_shape: tuple[int, ...] = ()
     parts: tuple[PartSpec, ...] = ()
 
@@ -124,7 +124,7 @@ class PartSpec(Struct, frozen=True):
     """Key of a Dict, or index in a Tuple; of a part of a part the names from the outside in, joined by dots."""
     space: SpaceSpec
     offset: int
-    """Of its first byte."""
+    """Offset of the part's first byte."""
     path: tuple[str | int, ...] = ()
     """The keys and indices from the observation to it."""
 

@@ -15,9 +15,9 @@ class RestartCause:
     """Why processes of a role were restarted. Causes that differ in numbers alone are one."""
 
     role: str
-    """Of the processes."""
+    """Role of the processes."""
     cause: str
-    """Of the first restart."""
+    """Cause of the first restart."""
     count: int
     """Restarts."""
 
@@ -29,7 +29,7 @@ class Summary:
     status: Status
     """How the run ended."""
     exit_code: int
-    """Of the command."""
+    """Exit code of the command."""
     error: str | None
     """First cause of a failure."""
     run_id: str
@@ -79,7 +79,7 @@ class Summary:
     weights_sha256: str | None
     """Digest of the final network."""
     restarts: int
-    """Of all processes."""
+    """Restarts of all processes."""
     peak_pss_mb: Mapping[str, float]
     """Memory of the largest process of each role, in 10^6 bytes."""
     bottleneck: str | None
@@ -97,7 +97,7 @@ class Summary:
     schema: int = SCHEMA
     """Version of this table: new fields are added under the same number, and none changes its meaning."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of zmqrl, Python, torch, gymnasium and numpy on the launcher's machine; see `environment/attempt-N.json`."""
+    """Versions of zmqrl, Python, torch, gymnasium, numpy on the launcher's machine (`environment/attempt-N.json`)."""
     attempts: int = 1
     """Lifetimes of the launcher of this run: 1, and one more for each resume."""
     trained_env_steps: int | None = None

@@ -30,11 +30,11 @@ Weights = Mapping[str, Array]
 
 ModeName: TypeAlias = Literal["single", "sync", "async"]
 Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
-"""Of a process that a host agent starts."""
+"""Role of a process that a host agent starts."""
 JudgedRole: TypeAlias = Literal["learner", "worker"]
 """Whose heartbeats the broker judges."""
 FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
-"""Of every segment."""
+"""Columns of every segment."""
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
 ACTING_STATE = "state."
@@ -143,9 +143,9 @@ class EnvSpec(Struct, frozen=True):
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None
-    """With `env.recovery: state`: single and sync keep the state of the env instead of its actions."""
+    """Form of the env's state, which single and sync keep instead of its actions with `env.recovery: state`."""
     agents: tuple[str, ...] = ()
-    """Of a multi-agent env: its agents, each with a slot of its own; empty: one agent."""
+    """Agents of a multi-agent env, each with a slot of its own; empty: one agent."""
     vector_only: bool = False
     """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
     has_state_pair: bool = False
@@ -186,13 +186,13 @@ class AllowList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     serial: Count = 0
     hosts: Mapping[Name, HostKey] = msgspec.field(default_factory=dict)
-    """By public CURVE key (Z85 text)."""
+    """Hosts by public CURVE key (Z85 text)."""
     tokens: Mapping[Name, Name | None] = msgspec.field(default_factory=dict)
-    """By the sha256 of a one-time token: the host that it admits; None: it was used."""
+    """Hosts that one-time tokens admit, by the sha256 of the token; None: it was used."""
     paused: bool = False
     """Fewer workers than `min_workers` are ready: the broker grants no leases."""
     absent: tuple[Name, ...] = ()
-    """With `env.recovery: restart_episode`, hosts of the plan that the first assignment does not wait for."""
+    """Hosts of the plan that the first assignment does not wait for, with `env.recovery: restart_episode`."""
 
 
 class ArenaUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -229,7 +229,7 @@ class GpuProcess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: Name
     """Login name; empty: the process is not visible from here, as one of another container."""
     own: bool
-    """Of the user who looks."""
+    """Whether the process is of the user who looks."""
     used_mib: Count
 
 

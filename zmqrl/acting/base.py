@@ -54,7 +54,7 @@ class ActingContext(Struct, frozen=True):
     """`[T, N, ...]` for every extra of the spec: the head writes row t."""
     place: Place
     state: State = field(default_factory=dict)
-    """Of this vector env. The caller sets it to zero where an episode begins: after each row with `valid` false."""
+    """State of this vector env, which the caller zeroes where an episode begins: after each row with `valid` false."""
 
 
 class Policy(ABC):

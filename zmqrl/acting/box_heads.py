@@ -67,7 +67,7 @@ class BoxHead(Head):
         return actions
 
     def _bounded(self, fraction: Array) -> Array:
-        """From [-1, 1] to the action space."""
+        """Actions scaled from [-1, 1] to the action space."""
         assert self._low is not None and self._high is not None, "checked before"
         half = (self._high - self._low) * np.float32(0.5)
         actions: Array = (self._low + (fraction + np.float32(1.0)) * half).astype(np.float32)

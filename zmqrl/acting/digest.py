@@ -35,7 +35,7 @@ LOG_PROB = ColumnSpec("log_prob", "float32", ())
 
 @cache
 def acting_digests() -> Mapping[str, str]:
-    """By `ActingSpec.runtime`: that of this machine with this Python and environment. A few milliseconds, once.
+    """Digests by `ActingSpec.runtime`, of this machine with this Python and environment. A few milliseconds, once.
 
     That of `torch` is made without torch: its version, the processor, and what numpy computes.
     """

@@ -33,12 +33,12 @@ class OnnxPolicy(ForwardPolicy):
         self._runtime, self._graph = _onnxruntime(), spec.graph
         self._session: Any = None
         self._state: list[str] = []
-        """Of the layers; a head has its own."""
+        """Names of the states of the layers; a head has its own."""
         self._arrays: dict[str, Array] = {}
         self._buffers: dict[str, Array] = {}
         """Inputs and outputs of a call."""
         self._binding: Any = None
-        """Of arrays and buffers to the session; None: the version is new."""
+        """Binding of arrays and buffers to the session; None: the version is new."""
 
     def load_network(self, weights: Weights) -> None:
         if self._session is None or self._graph.constants:

@@ -10,7 +10,7 @@ from zmqrl.types import Array
 
 
 class QuantileGreedy(EpsilonGreedy):
-    """As `epsilon_greedy`; outputs are `[N, n * quantiles]`, those of action 0 first. Option `quantiles`: how many."""
+    """Head `epsilon_greedy` for outputs `[N, n * quantiles]`, those of action 0 first. Option `quantiles`: how many."""
 
     takes = EpsilonGreedy.takes | {"quantiles"}
 

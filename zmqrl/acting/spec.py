@@ -14,7 +14,7 @@ from zmqrl.types import ColumnSpec, SpaceSpec
 STATE, NEXT_STATE, NOISE = "state.", "next_state.", "noise."
 """Begin of the names of inputs and outputs of an ONNX graph: recurrent state before and after a step, and noise."""
 X, OUTPUTS, WIDTH = "x", "outputs", "K"
-"""Of the graph of a policy: its input, its output, and the name of the size of the output."""
+"""Names in the graph of a policy: of its input, of its output, and of the size of the output."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ActingSpec:
     state_every: int = 0
     """Rows between two stored states, a divisor of `env.segment_steps`; 0: that of the segment's first row alone."""
     graph: ActingGraph | None = None
-    """Of the runtime onnx."""
+    """Graph of the runtime onnx."""
 
     def __post_init__(self) -> None:
         if self.runtime == "auto":

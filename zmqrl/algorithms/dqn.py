@@ -221,7 +221,7 @@ class DQNLearner(ReplayLearner):
             replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
 
     def noise(self) -> Mapping[str, tuple[int, ...]]:
-        """Of noisy layers: for the q values, for the choice of the next action, and for its value."""
+        """Noise of noisy layers: for the q values, for the choice of the next action, and for its value."""
         layers = noise_of(self.algorithm.network().tower("q"))
         return {f"{use}.{layer.name}": (layer.size,) for use in USES for layer in layers}
 
@@ -233,7 +233,7 @@ class DQNLearner(ReplayLearner):
         return {"moves_target": (number + 1) % target_period(self.config) == 0}
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
-        """With the settings that change over the run."""
+        """Do `updates` updates; the metrics include the settings that change over the run."""
         result, fraction = super().update(replay, updates, progress), progress.fraction
         now = {"learning_rate": value_at(self.config.learning_rate, fraction), **self.algorithm.schedule(progress)}
         return replace(result, metrics={**result.metrics, **now})

@@ -1,4 +1,4 @@
-"""From a resolved configuration to the algorithm, as launcher and learner both make it."""
+"""Algorithm of a resolved configuration, as launcher and learner both make it."""
 
 from __future__ import annotations
 

@@ -137,5 +137,5 @@ def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
 
 
 def _first(weights: Weights, prefix: str, size: int) -> RunningStats:
-    """Those that came with weights of another run (`Algorithm.learner_statistics`), else empty ones."""
+    """Statistics that came with weights of another run (`Algorithm.learner_statistics`), else empty ones."""
     return RunningStats.load(weights, prefix) if f"{prefix}count" in weights else RunningStats.empty(size)

@@ -92,7 +92,7 @@ class PPO(Algorithm):
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
-        """Those of Stable-Baselines3, with normalised observations and rewards; of CleanRL for images."""
+        """Defaults of Stable-Baselines3, with normalised observations and rewards; of CleanRL for images."""
         continuous, image = env.action.kind == "box", env.observation.is_image
         sections = on_policy_defaults(env, segment_steps=256 if continuous else 128)
         sections["run"]["total_env_steps"] = total_of(env, 1_000_000 if continuous else 500_000)
@@ -156,7 +156,7 @@ class PPO(Algorithm):
         )
 
     def acting_layers(self) -> tuple[LayerSpec, ...]:
-        """From the input of the network to the outputs of the policy."""
+        """Layers from the input of the network to the outputs of the policy."""
         towers = dict(self.network().towers)
         return (*towers.get("torso", ()), *towers["actor"])
 
@@ -184,7 +184,7 @@ class PPO(Algorithm):
         return {"obs_mean": np.zeros(size), "obs_scale": np.ones(size)}
 
     def learner_statistics(self) -> Mapping[str, int]:
-        """Of observations, rewards and values: those that are normalised."""
+        """Sizes of the statistics of observations, rewards and values: of those that are normalised."""
         config = self.config
         obs = {"obs": self.input.statistics_size} if config.normalise_obs else {}
         reward = {"reward": 1} if config.normalise_reward else {}

@@ -25,7 +25,7 @@ from zmqrl.types import ACTING_STATE, Array, ModeName
 CORE = "torso.gru"
 """Name of the layer with state."""
 WHOLE = frozenset({"obs", "state", "reset"})
-"""Of a minibatch of sequences; every other column is a number per row."""
+"""Columns of a minibatch of sequences that are not flattened; every other column is a number per row."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PPOGRU(PPO, Algorithm):
         return NetworkSpec((("torso", torso), *self._heads(size)), free)
 
     def acting(self) -> ActingSpec:
-        """With the state of the recurrent unit, stored at the start of each sequence."""
+        """Acting of PPO with the state of the recurrent unit, stored at the start of each sequence."""
         state = (ActingState(CORE, self.config.gru_size),)
         return replace(super().acting(), state=state, state_every=self.config.sequence)
 
@@ -104,7 +104,7 @@ class PPOGRULearner(PPOLearner):
 
     @property
     def minibatch_size(self) -> int:
-        """In sequences."""
+        """Sequences per minibatch."""
         return max(1, self.config.minibatch_size // self.config.sequence)
 
     def values(self, obs: Tensor, batch: SegmentBatch) -> Tensor:
@@ -135,7 +135,7 @@ class PPOGRULearner(PPOLearner):
         return features.transpose(0, 1).flatten(0, 1)
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """As PPO, over the valid rows of the sequences."""
+        """Train as PPO does, over the valid rows of the sequences."""
         return super().train(_flat(batch))
 
     def mean(self, values: Tensor, rows: Batch) -> Tensor:
@@ -143,7 +143,7 @@ class PPOGRULearner(PPOLearner):
         return (values * rows["valid"]).sum() / rows["valid"].sum().clamp(min=1.0)
 
     def standardised(self, advantage: Tensor, rows: Batch) -> Tensor:
-        """With mean 0 and deviation 1 over the valid rows."""
+        """Advantages with mean 0 and deviation 1 over the valid rows."""
         centred = advantage - self.mean(advantage, rows)
         return centred / (self.mean(centred.square(), rows).sqrt() + 1e-8)
 

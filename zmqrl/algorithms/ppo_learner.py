@@ -112,7 +112,7 @@ class PPOLearner(BatchLearner):
         return values.mean()
 
     def standardised(self, advantage: Tensor, rows: Batch) -> Tensor:
-        """With mean 0 and deviation 1 over those rows; a single one as it is."""
+        """Advantages with mean 0 and deviation 1 over the rows that are trained on; a single one as it is."""
         del rows
         if advantage.shape[0] < 2:
             return advantage
@@ -124,7 +124,7 @@ class PPOLearner(BatchLearner):
         return limit is not None and float(results["approx_kl"]) > 1.5 * limit
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        """With the metrics of the whole batch."""
+        """Learn from `batch`; the result includes the metrics of the whole batch."""
         result = super().learn(batch, progress)
         rate = self.algorithm.learning_rate(progress)
         return replace(result, metrics={**result.metrics, "learning_rate": rate, "explained_variance": self._explained})
@@ -151,7 +151,7 @@ class PPOLearner(BatchLearner):
         return torch.maximum(error, (kept - rows["target"]).square())
 
     def check_ratio(self, rows: Batch, batch: SegmentBatch, progress: Progress) -> None:
-        """In debug, with policy lag 0: the learner's log-probabilities are those that the workers stored."""
+        """Check in debug, with policy lag 0, that the learner's log-probabilities are those that the workers stored."""
         if not progress.debug or any(meta.version != progress.version for meta in batch.metas):
             return
         log_prob, _ = self.policy(self.features(rows), rows)

@@ -66,7 +66,7 @@ class GaussianPolicy:
         self._log_std, self._log_std_grad = parameters.tensors["log_std"], parameters.grads["log_std"]
 
     def encode(self, action: Tensor) -> Tensor:
-        """As float32 `[B, A]`."""
+        """Actions as float32 `[B, A]`."""
         return action.float().view(-1, self._size)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class PQN(Algorithm):
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
-        """Those of CleanRL."""
+        """Defaults of CleanRL."""
         sections = on_policy_defaults(env, activation="relu")
         sections["env"]["num_envs"] = envs_of(env, 1)
         sections["network"] = network_of(env, (120, 84), "relu")

@@ -58,7 +58,7 @@ class QRDQNConfig:
 
     @property
     def optimiser(self) -> str:
-        """As DQN names it."""
+        """Name of the optimiser, as `DQNConfig.optimiser` has it."""
         return "adamw" if self.weight_decay else "adam"
 
 

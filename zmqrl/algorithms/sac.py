@@ -69,7 +69,7 @@ class SAC(Algorithm):
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
-        """Those of Stable-Baselines3: an update per env step, 256 x 256 units."""
+        """Defaults of Stable-Baselines3: an update per env step, 256 x 256 units."""
         sections = off_policy_defaults(env, segment_steps=4)
         sections["run"]["total_env_steps"] = total_of(env, 200_000)
         sections["network"] = network_of(env, (256, 256), "relu")

@@ -24,7 +24,7 @@ class StartWeights(NamedTuple):
     """What a checkpoint has for a new learner."""
 
     weights: dict[str, Array]
-    """As `LearnerContext.weights`, by the names of `start_shapes`; others are of the checkpoint itself."""
+    """Arrays as in `LearnerContext.weights`, by the names of `start_shapes`; others are of the checkpoint itself."""
     missing: tuple[str, ...]
     """What it lacks, for messages: learner-only networks and statistics, which start from scratch."""
 
@@ -60,7 +60,7 @@ def start_weights(found: Weights, metadata: Mapping[str, str], algorithm: Algori
 
 
 def _stored(arrays: Weights, name: str) -> RunningStats | None:
-    """Of a full checkpoint, or of the first version of a run that started from other weights.
+    """Statistics of a full checkpoint, or of the first version of a run that started from other weights.
 
     A part of a learner under autograd has its name in front of those of its arrays (`NetLearner.state`). Those that the
     learner did not use have no rows.
@@ -71,7 +71,7 @@ def _stored(arrays: Weights, name: str) -> RunningStats | None:
 
 
 def _estimated(weights: Weights, name: str, env_steps: int) -> RunningStats | None:
-    """Of what workers act with: a row for each env step, and at least one where some were counted."""
+    """Statistics of what workers act with: a row for each env step, and at least one where some were counted."""
     mean, scale = weights.get(f"{name}_mean"), weights.get(f"{name}_scale")
     if mean is None or scale is None:
         return None
@@ -80,6 +80,6 @@ def _estimated(weights: Weights, name: str, env_steps: int) -> RunningStats | No
 
 
 def _env_steps(metadata: Mapping[str, str]) -> int:
-    """Of a published version, or of a full checkpoint; 0: not stated."""
+    """Env steps of a published version, or of a full checkpoint; 0: not stated."""
     counters = json.loads(metadata["full"])["counters"] if "full" in metadata else metadata
     return int(counters.get("env_steps", 0))

@@ -47,7 +47,7 @@ class BenchResult:
     ratios: Sequence[Figure] = ()
 
     def data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """Result as JSON data."""
         rows = [*self.figures, *self.ratios]
         return {
             "name": self.name,

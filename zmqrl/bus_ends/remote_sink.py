@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MOST_RESEND_S = 120.0
-"""Of whole segments, which may take long behind a thin wire."""
+"""Longest interval between two copies of a whole segment, which may take long behind a thin wire."""
 CLOSE_HEARTBEATS = 4
 
 
@@ -44,7 +44,7 @@ class SealedSender:
         self._is_away = False
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """As `MemoryBackend.send`; False while the carrier is away."""
+        """Send as `MemoryBackend.send` does; False while the carrier is away."""
         try:
             taken = self._carrier.send(self._sealing.seal(frames))
         except TransportError as error:
@@ -95,7 +95,7 @@ class RemoteWriter(SegmentWriter):
         self._open[vector_env] = (index, rows)
 
     def open_now(self) -> list[OpenRows]:
-        """Of each segment that is stepped and not accepted: lost if the host is."""
+        """Rows of each segment that is stepped and not accepted: lost if the host is."""
         sealed = [OpenRows(meta.id.vector_env, meta.id.index, meta.rows) for meta in self._metas.values()]
         return sealed + [OpenRows(vector_env, index, rows) for vector_env, (index, rows) in self._open.items() if rows]
 
@@ -121,7 +121,7 @@ class RemoteWriter(SegmentWriter):
 
 
 class RemoteSink(ZmqSink):
-    """Of a worker without the arena: it sends whole segments."""
+    """Sink of a worker without the arena: it sends whole segments."""
 
     is_remote = True
 

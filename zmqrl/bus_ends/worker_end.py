@@ -40,7 +40,7 @@ class SegmentWriter(ABC):
 
     @abstractmethod
     def forget(self, ref: SlotRef) -> None:
-        """It is accepted, or no longer leased to this sink."""
+        """Forget the segment of `ref`: it is accepted, or no longer leased to this sink."""
 
     def move(self, ref: SlotRef, to: SlotRef) -> None:
         """A sealed segment continues under another lease; only for a writer that keeps them."""
@@ -92,7 +92,7 @@ class LeasedSink(SegmentSink):
         self._gone: dict[int, int] = {}
         """Vector env to the incarnation that was stopped last: its env is closed, so it cannot continue."""
         self._impossible: dict[int, int] = {}
-        """Of the newest assignments: a broker that did not know assigned them again."""
+        """Vector env to incarnation of new assignments that cannot continue: the broker did not know they ended."""
         self._serial = -1
         self._acked: Mapping[int, tuple[int, int]] = {}
         self._stop = False

@@ -204,7 +204,7 @@ class ZmqSink(LeasedSink):
 
 
 class LocalSink(ZmqSink):
-    """Of a worker with the arena: it sends descriptors."""
+    """Sink of a worker with the arena: it sends descriptors."""
 
     def __init__(self, boot: Boot) -> None:
         self._arena = Arena.attach(boot.plan, boot.fds["arena"])

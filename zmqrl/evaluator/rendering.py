@@ -22,9 +22,9 @@ SUFFIXES = (".mp4", ".gif")
 IMAGES, WINDOW = "rgb_array", "human"
 """Values of gymnasium's `render_mode`."""
 MOST_FRAMES = 3_000
-"""Of a video: a longer episode is cut."""
+"""Most frames of a video: a longer episode is cut."""
 FRAMES_PER_S = 30.0
-"""Of an env that declares none."""
+"""Frame rate of an env that declares none."""
 INSTALL = 'run: pip install "zmqrl[video]"'
 
 
@@ -47,11 +47,11 @@ class RenderedEpisode:
 
     @property
     def frames_per_s(self) -> float:
-        """As the env declares it."""
+        """Frame rate as the env declares it."""
         return float(self._env.metadata.get("render_fps") or FRAMES_PER_S)
 
     def steps(self, policy: Policy) -> Iterator[Score | None]:
-        """As of `EpisodePlayer`."""
+        """Play as `EpisodePlayer.steps` does."""
         return self._evaluation.steps(policy)
 
     def frame(self) -> Array:

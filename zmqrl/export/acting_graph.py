@@ -24,7 +24,7 @@ ELSEWHERE = "weights"
 """Name of a file that does not exist, in which the model has its constants: their values are given to a session."""
 
 MOST_BYTES = 4_000_000
-"""Of a model: it is part of the plan, which every process receives."""
+"""Largest size of a model: it is part of the plan, which every process receives."""
 
 
 def with_graph(spec: ActingSpec) -> ActingSpec:

@@ -22,7 +22,7 @@ class CardSource:
     run: str
     version: Version
     score: float | None
-    """Of this version, if the evaluator has scored it."""
+    """Score of this version, if the evaluator has scored it."""
     env_steps: int | None
     frame_stack: int
     scored: tuple[str, ...] = ()

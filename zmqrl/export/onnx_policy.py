@@ -100,7 +100,7 @@ def _argmax(graph: Graph, policy: GreedyPolicy, outputs: str) -> str:
 
 
 def _scaled(graph: Graph, policy: GreedyPolicy, arrays: Weights, outputs: str) -> str:
-    """From [-1, 1] to the bounds."""
+    """Outputs scaled from [-1, 1] to the bounds."""
     outputs = graph.slice(outputs, 0, policy.action.size)
     one = np.float32(1.0)
     fraction = graph.op("Tanh", outputs) if policy.action.head == "tanh" else _clipped(graph, outputs, -one, one)

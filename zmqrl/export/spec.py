@@ -16,7 +16,7 @@ from zmqrl.spaces import SpaceSpec
 from zmqrl.types import Array, Weights
 
 FORMAT = 1
-"""Of `policy.json`: raised when its readers have to change."""
+"""Format of `policy.json`: raised when its readers have to change."""
 LOW, HIGH = "action.low", "action.high"
 """Arrays of the bounds of the actions, flat float32."""
 HEADS: Mapping[str, str] = {
@@ -47,7 +47,7 @@ class ObservedPart:
     size: int
     """Numbers that the network sees."""
     choices: tuple[int, ...] = ()
-    """Of a discrete part: the values of each entry, which the network sees as one-hot."""
+    """Values per entry of a discrete part, which the network sees as one-hot."""
     starts: tuple[int, ...] = ()
     """The least value of each entry."""
     divisor: int = 1
@@ -90,11 +90,11 @@ class GreedyPolicy:
     format: int
     parts: tuple[ObservedPart, ...]
     shape: tuple[int, ...]
-    """Of the input of the network for one row."""
+    """Shape of the input of the network for one row."""
     channels_last: bool
     """The observation is an image [height, width, channels], which is transposed."""
     clip: float
-    """Of normalised numbers."""
+    """Bound of normalised numbers."""
     mask: ObservedPart | None
     """The part with the allowed actions."""
     layers: tuple[ExportedLayer, ...]

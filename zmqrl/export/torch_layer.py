@@ -23,7 +23,7 @@ from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Weights
 
 ROWS, FEATURES = 2, 3
-"""Of the batch that is traced: with one row the batch would be taken for a constant. An activation has any width."""
+"""Rows and features of the batch that is traced: one row would be taken for a constant. An activation has any width."""
 STATE = "state"
 
 

@@ -83,7 +83,7 @@ def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[Tak
 
 
 def _write_full(session: Session, learner: OffPolicyLearner, replay: SegmentReplay, last: bool) -> None:
-    """With replay when configured: alongside training, except for the last one."""
+    """Write a due or last FULL, with replay when configured: alongside training, except for the last one."""
     checkpoints, with_replay = session.checkpoints, session.plan.config.store.async_replay
     if last:
         checkpoints.is_writing(wait=True)

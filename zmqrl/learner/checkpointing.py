@@ -24,7 +24,7 @@ from zmqrl.types import Array, SlotRef, Weights
 RETRY_AFTER_S = 1.0
 """After a FULL that could not be written."""
 MOST_SHARE = 0.2
-"""Of the time between two durable FULLs, the most that writing one may take."""
+"""Share of the time between two durable FULLs that writing one may take at most."""
 BACKGROUND_LIMIT_S = 600.0
 KEPT = "the previous full checkpoint is kept"
 

@@ -27,7 +27,7 @@ class Counters:
     n: int = 0
     env_steps: int = 0
     env_steps_before: int = 0
-    """Those of earlier arenas: together with what this one has stored they are the run's."""
+    """Env steps of earlier arenas: together with what this one has stored they are the run's."""
     updates: int = 0
     updates_offset: int = 0
     """Due when this learner began, and not done; of an async off-policy run."""
@@ -39,7 +39,7 @@ class Counters:
     attempt_started_at: float = 0.0
     """When the attempt was started in whose arena `rows` and `positions` are."""
     rows: list[int] = field(default_factory=list)
-    """Of each vector env, stored in this arena and used."""
+    """Rows of each vector env, stored in this arena and used."""
     positions: Sequence[Sequence[int]] = ()
     """(incarnation, index) of the next segment of each vector env that was not used."""
 

@@ -19,7 +19,7 @@ from zmqrl.messages.process import ProblemReport
 NAMES = ("num_threads", "default_dtype", "float32_matmul_precision", "deterministic_debug_mode")
 THREADS = "torch.set_num_threads"
 Settings: TypeAlias = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
-"""By the name of the function that changes it: what it is now, and how to change it."""
+"""Settings by the name of the function that changes it: what it is now, and how to change it."""
 
 
 class EnvSettings:
@@ -28,10 +28,10 @@ class EnvSettings:
     def __init__(self, collect: Collect, events: EventPipe) -> None:
         self._collect, self._events = collect, events
         self._changed: dict[str, Any] = {}
-        """By the env."""
+        """Settings that the env has changed."""
 
     def collect(self, interrupted: Callable[[], bool]) -> None:
-        """As `collect`."""
+        """Call `collect` with the settings of the env."""
         settings, of_env = _settings(), {THREADS: 1, **self._changed}  # one thread, as in the process of a worker
         own = _exchanged(settings, of_env)
         begun = {**own, **of_env}
@@ -57,7 +57,7 @@ def _exchanged(settings: Settings, to: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings() -> Settings:
-    """Of torch only if it is imported."""
+    """Settings of numpy, and of torch only if it is imported."""
     settings: Settings = {"numpy.seterr": (np.geterr, lambda kinds: np.seterr(**kinds))}
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -37,7 +37,7 @@ class Publisher:
         self._keep_every = plan.config.store.keep_every
         self._milestones: Milestones | None = None
         self.notice: Notice | None = None
-        """Of the version that was saved last."""
+        """Notice of the version that was saved last."""
         self.spent_s = 0.0
         """Time that the run waited for the store."""
 

@@ -33,7 +33,7 @@ class PublishedVersion:
 
     version: Version
     weights: Weights
-    """With the statistics that they depend on, as far as it has them."""
+    """Weights with the statistics that they depend on, as far as the version has them."""
     missing: tuple[str, ...]
     """Learner-only networks and statistics that it lacks."""
     env_steps: int
@@ -184,7 +184,7 @@ def _new_counters(boot: Boot) -> Counters:
 
 
 def _counters(boot: Boot, store: DataStore, channel: LearnerChannel, full: Full | None) -> Counters:
-    """Those of FULL under the next incarnation, else new ones."""
+    """Counters of FULL under the next incarnation, else new ones."""
     new = _new_counters(boot)
     stored = stored_counters(full) if full is not None else {}
     horizon = boot.plan.config.run.schedule_env_steps or stored.get("schedule_env_steps", new.schedule_env_steps)

@@ -75,7 +75,7 @@ class LearnerContext:
     executor: str = "eager"
     """How updates are run."""
     report: Report = log_report
-    """In a run: shown to the user."""
+    """Function that takes messages; in a run they are shown to the user."""
 
 
 @dataclass(frozen=True)

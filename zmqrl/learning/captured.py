@@ -81,7 +81,7 @@ class CudaGraphs:
         self._pool: Any = torch.cuda.graph_pool_handle()
 
     def capture(self, graph: Graph, arguments: Arguments) -> tuple[Callable[[], object], Sequence[Tensor]]:
-        """Of one run of `graph` on the current device; other threads may use the GPU meanwhile."""
+        """Capture one run of `graph` on the current device; other threads may use the GPU meanwhile."""
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured, pool=self._pool, capture_error_mode="thread_local"):
             results = graph(*arguments)

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from zmqrl.learning.net import Net
 
 TOLERANCE = 1e-5
-"""Of each entry, relative to the largest of the tensor, and at least to 1: of tensors of the net and gradient norms."""
+"""Tolerance for tensors and gradient norms of the net, relative to their largest entry, or to 1 if that is more."""
 RESULT_TOLERANCE = 1e-3
 """Likewise, of what the update returns, often means over the batch. Compiled code adds numbers of float32 one after
 another, eager torch in pairs. n additions have a relative error of up to n 2^-24, with one sign where the numbers are
 nearly equal, as the entropies of a fresh policy are: n is 16,000 here. A mean of 65,536 entropies differed by 3e-5.
 What a frozen number changes in the training is in the tensors."""
 NOISE = 1e-4
-"""Of the largest gradient of a group: entries with less are not compared."""
+"""Share of the largest gradient of a group: entries with less are not compared."""
 
 
 class Difference(NamedTuple):
-    """Of one result, gradient norm or tensor of the net."""
+    """Difference of one result, gradient norm or tensor of the net."""
 
     name: str
     largest: float
-    """Of its entries."""
+    """Largest difference of an entry."""
     tolerances: float
     """The same, as a multiple of what is tolerated."""
 
@@ -37,7 +37,7 @@ class EagerUpdate(NamedTuple):
 
     results: dict[str, Tensor]
     tensors: dict[str, Tensor]
-    """Of the net, and gradient norms."""
+    """Tensors of the net, and gradient norms."""
 
     @classmethod
     def of(

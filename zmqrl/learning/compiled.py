@@ -43,7 +43,7 @@ FROZEN = (
 )
 MOST_ROWS = 1 << 20
 MANY_ROWS = 4_099
-"""Of the batch that is traced: tracing takes sizes that are equal for one size, so that of rows is like no other."""
+"""Rows of the batch that is traced: tracing takes equal sizes for one size, so the number of rows is like no other."""
 Arguments: TypeAlias = "tuple[list[Tensor], ...]"
 """Tensors of the net, learning rates, batch."""
 Graph: TypeAlias = "Callable[..., Sequence[Tensor]]"
@@ -78,7 +78,7 @@ class Package(NamedTuple):
     run: Graph
     results: tuple[str, ...]
     key: str
-    """Of its graph."""
+    """Key of the package's graph."""
 
 
 class TracedExecutor(Executor):
@@ -102,7 +102,7 @@ class TracedExecutor(Executor):
         """Accepted difference by name of the tensor, as a multiple of its tolerance; others: 1."""
 
     def run(self, update: Update, batch: Batch, rates: Mapping[str, Tensor], **variant: bool) -> dict[str, Tensor]:
-        """As `Executor.run`. A batch of fewer than two rows runs eagerly: tracing takes 0 and 1 for constants.
+        """Run as `Executor.run`. A batch of fewer than two rows runs eagerly: tracing takes 0 and 1 for constants.
 
         Raises:
             ConfigError: The update cannot be recorded or compiled.
@@ -214,7 +214,7 @@ class CompiledExecutor(TracedExecutor):
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
-    """Of the layout of `tensor`, with `MANY_ROWS` rows."""
+    """Tensor of the layout of `tensor`, with `MANY_ROWS` rows."""
     if not tensor.dim():
         return tensor.clone()
     return tensor[:1].expand(MANY_ROWS, *tensor.shape[1:]).contiguous()
@@ -240,7 +240,7 @@ def _traced(
 
 
 def _key(graph: Any, arguments: Arguments) -> str:
-    """Of everything that the machine code depends on, besides the machine."""
+    """Digest of everything that the machine code depends on, besides the machine."""
     layout = [[(str(t.dtype), tuple(t.shape[1:]), str(t.device)) for t in group] for group in arguments]
     constants = {name: value.tolist() for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
     constants |= {name: value.tolist() for name, value in graph.named_buffers()}

@@ -71,7 +71,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
         return batch | self.scalars(progress)
 
     def _prioritise(self, replay: Replay, sample: AnySample, delta: Array) -> None:
-        """Of a sequence a mixture of those of its rows (`Prioritised.max_share`)."""
+        """Set the priorities; that of a sequence is a mixture of those of its rows (`Prioritised.max_share`)."""
         if isinstance(sample, SequenceSample):
             spec = self.algorithm.replay()
             _check_priority(delta, batch_size=len(sample.rows), length=spec.length)

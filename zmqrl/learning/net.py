@@ -200,7 +200,7 @@ class Net:
                 self._own.parameters[name].copy_(_tensor(weights[name], self._own.parameters[name]))
 
     def _views(self, tensors: Mapping[str, Tensor]) -> Views:
-        """Of these flat tensors; those that are trained are leaves of autograd."""
+        """Views of these flat tensors; those that are trained are leaves of autograd."""
         parameters: dict[str, Tensor] = {}
         targets: dict[str, Tensor] = {}
         for name, layout in self._layouts.items():

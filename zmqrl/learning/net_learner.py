@@ -21,8 +21,8 @@ from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
 
 PRIORITY = "priority"
-"""Of the results of an update, for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
-`[B, length]`. No metric."""
+"""Name of the result of an update for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
+`[B, length]`. It is not a metric."""
 
 
 class Part(Protocol):
@@ -81,7 +81,7 @@ class NetLearner(BaseLearner):
         """
 
     def learning_rates(self, progress: Progress) -> Mapping[str, float]:
-        """Of each group, at this point of the run; default for all: that of the algorithm."""
+        """Learning rate of each group at this point of the run; default for all: that of the algorithm."""
         rate = self.algorithm.learning_rate(progress)
         if rate is None:
             raise NotImplementedError("the configuration has no learning_rate: write `learning_rates` of the learner")
@@ -138,7 +138,7 @@ class NetLearner(BaseLearner):
         self._added.update({name: float(value) for name, value in values.items()})
 
     def _result(self, updates: int, metrics: Mapping[str, float]) -> LearnResult:
-        """Of one round, with what was added since the last one."""
+        """Result of one round, with what was added since the last one."""
         added, self._added = self._added, {}
         return LearnResult(updates, {**added, **metrics})
 
@@ -147,11 +147,11 @@ class NetLearner(BaseLearner):
         return self.net.weights()
 
     def network_names(self) -> tuple[str, ...]:
-        """Of the published tensors."""
+        """Names of the network's tensors that are published."""
         return self.net.network_names
 
     def state(self) -> dict[str, Array]:
-        """Of the net and of every part, `<part>/<name>`."""
+        """State of the net and of every part, `<part>/<name>`."""
         parts = {f"{part}/{name}": a for part, held in self.parts.items() for name, a in held.state().items()}
         return self.net.state() | parts
 

@@ -19,9 +19,9 @@ NUMERATOR = (
     6.37261928875436e-04,
     4.89352455891786e-03,
 )
-"""Of x, x^3, ..., the highest power first. Figures: Eigen, `generic_fast_tanh_float`."""
+"""Coefficients of x, x^3, ..., the highest power first. Figures: Eigen, `generic_fast_tanh_float`."""
 DENOMINATOR = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
-"""Of 1, x^2, ..., likewise."""
+"""Coefficients of 1, x^2, ..., likewise."""
 
 
 def rational_tanh(x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def rational_tanh(x: Tensor) -> Tensor:
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """By Horner's rule."""
+    """Value of the polynomial, by Horner's rule."""
     value = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         value = x * value + coefficient

@@ -12,7 +12,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Fraction
 
 @dataclass(frozen=True)
 class Schedule:
-    """From `start` to `end` over `fraction` of the schedules' horizon, and `end` from then on."""
+    """Change from `start` to `end` over `fraction` of the schedules' horizon, and `end` from then on."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 

@@ -1,4 +1,4 @@
-"""From the plan to its memory backend."""
+"""Memory backend of a plan."""
 
 from __future__ import annotations
 

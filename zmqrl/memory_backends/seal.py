@@ -79,7 +79,7 @@ def _shared(secret: str, public: str) -> bytes:
 
 
 def _digest(secret: bytes, run_id: str, frames: Sequence[Buffer]) -> bytes:
-    """Of the run, and of each frame with its length."""
+    """Digest of the run, and of each frame with its length."""
     digest = hashlib.blake2b(run_id.encode(), digest_size=DIGEST_BYTES, key=secret, person=PERSON)
     for frame in frames:
         view = memoryview(frame)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COPY_BELOW = 65_536
 """Bytes: a smaller frame is copied faster than it is shared with the I/O thread."""
 MOST_MESSAGES = 1000
-"""Of one call of `receive`."""
+"""Most messages of one call of `receive`."""
 
 
 class ZmqBackend(MemoryBackend):
@@ -40,7 +40,7 @@ class ZmqBackend(MemoryBackend):
         return True
 
     def receive(self, timeout_s: float) -> list[list[Any]]:
-        """As `zmq.Frame`s, which know their sender."""
+        """Messages as `zmq.Frame`s, which know their sender."""
         if timeout_s > 0:
             self._socket.poll(int(timeout_s * 1000))
         return drain_frames(self._socket, MOST_MESSAGES)

@@ -1,4 +1,4 @@
-"""From the `network` section to towers of layers."""
+"""Towers of layers from the `network` section."""
 
 from __future__ import annotations
 

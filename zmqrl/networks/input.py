@@ -41,7 +41,7 @@ class InputSpec(Struct, frozen=True):
 
     parts: tuple[InputPart, ...]
     shape: tuple[int, ...]
-    """Of the input of one row: that of a single box, else flat."""
+    """Shape of the input of one row: that of a single box, else flat."""
     channels_last: bool = False
     """Observations are images `[height, width, channels]`; the input is `[channels, height, width]`."""
 
@@ -193,5 +193,5 @@ class _InputPart:
 
 class _Channels(_InputPart):
     def _flat(self, values: Array) -> Array:
-        """In the order channels, height, width."""
+        """Flat values in the order channels, height, width."""
         return values.transpose(0, 3, 1, 2).reshape(self._rows, self._size)

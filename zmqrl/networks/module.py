@@ -70,7 +70,7 @@ class Tower:
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `run`, and keep what `backward` needs."""
+        """Compute the output as `run` does, and keep what `backward` needs."""
         activations = [x]
         for compute, layer in self._forward:
             x = compute(layer, self._tensors, x)

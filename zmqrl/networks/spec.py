@@ -23,7 +23,7 @@ class ModuleSpec:
     kwargs: str
     """Arguments of the constructor, as JSON."""
     parts: tuple[ModulePart, ...]
-    """Of the network's input, in its order."""
+    """Parts of the network's input, in its order."""
 
 
 @dataclass(frozen=True)

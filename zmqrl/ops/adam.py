@@ -12,7 +12,7 @@ from zmqrl.types import Array, Weights
 
 
 class FlatAdam:
-    """In-place steps in the order of operations of `torch.optim.Adam`; its whole state is two tensors and a count."""
+    """Adam in place, in the order of operations of `torch.optim.Adam`; its whole state is two tensors and a count."""
 
     def __init__(
         self,

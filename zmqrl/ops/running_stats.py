@@ -26,7 +26,7 @@ class RunningStats:
 
     @classmethod
     def of_scale(cls, count: float, mean: Array, scale: Array) -> RunningStats:
-        """Those of `count` rows with this mean and `scale`, up to rounding."""
+        """Statistics of `count` rows with this mean and `scale`, up to rounding."""
         return cls(count, mean.copy(), np.maximum(scale**-2.0 - VARIANCE_FLOOR, 0.0) * count)
 
     @classmethod
@@ -41,7 +41,7 @@ class RunningStats:
         return {f"{prefix}{name}": array for name, array in arrays.items()}
 
     def merge(self, rows: Array) -> RunningStats:
-        """With `rows [B, D]` added, by the parallel formula (Chan, Golub & LeVeque 1979, equation 2.1)."""
+        """Statistics with `rows [B, D]` added, by the parallel formula (Chan, Golub & LeVeque 1979, equation 2.1)."""
         assert rows.ndim == 2 and rows.shape[1:] == self.mean.shape, (rows.shape, self.mean.shape)
         if not len(rows):
             return self

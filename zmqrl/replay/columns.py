@@ -15,10 +15,10 @@ STATE_PREFIX = "state."
 """`state.<name> [T / k, N, size]`: the recurrent state with which every k-th row was acted."""
 
 WINDOWS = 4
-"""Of n steps in a segment, at least, in single and sync, where segments are short."""
+"""Windows of n steps that a segment has, at least, in single and sync, where segments are short."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of the columns of one segment, by name."""
+"""Shapes of the columns of one segment, by name."""
 
 
 def extra_columns(shapes: Shapes) -> tuple[str, ...]:

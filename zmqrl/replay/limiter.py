@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NO_LIMIT = 1 << 62
-"""As `most`: all that is due."""
+"""Value of `most` for all that is due."""
 
 
 def updates_due(env_steps: int, updates: int, *, learning_starts: int, ratio: float, most: int) -> int:

@@ -123,7 +123,7 @@ class SegmentReplay(Replay):
         return items, weight
 
     def _check_drawn(self, items: Array, weight: Array, count: int) -> None:
-        """Of a user's sampler: an item that is not held would be read from a slot with other content."""
+        """Check what a user's sampler drew: an item that is not held would be read from a slot with other content."""
         who = f"{type(self._sampler).__qualname__}.draw"
         for what, array, kind in (("items", items, "int64"), ("weights", weight, "float32")):
             if array.shape != (count,) or array.dtype != kind:

@@ -80,9 +80,9 @@ class LearnerRecord(Struct, frozen=True):
     """The last that it announced, or was about to."""
     updates: int
     updates_lost: int
-    """By those before it."""
+    """Updates that were lost by the learners before it."""
     oldest_incarnation: int = 0
-    """It rolled back: vector envs of earlier incarnations are to be taken back to where it began."""
+    """Oldest incarnation after a rollback: vector envs of earlier ones are taken back to where the learner began."""
 
 
 def layout_of(plan: RunPlan) -> Layout:
@@ -116,7 +116,7 @@ class Arena:
 
     @cached_property
     def columns(self) -> Mapping[str, Array]:
-        """Of all slots. Made at its first use: agent and broker do without, and without numpy."""
+        """Columns of all slots. Made at the first use: agent and broker do without, and without numpy."""
         return {column.name: self._column(column) for column in self.layout.columns}
 
     @cached_property

@@ -58,7 +58,7 @@ class StreamRecord(Struct):
     store with what became of them.
     """
     late_index: int = 0
-    """Of the incarnation that was closed last: segments below it are accounted for."""
+    """Index in the incarnation that was closed last: segments below it are accounted for."""
     late_rows: int = 0
     """Its rows in `dropped` as unsealed, of segments from `late_index` on."""
     holder: tuple[int, int] = NO_HOLDER

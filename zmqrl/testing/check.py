@@ -31,7 +31,7 @@ from zmqrl.types import EnvSpec
 
 ENVS, VECTOR_ENVS, EPISODES, SEED = 2, 4, 50, 1
 LEAST = 0.7
-"""Of the way from a random policy to the best one, that a probe requires."""
+"""Share of the way from a random policy to the best one that a probe requires."""
 LOOK_EVERY = 500
 """Env steps between two scores of a probe."""
 IMPORT_S = 60.0

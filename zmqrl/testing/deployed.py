@@ -58,7 +58,7 @@ SETTINGS: Mapping[str, Any] = {
     "limits.grace_s": 10.0,
     "restart.backoff_s": 0.05,
 }
-"""Of every run of the suite; those of `Hosts.settings` go before them."""
+"""Settings of every run of the suite, merged after those of `Hosts.settings`."""
 
 
 class Machines:
@@ -89,7 +89,7 @@ class Hosts:
     """Where the checks run."""
 
     folder: Path
-    """Of the run directories, on this machine."""
+    """Folder of the run directories, on this machine."""
     settings: Mapping[str, Any]
     """What hosts.yaml has: the sections `orchestrator` and `hosts`, with at most four workers."""
     machines: Machines = field(default_factory=Machines)
@@ -113,9 +113,9 @@ class Deployed:
         self._directory.begin(self.plan)
         self.events: list[HostEvent] = []
         self.hosts = tuple(boots(self.plan))
-        """Those that participate, the learner's first."""
+        """Hosts that participate, the learner's first."""
         self.others = tuple(host for host in self.hosts if host != LOCAL)
-        """Those that only the kind reaches."""
+        """Hosts that only the orchestrator kind reaches."""
         self._state, self.machines = RunState(self.plan), hosts.machines
         machine = RunMachine(self.plan, self._state, self.orchestrator.refusal, time.monotonic())
         files = AdvisoryWrites(self._directory.path, self._state.note)
@@ -129,7 +129,7 @@ class Deployed:
         return 2 + self.plan.total_workers
 
     def deploy(self) -> None:
-        """As the launcher does it, once."""
+        """Deploy as the launcher does it, once."""
         self._actions.begin(time.monotonic())
         self._leases.start()
 
@@ -147,7 +147,7 @@ class Deployed:
         return access_of(self.plan.config, self.hosts)
 
     def reap(self) -> dict[str, Any]:
-        """As `zmqrl down` does it with the other hosts; the launcher is here, lives and sends nothing more."""
+        """Reap the other hosts as `zmqrl down` does; the launcher is here, lives and sends nothing more."""
         self._leases.end()
         found = dict(self.access.reap(self.others, self.plan.run_id, REAP_GRACE_S))
         ended: set[str] = set()

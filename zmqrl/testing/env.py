@@ -146,7 +146,7 @@ def a_successor_continues_with_the_same_bits(make: EnvMaker) -> None:
 
 
 def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
-    """With `env.recovery: state`: a successor in the saved state continues as the predecessor."""
+    """A successor in the saved state continues as the predecessor, with `env.recovery: state`."""
     section = make()
     if probe(section).state is None:
         return

@@ -64,7 +64,7 @@ def observed(algorithm: Algorithm, rng: np.random.Generator, lead: tuple[int, ..
 
 
 def policy_of(algorithm: Algorithm) -> Policy:
-    """With version 0."""
+    """Policy of `algorithm` with version 0."""
     policy = make_policy(algorithm.acting())
     policy.load(published(algorithm), schedule_of(algorithm, progress_at()))
     return policy

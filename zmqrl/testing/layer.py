@@ -175,7 +175,7 @@ def gradients_are_those_of_finite_differences(make: LayerMaker) -> None:
 
 
 def _noise(spec: LayerSpec, rows: int) -> Array | None:
-    """Of a noisy kind, `[rows, size]`; the same for a row in every batch."""
+    """Noise of a noisy kind, `[rows, size]`; the same for a row in every batch."""
     size = layer_kind(spec.kind).noise_size(spec)
     return stream(SEED, "testing layer noise").normal(size=(rows, size)) if size else None
 

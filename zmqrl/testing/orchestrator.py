@@ -36,7 +36,7 @@ from zmqrl.wire.runtime_folder import remove_left_folder
 
 DEPLOY_S, COMMAND_S, MONITOR_S = 2.0, 0.5, 1.0
 EARLY_GRACE_S = 20.0
-"""Of an `undeploy` that needs none."""
+"""Grace of an `undeploy` that needs none."""
 RUN_S = 300.0
 
 
@@ -82,7 +82,7 @@ def an_early_end_leaves_nothing(make: HostsMaker) -> None:
 
 
 def events_come_in_order(make: HostsMaker) -> None:
-    """Of each host the first event is `Handshake`; the last of the learner's host are `HostFinished`, `AgentExited`."""
+    """The first event of each host is `Handshake`; the last of the learner's host are `HostFinished`, `AgentExited`."""
     with deployed(make, total_env_steps=256) as run:
         run.deploy()
         ends = run.until(AgentExited, len(run.hosts))

@@ -12,7 +12,7 @@ from zmqrl.types import Array
 
 SYMBOLS: Array = np.eye(3, dtype=np.float32)
 STEPS = 8
-"""Of an episode of `Identity` and `MaskedBandit`."""
+"""Steps of an episode of `Identity` and `MaskedBandit`."""
 
 
 class ProbeEnv(gymnasium.Env[Any, Any]):

@@ -210,7 +210,7 @@ def _everything(learner: BaseLearner) -> dict[str, Array]:
 
 
 def _with_other_ends(algorithm: Algorithm, slots: Mapping[str, Array]) -> dict[str, Array]:
-    """With other observations after the rows that end an episode: the true last ones."""
+    """Slots with other observations after the rows that end an episode: the true last ones."""
     obs, ended = slots["obs"].copy(), slots["terminated"] | slots["truncated"]
     assert ended.any()
     obs[:, 1:][ended] = observed(algorithm, stream(SEED, "testing", index=2), obs.shape[:3])[:, 1:][ended]

@@ -29,7 +29,7 @@ class Admission:
 
     @property
     def serial(self) -> int:
-        """Of the list that is followed."""
+        """Serial of the list that is followed."""
         return self._allowed.serial
 
     @property

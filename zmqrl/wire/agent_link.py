@@ -76,7 +76,7 @@ class AgentLink:
         return found
 
     def report(self, report: bus.HostReport) -> None:
-        """Of this host, or of one without a connection: the latter only counts from the broker's host."""
+        """Send the report of this host, or of one without a connection: that only counts from the broker's host."""
         send(self._control, frames.pack(report))
 
     def allow(self, allowed: AllowList) -> None:

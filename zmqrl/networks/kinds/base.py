@@ -40,7 +40,7 @@ class RecurrentLayer(NumpyLayer):
     """A layer with state, of which it makes one step at a time. The state is the caller's."""
 
     name: str
-    """Of the layer, and of its state."""
+    """Name of the layer, and of its state."""
 
     @abstractmethod
     def step(self, x: Array, state: Array) -> Array:
@@ -59,7 +59,7 @@ class NoisyLayer(NumpyLayer):
     """A layer whose output depends on noise too. The noise is the caller's."""
 
     name: str
-    """Of the layer, and of its noise."""
+    """Name of the layer, and of its noise."""
 
     @abstractmethod
     def set_noise(self, noise: Array | None) -> None:
@@ -100,7 +100,7 @@ class LayerKind(ABC):
         return {}
 
     def buffers(self, spec: LayerSpec) -> frozenset[str]:
-        """Those of `shapes` that no gradient changes, such as running means: the learner publishes what they become."""
+        """Names of `shapes` that no gradient changes, such as running means: the learner publishes what they become."""
         return frozenset()
 
     def fan_in(self, spec: LayerSpec) -> int:

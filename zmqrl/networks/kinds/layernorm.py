@@ -38,7 +38,7 @@ class Layernorm(LayerKind):
 
 
 class _NumpyLayernorm(NumpyLayer):
-    """In place."""
+    """Layer normalisation in place."""
 
     def __init__(self, name: str, size: int, rows: int, epsilon: float) -> None:
         self._name = name

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ROWS = 2
-"""Of the batch that a new module is tried with: a normalisation over a batch needs two."""
+"""Rows of the batch that a new module is tried with: a normalisation over a batch needs two."""
 MOST_NAMED = 3
 """Parameters in a message."""
 
@@ -56,7 +56,7 @@ class Module(LayerKind):
         return frozenset(f"{spec.name}.{name}" for name in described(_of(spec)).buffers)
 
     def initial(self, spec: LayerSpec, generator: np.random.Generator) -> dict[str, Array]:
-        """As the constructor draws them, with torch's generator seeded by ours."""
+        """Values as the constructor draws them, with torch's generator seeded by ours."""
         made = _made(_of(spec), int(generator.integers(2**62)))
         tensors = dict((*made.named_parameters(), *_persistent(made)))
         return {name: _float32(tensors[name.removeprefix(f"{spec.name}.")]) for name in self.shapes(spec)}

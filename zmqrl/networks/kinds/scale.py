@@ -23,7 +23,7 @@ class Scale(LayerKind):
 
 
 class _NumpyScale(NumpyLayer):
-    """In place."""
+    """Division in place."""
 
     def __init__(self, divisor: int) -> None:
         self._divisor = np.float32(divisor)

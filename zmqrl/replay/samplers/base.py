@@ -18,7 +18,7 @@ class AddedSegment:
     """A segment that replay now holds."""
 
     place: int
-    """It stays there until it is released. Its items are named `place * held.per_place` and following."""
+    """Place of the segment until it is released. Its items are named `place * held.per_place` and following."""
     items: Array
     """Names int64 of those that may be drawn: valid rows, or sequences with a valid row to learn from; ascending."""
     priorities: Array | None

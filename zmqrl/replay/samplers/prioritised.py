@@ -27,7 +27,7 @@ class PrioritisedSampler(Sampler):
         self._restored: list[Array] = []
 
     def draw(self, generator: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """With `uniform_mix`, that share is drawn uniformly."""
+        """Draw items by priority; with `uniform_mix`, that share is drawn uniformly."""
         mix, total, held = self._settings.uniform_mix, self._tree.total, self.held
         items = self._tree.find(generator.random(count) * total)
         if mix:
