@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 INLINE_CODE = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
 """Identifiers and link targets: they are names, not prose."""
+PREPOSITION = re.compile(r"\s*(?:Of|By|As|From|In|With|Those|It)\b")
+"""Beginnings of a docstring that do not name its subject."""
 
 
 class Idiom(NamedTuple):
@@ -123,6 +125,46 @@ def test_strings_of_the_package() -> None:
     assert not found, "\n".join(found)
 
 
+def test_docstrings_that_begin_with_a_preposition_are_found() -> None:
+    source = """'''From a module.'''
+LIMIT = 3
+'''Of a constant.'''
+NAMES = "With a value that is not a docstring"
+class _Record:
+    '''Those of a class.'''
+    field: int
+    '''By a field.'''
+    def method(self):
+        '''
+        In a method.
+        '''
+def _function():
+    '''Itself a noun.'''
+    if LIMIT:
+        async def inner():
+            '''As inside.'''
+NAME = WIDTH = 1
+'''With a constant.'''
+'''It is a second string.'''
+"""
+    assert without_subject(source, Path("x.py")) == [
+        "x.py:1: 'From a module.'",
+        "x.py:3: 'Of a constant.'",
+        "x.py:6: 'Those of a class.'",
+        "x.py:8: 'By a field.'",
+        "x.py:10: 'In a method.'",
+        "x.py:17: 'As inside.'",
+        "x.py:19: 'With a constant.'",
+        "x.py:20: 'It is a second string.'",
+    ]
+
+
+def test_docstrings_of_the_package_begin_with_their_subject() -> None:
+    paths = sorted((ROOT / "zmqrl").rglob("*.py"))
+    found = [line for path in paths for line in without_subject(path.read_text(), path.relative_to(ROOT))]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents(path: Path) -> None:
     found = findings([Text(path.relative_to(ROOT), 1, path.read_text())])
@@ -154,6 +196,19 @@ def texts_of(source: str, path: Path) -> list[Text]:
     tree = ast.parse(source)
     hidden = {id(node) for node in private_docstrings(tree, path.stem.startswith("_") and path.stem != "__init__")}
     return [Text(path, line, content) for line, content in strings(tree, hidden) if len(content.split()) > 1]
+
+
+def without_subject(source: str, path: Path) -> list[str]:
+    """`file:line: first line` for each docstring that begins with a preposition or pronoun, of private ones too."""
+    texts = sorted((text.lineno, str(text.value)) for text in docstrings(ast.parse(source)))
+    return [f"{path}:{line}: {text.strip().splitlines()[0]!r}" for line, text in texts if PREPOSITION.match(text)]
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Strings that are statements: of modules, classes and functions, and below fields and constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
 
 
 def private_docstrings(tree: ast.AST, is_private: bool) -> Iterator[ast.Constant]:
