@@ -80,7 +80,7 @@ else:
 
 
 def _refuse_unknown(data: Any, known: Any, at: str) -> None:
-    """Of dataclasses msgspec passes over unknown fields; what was built shows which those are."""
+    """Refuse fields of `data` that are not in `known`, which was built: msgspec ignores them for dataclasses."""
     if isinstance(data, Mapping) and isinstance(known, Mapping):
         for key, inner in data.items():
             if str(key) not in known:

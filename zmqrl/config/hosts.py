@@ -65,7 +65,7 @@ def names_of_range(key: str) -> list[str]:
 
 
 def _numbers(key: str, part: str) -> Sequence[str]:
-    """Of one pair of brackets, with the zeros of the first of each range."""
+    """Numbers of one pair of brackets, with the zeros of the first of each range."""
     found: list[str] = []
     for term in part.split(","):
         match = _RANGE.fullmatch(term.strip())
@@ -149,7 +149,7 @@ def chosen_hosts(hosts: Mapping[str, HostSection], terms: Sequence[str]) -> set[
 
 
 def _named(hosts: Mapping[str, HostSection], term: str) -> set[str]:
-    """By a group, a range, or, where these name none, a pattern with character classes such as `node0[14]`."""
+    """Hosts of a group, a range, or, where these name none, a pattern with character classes such as `node0[14]`."""
     try:
         patterns = names_of_range(term)
     except ConfigError:

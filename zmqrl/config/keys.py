@@ -21,7 +21,7 @@ from zmqrl.config.sections import Config
 
 ALGORITHM = "algorithm"
 SIGNS = {"ge": ">=", "gt": ">", "le": "<="}
-"""Of bounds, by the attribute that has them in `Bounds` and in the types of `annotated_types`."""
+"""Signs of bounds, by the attribute that has the bound in `Bounds` and in the types of `annotated_types`."""
 
 WHAT_TRAINS = "What trains. Presets, and `train --env ID`, set keys to other values than the defaults: see `--dry-run`."
 

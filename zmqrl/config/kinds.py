@@ -24,7 +24,7 @@ SECTIONS: Mapping[str, type[Any]] = {
 RENAMED = {"segment_transport": "memory_backend"}
 """Sections of earlier versions, which are accepted, and their names."""
 KindConfig: TypeAlias = Callable[[str, str], type[Any]]
-"""From a section and its kind to the frozen config class of that kind; ConfigError when the kind is unknown."""
+"""Function from a section and its kind to the frozen config class of that kind; ConfigError: the kind is unknown."""
 
 
 @dataclass(frozen=True)

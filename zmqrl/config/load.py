@@ -109,7 +109,7 @@ class Request:
     sections: Mapping[str, Any] | None = None
     """Sections in the place of a preset."""
     held_workers: int = 0
-    """Of other runs on this machine, which `workers: auto` leaves their cores."""
+    """Workers of other runs on this machine, which `workers: auto` leaves their cores."""
     sections_name: str = "--env"
     """Where they are from, for messages."""
 
@@ -287,7 +287,7 @@ def _of_mode(node: Branch, mode: str) -> Branch:
 
 
 def _resolved(config: Config, preset: str | None, request: Request) -> Config:
-    """With numbers where `auto` and null stood."""
+    """The configuration with numbers in place of null and of this machine's `auto`, checked."""
     if not NAME.fullmatch(config.run.name):
         what = "may contain only letters, digits, '.', '_' and '-'"
         raise ConfigError(what, key=("run", "name"), value=shown(config.run.name))

@@ -12,7 +12,7 @@ from zmqrl.config.sections import Config
 from zmqrl.types import AllowList, ColumnSpec, EnvSpec
 
 INITIAL = "initial.safetensors"
-"""In the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
+"""File in the run directory: the weights of version 0, where `run.init_from` names others than random ones."""
 MOST_WORKERS = 1 << 20
 """Indexes of workers in one run. Each is used once: a late message of a lost host names none of its later workers."""
 Neighbours: TypeAlias = Literal["ignored", "refused", "warned"]
@@ -26,7 +26,7 @@ class Lineage(Struct, frozen=True):
     attempt: int = 1
     """Lifetimes of the launcher, this one included."""
     host: str = ""
-    """Of the launcher."""
+    """Host of the launcher."""
     run_dir: str = ""
     """On that host."""
 
@@ -67,11 +67,11 @@ class RunPlan(Struct, frozen=True):
     resume: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     full_required: bool = False
-    """Of a resume: the run had env steps, so a learner that finds no FULL must not begin at env step 0."""
+    """Whether a resume needs a FULL: the run had env steps, so its learner must not begin at env step 0."""
     from_scratch: bool = False
-    """Of a resume: the user allows it to begin at env step 0."""
+    """Whether the user allows a resume to begin at env step 0."""
     may_continue: bool = True
-    """Of a resume: False: a full checkpoint that can be loaded ends it (`--from-scratch` without `--resume auto`)."""
+    """Whether a resume may load a full checkpoint; False: one ends it (`--from-scratch` without `--resume auto`)."""
     started_by: str = ""
     """User and machine of the launcher, `anna@laptop`: users of a shared account differ in it."""
     warnings: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Endpoints(Struct, frozen=True):
 
     @classmethod
     def tcp(cls, address: str, ports: Sequence[int]) -> Endpoints:
-        """Those of a broker on another host; an IPv6 address is written in brackets."""
+        """Endpoints of a broker on another host; an IPv6 address is written in brackets."""
         at = f"[{address}]" if ":" in address else address
         segments, notices, control = (f"tcp://{at}:{port}" for port in ports)
         return cls(segments, "", notices, control)

@@ -22,7 +22,7 @@ FORBID_UNKNOWN = {"extra": "forbid"}
 
 
 class Bounds(Struct, frozen=True):
-    """Of a number, for pydantic. To import `annotated_types` takes every process of a run 4 ms of its start."""
+    """Bounds of a number, for pydantic. To import `annotated_types` takes every process of a run 4 ms of its start."""
 
     ge: float | None = None
     gt: float | None = None

@@ -1,4 +1,4 @@
-"""From the merged tree to the sections, each with the keys of its kind."""
+"""Checks of the merged tree, which becomes the sections, each with the keys of its kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checked(tree: Branch, config_of: KindConfig) -> Config:
 
 
 def _unknown_keys(tree: Branch, config_of: KindConfig) -> Iterator[UnknownKey]:
-    """In all sections; not of kinds that are unknown, which `_valid` refuses."""
+    """Unknown keys of all sections; not of kinds that are unknown, which `_valid` refuses."""
     children = dict(tree.children)
     for section in ("algorithm", *SECTIONS):
         node = children.pop(section, None)

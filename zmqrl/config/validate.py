@@ -1,4 +1,4 @@
-"""From a tree of values with sources to the frozen sections; the first fault, or all unknown keys, become a message."""
+"""Frozen sections from a tree of values with sources; the first fault, or all unknown keys, become a message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECTION_EXPECTED = frozenset({"dataclass_type", "dataclass_exact_type"})
 LISTS = frozenset({"tuple_type", "list_type"})
 """Types of errors of pydantic."""
 WHOLE = ("configuration",)
-"""In place of a key."""
+"""Key in errors of the whole configuration."""
 PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_pass", "ansible_password")
 
 

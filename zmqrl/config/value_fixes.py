@@ -19,7 +19,7 @@ NUMBER = re.compile(r"([-+]?(?:0,\d+|(?!0,)\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE
 DECIMAL_COMMA = re.compile(r"(?<!\d)0,")
 MULTIPLES = {"": 1, "k": 1_000, "m": 1_000_000}
 MULTIPLES_OF_S = {"": 1, "k": 1_000, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
-"""Of keys in seconds, `NAME_s`."""
+"""Multiples of the suffixes of values of keys in seconds, `NAME_s`."""
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 MOST_WRITTEN = 60
 """Characters of a value that is suggested."""

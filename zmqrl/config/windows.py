@@ -24,7 +24,7 @@ class Windows:
 
     @classmethod
     def of(cls, text: str) -> Windows:
-        """From `20:00-07:00, Sat, Sun`. ValueError: what is wrong, and what to write."""
+        """Windows of a text such as `20:00-07:00, Sat, Sun`. ValueError: what is wrong, and what to write."""
         days: set[int] = set()
         times = []
         parts = [part.strip() for part in text.split(",")]

@@ -74,7 +74,7 @@ class Branch:
     source: Source
     children: Mapping[str, Node] = field(default_factory=dict)
     is_emptied: bool = False
-    """It was written as `{}`: nothing of the layers below remains in it."""
+    """Whether the mapping was written as `{}`: nothing of the layers below remains in it."""
 
     def at(self, path: tuple[str, ...]) -> Node | None:
         """The node at `path`, or None."""

@@ -139,7 +139,7 @@ PYTHON: Mapping[str, str] = {
 }
 """Classes and methods of other libraries."""
 ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
-"""As gymnasium writes ids; presets have no version."""
+"""Env ids as gymnasium writes them; presets have no version."""
 DOTTED_PATH = re.compile(r"[\w.]+:\w+")
 
 

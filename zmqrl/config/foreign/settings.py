@@ -20,7 +20,7 @@ WHOLE = ("env_config", "env_kwargs", "eval_env_kwargs", "<<")
 """Settings that are mappings."""
 JORLDY_ENVS = {"cartpole": "CartPole-v1", "mountain_car": "MountainCar-v0", "pendulum": "Pendulum-v1"}
 OTHER_UNITS = ("EnvironmentEpisodes", "TrainingSteps")
-"""Of Coach: numbers that are not of env steps."""
+"""Units of Coach for numbers that are not of env steps."""
 ENV = re.compile(r"[\w./:-]+-v\d+|[\w.]+:\w+")
 SCRIPT = re.compile(r"(?:^|/)(\w+)\.py$")
 
@@ -175,7 +175,7 @@ def _agent(node: ast.AST) -> str:
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Of names and attributes, `a.b["c"].d` as `a.b.c.d`."""
+    """Assignments to names and attributes, `a.b["c"].d` as `a.b.c.d`."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             yield re.sub(r"\[['\"](\w+)['\"]\]", r".\1", ast.unparse(node.targets[0])), node.value
@@ -215,7 +215,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def data_of(node: Node) -> Any:
-    """Of YAML, with merge keys (`<<: *defaults`)."""
+    """Data of a YAML node, with merge keys (`<<: *defaults`)."""
     if isinstance(node, Leaf):
         return node.value
     found = {key: data_of(child) for key, child in node.children.items()}
@@ -236,6 +236,6 @@ def _flat(settings: Settings, prefix: str = "") -> dict[str, Any]:
 
 
 def scalar(text: str) -> Any:
-    """As YAML reads it, `True` and `1e-3` included."""
+    """Value of a text as YAML reads it, `True` and `1e-3` included."""
     node = parse(text, CLEANRL) if re.fullmatch(r"[\w.+-]*", text) else None
     return node.value if isinstance(node, Leaf) else text

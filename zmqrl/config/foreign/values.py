@@ -79,7 +79,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "vf_coef": lambda v, x: {"algorithm.vf_coef": x / 2 if v.library == CLEANRL else x},  # of half the squared error
     **dict.fromkeys(("anneal_lr", "learning_rate_schedule", "lr_decay", "noise_type", "num_layers"), lambda *_: {}),
 }
-"""From a setting whose value has another meaning in zmqrl to keys."""
+"""Conversions to keys, by the setting whose value has another meaning in zmqrl."""
 
 
 class LeftOut(Exception):
@@ -92,7 +92,7 @@ class Values:
 
     library: str
     kind: str
-    """Of the algorithm."""
+    """Kind of the algorithm."""
     known: KnownKeys
     given: Mapping[str, Any]
     """Values by the names that `aliases` has."""
@@ -179,7 +179,7 @@ def _clip(values: Values, value: Any) -> Keys:
 
 @_of("n_envs num_envs num_envs_per_worker num_envs_per_env_runner")
 def envs(values: Values, _: Any) -> Keys:
-    """As many envs in the form that up to four workers can share."""
+    """Keys for as many envs in the form that up to four workers can share."""
     vectors = next(count for count in (4, 2, 1) if values.envs % count == 0)
     return {"env.vector_envs": vectors, "env.num_envs": values.envs // vectors}
 
