@@ -42,7 +42,7 @@ class Exited(EventMessage, frozen=True, tag="exit"):
     expected: bool
     cause: Text
     detail: Mapping[str, Any]
-    """Of its last `fault`."""
+    """Detail of the last `fault` of the process."""
     log: Text
     log_tail: list[Text]
 
@@ -98,7 +98,7 @@ class BrokerAddresses(EventMessage, frozen=True, tag="listening"):
     addresses: list[Name]
     token: Name | None
     serial: Count
-    """Of the allow-list."""
+    """Serial of the allow-list that the broker follows."""
 
 
 class RunFailed(EventMessage, frozen=True, tag="failed"):
@@ -130,7 +130,7 @@ class Usage(EventMessage, frozen=True, tag="usage"):
 
     processes: dict[Name, ProcessUsage]
     arena_usage: ArenaUsage | None
-    """Of the learner's host, unless the mode is single."""
+    """Use of the arena of the learner's host, unless the mode is single."""
 
 
 class Alive(EventMessage, frozen=True, tag="alive"):
@@ -166,7 +166,7 @@ class HostFinished(EventMessage, frozen=True, tag="finished"):
 
     ledger: Ledger | None
     peak_pss_mb: dict[Name, Finite]
-    """By role."""
+    """Largest proportional set sizes of a process, by role."""
     ended: Count
     """Processes that ended on their own."""
     killed: list[Text]

@@ -60,7 +60,7 @@ class AssignedStream(NamedTuple):
     incarnation: Count
     next_index: Count
     record_bytes: Count | None
-    """Of its env-slot record; None: it starts from scratch or is stepped already."""
+    """Size of the env-slot record; None: the vector env starts from scratch or is stepped already."""
 
 
 class RecordAt(NamedTuple):
@@ -121,7 +121,7 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def of(cls, meta: SegmentMeta) -> SegmentHeader:
-        """As plain integers."""
+        """Header of the segment of `meta`, as plain integers."""
         return cls(*meta.id, *meta.version, meta.rows)
 
     def meta(self) -> SegmentMeta:
@@ -149,9 +149,9 @@ class WorkerReport(_BusMessage, frozen=True, tag="worker"):
     broker: Count
     """The incarnation that it knows; 0: none."""
     serial: Serial
-    """Of the assignments that it follows; -1: none."""
+    """Serial of the assignments that the worker follows; -1: none."""
     remote: bool
-    """It has no arena."""
+    """Whether the worker has no arena."""
     leases: list[SlotRef]
     """All that it holds."""
     streams: list[StreamAt]
@@ -325,7 +325,7 @@ class Enrol(_BusMessage, frozen=True, tag="enrol"):
 
 
 class PathProbe(_BusMessage, frozen=True, tag="echo"):
-    """As long as several full packets: it arrives only where these do.
+    """Message as long as several full packets: it arrives only where these do.
 
     Host agent to broker: once, when it is to join and the broker has answered. Broker to host agent: the same, back.
 
@@ -371,7 +371,7 @@ class Announce(_BusMessage, frozen=True, tag="announce"):
 
     notice: Notice
     back: list[Count] | None
-    """Of a sync learner that had to roll back to this version: rows of each vector env in this arena before it."""
+    """Rows of each vector env in this arena before this version, of a sync learner that had to roll back to it."""
 
 
 class BrokerStatus(_BusMessage, frozen=True, tag="broker_status"):

@@ -72,7 +72,7 @@ class Answer(_Message, frozen=True):
     fields: Data = "{}"
     """Attributes of the error."""
     traceback: Text = ""
-    """Of an exception of the user's code, without the frames of zmqrl that it begins with."""
+    """Traceback of an exception of the user's code, without the frames of zmqrl that it begins with."""
 
 
 class Ended(_Message, frozen=True):

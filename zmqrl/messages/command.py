@@ -57,7 +57,7 @@ class Join(_Command, frozen=True, tag="join"):
     """
 
     addresses: list[Name]
-    """Of the learner's host; which one leads there is found by trying them."""
+    """Addresses of the learner's host; which one leads there is found by trying them."""
     ports: Ports
     token: Name | None
     """What is to be seen in the store; None: it is not looked for."""

@@ -65,7 +65,7 @@ class Machine(_Reply, frozen=True):
     acting: Mapping[Name, Name]
     """Digests of what acting computes, by its runtime (`zmqrl.acting.digest`)."""
     gpus: tuple[Gpu, ...]
-    """Those that a process of the host sees, as nvidia-smi reports them."""
+    """GPUs that a process of the host sees, as nvidia-smi reports them."""
 
 
 class Folder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ class Lock(Struct, frozen=True, forbid_unknown_fields=True):
     run_id: Name
     user: Name
     own: bool
-    """It is this user's."""
+    """Whether the run is this user's."""
     pid: Count
     age_s: Finite
     workers: Count
@@ -166,7 +166,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reached(_Reply, frozen=True):
-    """Of all addresses.
+    """Results for all addresses.
 
     Agent of a worker's host to doctor: in answer to `Reach`.
 
@@ -177,7 +177,7 @@ class Reached(_Reply, frozen=True):
 
 
 class Watching(_Reply, frozen=True):
-    """It may be written now.
+    """The host looks into the store: the file may be written now.
 
     Agent of a worker's host to doctor: in answer to `Watch`.
 
@@ -232,7 +232,7 @@ class EnvFacts(_Reply, frozen=True):
     """Whether seed and actions bring back the same observations."""
     differing: Text | None = None
     digest: Name | None = None
-    """Of the observations of a fixed walk: equal hosts have equal ones."""
+    """Digest of the observations of a fixed walk: equal hosts have equal ones."""
     checker: Text | None = None
     """What `gymnasium.utils.env_checker` refuses; empty: nothing."""
     advice: tuple[Text, ...] = ()

@@ -85,7 +85,7 @@ class Watch(_Request, frozen=True):
 
     path: Text
     up: Count
-    """In that many levels above `path`: what is there already."""
+    """Levels from `path` up to the directory that is there already, in which the file is looked for."""
     name: Name
     token: Name
     limit_s: Finite

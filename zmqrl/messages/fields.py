@@ -15,7 +15,7 @@ from zmqrl.types import LONGEST_NAME, Finite, Whole
 MOST_EXPLAINED_BYTES = 1 << 18
 """A larger message is refused by `value` alone: without types, 16 MiB of empty lists take 1 GB."""
 Index: TypeAlias = Annotated[int, Meta(ge=0, lt=MOST_WORKERS)]
-"""Of a process among those of its role."""
+"""Index of a process among those of its role."""
 FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[A-Za-z0-9_][A-Za-z0-9._-]*\Z")]
 """No path, in any encoding of file names."""
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]

@@ -55,7 +55,7 @@ class RequestAnswer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class ConnectionFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """By which a host that SSH cannot reach joins a run: where the broker is, and a one-time token. Mode 0600.
+    """File by which a host that SSH cannot reach joins a run: where the broker is, and a one-time token. Mode 0600.
 
     Launcher to the agent of such a host: in the run's private folder, once the broker is there; its user copies it
     there for `zmqrl worker --connect`. Removed when the host has joined.
@@ -66,7 +66,7 @@ class ConnectionFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     format: Count
     boot: Boot
-    """Of the host's agent (`config/plan.py`)."""
+    """Start record of the host's agent, as a process reads it from its stdin (`config/plan.py`)."""
     join: Join
 
 
@@ -159,7 +159,7 @@ class CopiedEnd(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     sha256: Text
-    """Of the whole file."""
+    """Digest of the whole file."""
 
 
 class NotCopied(Struct, frozen=True, forbid_unknown_fields=True):
@@ -213,7 +213,7 @@ def decode(kind: type[T], content: str | bytes) -> T:
 
 
 def _converted(kind: type[T], data: Any) -> T:
-    """From data with surrogates (names of files that are not UTF-8), which msgspec does not decode."""
+    """Message from data with surrogates (names of files that are not UTF-8), which msgspec does not decode."""
     if not isinstance(data, dict):
         raise WireError("not JSON", "not an object")
     try:

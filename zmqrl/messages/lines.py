@@ -19,7 +19,7 @@ from zmqrl.types import LARGEST_FINITE, WHOLE_LIMIT
 
 T = TypeVar("T", bound=Struct)
 MOST_CHARACTERS, MOST_ENTRIES, DEEPEST = 10_000, 1_000, 16
-"""Of what is shown: of each text, of each list or mapping, of lists within lists."""
+"""Limits of what is shown: characters of a text, entries of a list or mapping, depth of lists within lists."""
 _child_event = msgspec.json.Decoder(ChildEvent).decode
 _agent_event = msgspec.json.Decoder(AgentEvent).decode
 _command = msgspec.json.Decoder(Command).decode

@@ -16,7 +16,7 @@ from zmqrl.types import Count, Finite, JudgedRole, Ledger, Name, Notice, Version
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 UPDATE = "update"
-"""In the detail of a learner's `ProcessFault`: the number of the update that raised it."""
+"""Key in the detail of a learner's `ProcessFault`: the number of the update that raised it."""
 
 
 class EventMessage(Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
@@ -62,7 +62,7 @@ class BrokerListening(EventMessage, frozen=True, tag="listening"):
 
     ports: Ports
     serial: Count
-    """Of the allow-list."""
+    """Serial of the allow-list that the broker follows."""
 
 
 class MessagesRefused(EventMessage, frozen=True, tag="refused"):
@@ -240,7 +240,7 @@ class LearnerEnded(EventMessage, frozen=True, tag="ended"):
     reason: Name
     env_steps: Count
     env_steps_before: Count
-    """Of earlier arenas of a resumed run."""
+    """Env steps of earlier arenas of a resumed run."""
     updates: Count
     updates_lost: Count
     episodes: Count
@@ -254,7 +254,7 @@ class LearnerEnded(EventMessage, frozen=True, tag="ended"):
     notice: Notice | None
     """The last version."""
     ledger: Ledger | None
-    """In mode single."""
+    """Ledger of the learner in mode single."""
     env_steps_per_s: Finite
     updates_per_s: Finite
     wait_fraction: Finite

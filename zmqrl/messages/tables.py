@@ -51,7 +51,7 @@ def kinds_in(name: str) -> Mapping[str, type[Struct]]:
 
 
 def paragraphs(kind: type[Struct]) -> Sequence[str]:
-    """Of a docstring: what it is; from whom to whom and when; what an old or a wrong one causes."""
+    """Paragraphs of a docstring: what it is; from whom to whom and when; what an old or a wrong one causes."""
     return [" ".join(paragraph.split()) for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n")]
 
 
