@@ -196,9 +196,9 @@ class EnvSlotState(Struct, frozen=True):
     state: Array | None = None
     """uint8 `[bytes]`: what the env's `get_state` returned; then no actions are stored."""
     obs: Array | None = None
-    """With `state`: the last observation."""
+    """Last observation, stored with `state`."""
     elapsed: int = 0
-    """With `state`: steps since the reset."""
+    """Steps since the reset, stored with `state`."""
     acting_state: Array | None = None
     """float32 `[S]`: the recurrent state with which the next row is acted (`zmqrl.acting.state`); None: zero."""
 

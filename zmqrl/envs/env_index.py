@@ -14,7 +14,7 @@ from typing import Any
 
 VARIABLE = "ZMQRL_ENV_INDEX"
 _releases: dict[int, Callable[[], object]] = {}
-"""By the id of an env without its wrappers; of a deleted one it has no effect."""
+"""Release of the number by the id of an env without its wrappers; of a deleted one it has no effect."""
 
 
 def _close(held: socket.socket) -> None:

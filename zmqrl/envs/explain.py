@@ -41,7 +41,7 @@ RLLIB = re.compile(r"required positional argument: '(env_)?con(fig|text)'")
 CALLERS = (os.path.join("zmqrl", "envs", "arguments.py"), os.path.join("gymnasium", "envs", "registration.py"))
 """Where envs and wrappers are called."""
 BY_CREATOR = "was raised from the environment creator for"
-"""In the text of a TypeError that `gymnasium.make` has raised from the one of an env."""
+"""Part of the text of a TypeError that `gymnasium.make` has raised from the one of an env."""
 
 
 def explain(section: EnvSection, error: Exception) -> ConfigError:

@@ -53,7 +53,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class RestorableFrameStack(FrameStack):
-    """With `env.recovery: state`: the frames are part of the state."""
+    """Frame stack with `env.recovery: state`: the frames are part of the state."""
 
     def __init__(self, env: Env, depth: int) -> None:
         super().__init__(env, depth)

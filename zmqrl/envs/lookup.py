@@ -1,4 +1,4 @@
-"""From names in a configuration to what makes envs and wrappers."""
+"""Lookup of names in a configuration: what makes envs and wrappers."""
 
 from __future__ import annotations
 

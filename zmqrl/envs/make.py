@@ -1,4 +1,4 @@
-"""From the `env` section to gymnasium envs, and the launcher's check of an env before anything is started."""
+"""Gymnasium envs of the `env` section, and the launcher's check of an env before anything is started."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_single(section: EnvSection) -> Env:
 
 
 def make_for_scores(section: EnvSection) -> Env:
-    """As `make_single`, with the rewards and episodes of the env itself."""
+    """An env as of `make_single`, with the rewards and episodes of the env itself."""
     return for_scores(make_single(section))
 
 
@@ -139,7 +139,7 @@ def _space(section: EnvSection, env: Env, name: str) -> Any:
 
 
 def _spec_of_agents(section: EnvSection, env: Any) -> EnvSpec:
-    """Of a parallel env: its agents have equal spaces, and all are there after a reset."""
+    """Spec of a parallel env: its agents have equal spaces, and all are there after a reset."""
     agents = tuple(env.possible_agents)
     if not agents:
         raise ConfigError("has no possible_agents", key=("env", "id"), value=repr(section.id), is_subject=True)

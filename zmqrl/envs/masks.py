@@ -30,12 +30,12 @@ class FromMethod(gym.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Dict({**(parts or {"observation": env.observation_space}), PART: mask})
 
     def reset(self, **options: Any) -> Any:
-        """As the env's."""
+        """Reset of the env, with the mask in the observation."""
         obs, info = self.env.reset(**options)
         return self._with_mask(obs, info, False), info
 
     def step(self, action: Any) -> Any:
-        """As the env's."""
+        """Step of the env, with the mask in the observation."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._with_mask(obs, info, bool(terminated or truncated)), reward, terminated, truncated, info
 

@@ -18,6 +18,6 @@ class MinAtar(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Of the env, with the no-op as the action before."""
+        """Reset of the env, with the no-op as the action before."""
         self.env.unwrapped.game.last_action = NO_OP  # type: ignore[attr-defined]
         return self.env.reset(seed=seed, options=None if options is None else dict(options))

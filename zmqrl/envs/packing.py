@@ -35,7 +35,7 @@ class Packer:
         """The rows `[N, n]` of the part `action_mask`."""
         whole = self._parts[0][1]
         self.plain = whole if space.kind == "box" and not space.n else None
-        """Of observations that are one array of numbers."""
+        """Part of observations that are one array of numbers; None for others."""
 
     def write(self, slot: int | slice, observation: Any) -> None:
         """Copy an observation into row `slot`, or observations with a leading axis into a slice of rows."""
@@ -74,7 +74,7 @@ class _Part:
         self._counts = np.array(space.nvec or space.n, np.int64)
         self._is_counted = bool(space.choices or space.n)
         self.accepted = dtype
-        """Of the last array whose dtype allows only numbers that the space has."""
+        """Dtype of the last array whose dtype allows only numbers that the space has."""
         self._least, self._most = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (0, 1)
 
     def array(self, value: Any) -> Array:

@@ -35,12 +35,12 @@ class StepLimit:
         return getattr(self.env, name)
 
     def reset(self, **options: Any) -> Any:
-        """As the env's."""
+        """Reset of the env, and of the count of steps."""
         self._elapsed = 0
         return self.env.reset(**options)
 
     def step(self, actions: Mapping[str, Any]) -> Any:
-        """As the env's."""
+        """Step of the env; at the limit every agent is truncated."""
         returned = self.env.step(actions)
         self._elapsed += 1
         if self._elapsed < self._steps or not has_form("step", returned) or not isinstance(returned[3], Mapping):
@@ -62,7 +62,7 @@ class ParallelVectorEnv(SlotVectorEnv):
         super().__init__(spec, num_envs, seed, vector_env, incarnation)
         self._envs: list[Any] = [self._created(first, make) for first in range(0, num_envs, len(spec.agents))]
         self._agents: Sequence[Any] = self._envs[0].possible_agents
-        """Those of `spec` as the env names them: a number may be one."""
+        """Agents of `spec` as the env names them: a number may be one."""
         self._known = frozenset(self._agents)
         self._gone: set[int] = set()
         """Slots of agents that are not in `agents` any more."""
@@ -98,7 +98,7 @@ class ParallelVectorEnv(SlotVectorEnv):
         self._envs = []
 
     def _slots(self) -> list[range]:
-        """Of each copy."""
+        """Slots of each copy of the env."""
         agents = len(self._agents)
         return [range(first, first + agents) for first in range(0, self.num_envs, agents)]
 

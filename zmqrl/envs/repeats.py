@@ -17,9 +17,9 @@ from zmqrl.random_streams import stream
 from zmqrl.types import Array, EnvSpec
 
 STEPS, LIMIT_S = 200, 0.3
-"""Of a walk, which ends with the first episode: steps and seconds at most."""
+"""Limits of a walk, which ends with the first episode: steps and seconds."""
 LEAST_STATE_STEPS, STATE_STEPS = 12, 2000
-"""Of a walk with saved states: a counter that is not restored shows at the end of an episode."""
+"""Limits of the steps of a walk with saved states: an unrestored counter shows at the end of an episode."""
 SAVED_AT = (1, 8, 32)
 """Steps after which a successor continues in the saved state."""
 PARTS = ("observations", "rewards", "ends of episodes")
@@ -123,7 +123,7 @@ def _row(step: StepResult) -> Row:
 
 
 def _differing(one: Sequence[Row], other: Sequence[Row]) -> list[str]:
-    """Of `PARTS` those that are not equal in all rows."""
+    """Members of `PARTS` that are not equal in all rows."""
     pairs = [zip(PARTS, a, b, strict=False) for a, b in zip(one, other, strict=True)]
     found = {part for row in pairs for part, a, b in row if a != b}
     return [part for part in PARTS if part in found]

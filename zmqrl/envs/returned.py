@@ -14,19 +14,19 @@ from zmqrl.plugins import FOREIGN, last_frame, shown_path
 from zmqrl.types import Array
 
 NOTHING: Any = object()
-"""In place of a returned value: the call has not returned."""
+"""Mark in place of a returned value: the call has not returned."""
 FORMS = {
     "reset": ("obs", "info"),
     "step": ("obs", "reward", "terminated", "truncated", "info"),
 }
 KINDS, FLAGS = "fiub", "iub"
-"""Of the dtypes of numbers, and of the flags of vector envs."""
+"""Kinds of the dtypes of numbers, and of the flags of vector envs."""
 NUMBERS = frozenset((bool, int, float, *(kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in KINDS)))
 """Types that are one number each."""
 NO = np.False_
 REWARD = "reward"
 MOST_LAYERS = 50
-"""Of wrappers around an env."""
+"""Limit of the number of wrappers around an env."""
 
 KEYWORD = re.compile(r"reset\(\) (got an unexpected keyword argument '(seed|options)'|takes no keyword arguments)")
 

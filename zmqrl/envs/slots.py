@@ -17,7 +17,7 @@ from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
 from zmqrl.types import Array, EnvSpec
 
 RUNNING, RESETTING, PARKED, LEFT = 0, 1, 2, 3
-"""Of a slot. Left: its agent's episode has ended, and other agents of its env continue."""
+"""Phases of a slot. Left: its agent's episode has ended, and other agents of its env continue."""
 
 
 class SlotVectorEnv(VectorEnv, ABC):
@@ -56,7 +56,7 @@ class SlotVectorEnv(VectorEnv, ABC):
         return given.tolist() if self._discrete else np.array(given)
 
     def _check(self, reward: Array | None = None) -> None:
-        """Of all slots; `reward`: None where it is known to be finite."""
+        """Check all slots; `reward`: None where it is known to be finite."""
         bad = first_bad_slot(self._packer.floats, reward)
         if bad is not None:
             slot, what = bad
@@ -89,7 +89,7 @@ class SlotVectorEnv(VectorEnv, ABC):
         """The env of the user."""
 
     def _fault_in(self, slot: int, call: str, returned: Any, error: BaseException, note: str = "") -> NoReturn:
-        """Of `error`, which a call of the env raised, or reading what it has `returned`."""
+        """Raise the fault of `error`, which a call of the env raised, or reading what it has `returned`."""
         what, at = fault_of(self._env_of(slot), call, returned, error)
         if isinstance(error, BadValue):
             self._fault(slot, what + note, at)

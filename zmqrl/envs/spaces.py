@@ -1,4 +1,4 @@
-"""From gymnasium's spaces to `SpaceSpec`, and one message for those that are not supported."""
+"""Conversion of gymnasium's spaces to `SpaceSpec`, and one message for those that are not supported."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _box(space: spaces.Box, low: tuple[float, ...], high: tuple[float, ...]) -> 
 
 
 def _bounds(space: spaces.Box, enough: Callable[[Array], Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of each entry; empty twice unless `enough` of them, any or all, are finite."""
+    """Bounds of each entry; empty twice unless `enough` of them, any or all, are finite."""
     low, high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
     bounded = enough(np.isfinite((low, high)))
     return (tuple(low.tolist()), tuple(high.tolist())) if bounded else ((), ())
