@@ -100,7 +100,7 @@ class PlannedFault:
     run: str
     kind: Kind
     index: int = 0
-    """Of the worker, where one is meant."""
+    """Index of the worker, where one is meant."""
     hold_s: float = 0.0
     """How long it lasts, or how late the kill of a start or a resume comes."""
 
@@ -133,7 +133,7 @@ HOLD_S: Mapping[FaultAction, tuple[float, float]] = {
 
 
 def kinds_named(values: Sequence[str]) -> frozenset[Kind]:
-    """From `role` or `role:fault` to kinds; ConfigError names those that there are."""
+    """Kinds that each `role` or `role:fault` names; ConfigError names those that there are."""
     return frozenset(kind for value in values for kind in _kinds(value, "--only"))
 
 
@@ -160,7 +160,7 @@ class Minimum:
 
 
 def minimums_named(values: Sequence[str]) -> tuple[Minimum, ...]:
-    """From `role:fault=N` to minimums; ConfigError states what is wrong."""
+    """Minimums of each `role:fault=N`; ConfigError states what is wrong."""
     found = []
     for value in values:
         name, _, count = value.partition("=")

@@ -117,9 +117,9 @@ class Scene:
     record: Path
     """Folder of the witness env's files."""
     run_dir: Path = Path()
-    """Of the run."""
+    """Directory of the run."""
     number: int = 0
-    """Of the fault; seeds what is left to chance."""
+    """Number of the fault; seeds what is left to chance."""
 
 
 class Deed(NamedTuple):
@@ -261,4 +261,4 @@ DEEDS: Mapping[FaultAction, Deed] = {
     FaultAction.STORE_AWAY: Deed(_take_store_away, bring_store_back),
     FaultAction.KILL_AWAY: Deed(_take_store_away_and_kill, bring_store_back),
 }
-"""Of the actions that leave the attempt alive; `end_attempt` does the others."""
+"""Deeds of the actions that leave the attempt alive; `end_attempt` does the others."""

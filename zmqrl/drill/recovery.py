@@ -50,7 +50,7 @@ class RecentDeaths:
 
 
 class Recovery:
-    """From the moment of a fault until training has made progress that needs each process that it was done to.
+    """Recovery from a fault, until training has made progress that needs each process that it was done to.
 
     worker, broker: the process is back, and after that rows were stored (of a worker in async: of its vector env; in
     sync, where each vector env is needed, of all). learner: it is back, and announced a version that improves on the
@@ -73,7 +73,7 @@ class Recovery:
 
 
 class _ProcessRecovery:
-    """Of one process."""
+    """Recovery of one process."""
 
     def __init__(self, fault: PlannedFault, slot: str, before: RunSnapshot, own_stream: bool) -> None:
         self._slot, self._role = slot, slot.partition("-")[0]

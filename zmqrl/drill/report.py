@@ -32,9 +32,9 @@ class ReportLine:
     kind: str | None
     injected: int
     alone: Times
-    """Of those that nothing but the load of the machine prolonged."""
+    """Times of the faults that nothing but the load of the machine prolonged."""
     overlapping: Times
-    """Of those with `FaultOutcome.overlapped`: each holds what the others cost."""
+    """Times of the faults with `FaultOutcome.overlapped`: each holds what the others cost."""
     gone_max_s: float | None
     """Faults that end the attempt: the longest time until nothing was left."""
 
@@ -118,7 +118,7 @@ class DrillReport:
         return 1 if self.faults else 0
 
     def lines(self) -> list[ReportLine]:
-        """By role and kind, then by role, without the faults that end its attempt where there are others."""
+        """Lines by role and kind, then by role, without the faults that end its attempt where there are others."""
         roles = sorted({o.fault.kind.role for o in self.outcomes})
         found = []
         for role in roles:
@@ -137,7 +137,7 @@ class DrillReport:
         ]
 
     def data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """JSON data of the report."""
         return {
             **to_json_fields(self),
             "table": [{**asdict(line), "recovered": line.recovered} for line in self.lines()],

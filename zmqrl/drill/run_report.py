@@ -25,11 +25,11 @@ class RunReport:
     attempts: int
     """Lifetimes of its launcher."""
     ledger: dict[str, Any] | None
-    """Of the last attempt, from `summary.json`."""
+    """Ledger of the last attempt, from `summary.json`."""
     failures: tuple[str, ...]
     left: tuple[str, ...]
     ledgers: tuple[Ledger, ...] = ()
-    """Of each attempt that ended as requested, from its shared memory."""
+    """Ledgers of the attempts that ended as requested, from their shared memory."""
 
     @property
     def unknown(self) -> int:
@@ -56,7 +56,7 @@ class RunReport:
         return found
 
     def data(self) -> dict[str, Any]:
-        """As JSON data; the attempts are the key `legs` of drill.json."""
+        """JSON data of the report; the attempts are the key `legs` of drill.json."""
         data: dict[str, Any] = to_json(self)
         data["legs"] = data.pop("attempts")
         return data
@@ -83,7 +83,7 @@ class Threshold:
 
     @property
     def failed(self) -> bool:
-        """It had all of its env steps and did not reach it."""
+        """Whether the run had all of its env steps and did not reach the threshold."""
         return (
             self.threshold is not None and self.solved_at_env_steps is None and self.env_steps >= self.budget_env_steps
         )

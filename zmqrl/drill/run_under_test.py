@@ -66,7 +66,7 @@ class RunUnderTest:
     left: list[str] = field(default_factory=list)
     """What outlived its launcher or agent by `GONE_S`."""
     furthest_n: int = 0
-    """Of all versions that were seen, over all learners and attempts."""
+    """Highest n of all versions that were seen, over all learners and attempts."""
     _process: subprocess.Popen[bytes] | None = None
     _view: SharedView | None = None
 

@@ -45,7 +45,7 @@ class DrillRequest:
 
     scenario: Scenario
     seed: int
-    """Of the faults. The runs have the preset's own: what is drilled is how one that learns bears faults."""
+    """Seed of the faults. The runs have the preset's own: what is drilled is how one that learns bears faults."""
     for_s: float
     folder: Path
     faults: int

@@ -34,7 +34,7 @@ class DrillSeries:
         return sum(_kills(report, role) for report in self.reports.values())
 
     def data(self) -> dict[str, Any]:
-        """As JSON data."""
+        """JSON data of the series."""
         return {
             "verdict": "pass" if self.exit_code == 0 else "fail",
             "kills": {role: self.kills(role) for role in ROLES},

@@ -38,7 +38,7 @@ class FaultOutcome:
     gone_s: float | None = None
     """Faults that end the attempt: until no process of the run was left."""
     spread_s: float = 0.0
-    """From the first process that it was done to until the last one."""
+    """Seconds from the first process that the fault was done to until the last one."""
     overlapped: bool = False
     """Whether another fault of this run was open in this one's time, or a death shortly before delayed the restart."""
     injected: bool = True
@@ -87,7 +87,7 @@ class DrillSession:
     """What should not have happened: the run ended unexpectedly, or did not start."""
     exit_code: int | None = None
     faults_s: float = 0.0
-    """From the first moment that a fault could come to the last recovery."""
+    """Seconds from the first moment that a fault could come to the last recovery."""
     _active: list[_Active] = field(default_factory=list)
     _deaths: RecentDeaths = field(default_factory=lambda: RecentDeaths(0.0))
     _begun: float = 0.0
@@ -252,7 +252,7 @@ class DrillSession:
                 return
 
     def _catch_up(self, clock: DrillClock) -> None:
-        """In sync a learner that rolled back to a FULL repeats rounds: the check needs all rows that were stepped."""
+        """Wait for the rounds that a sync learner repeats after a rollback to a FULL: the check needs all rows."""
         if not (self.under_test.witness and self.under_test.sync):
             return
         until = time.monotonic() + RECOVERY_S

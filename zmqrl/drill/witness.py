@@ -57,7 +57,7 @@ def ends_truncated(seed: int) -> bool:
 
 
 def next_digest(digest: Any, action: Any) -> Any:
-    """Of all actions of the episode, numbers or arrays: a successor that repeats others shows in every row after."""
+    """Digest of all actions of an episode, numbers or arrays: each later row shows a successor that repeats others."""
     return (31 * digest + action + 1) % DIGESTS
 
 
