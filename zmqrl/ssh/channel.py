@@ -45,10 +45,10 @@ class SshSession(Protocol):
         """The end of its stdin. OSError."""
 
     def recv(self, nbytes: int, /) -> bytes:
-        """From its stdout; empty at its end. OSError."""
+        """Bytes of the command's stdout; empty at its end. OSError."""
 
     def recv_stderr(self, nbytes: int, /) -> bytes:
-        """From its stderr; empty at its end. OSError."""
+        """Bytes of the command's stderr; empty at its end. OSError."""
 
     def close(self) -> None:
         """Let go; safe to call twice."""

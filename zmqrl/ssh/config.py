@@ -49,7 +49,7 @@ class Target:
     user: str
     identities: tuple[str, ...]
     identities_only: bool
-    """Of the agent's keys, only those of `identities` are tried."""
+    """Whether only those of the agent's keys that are in `identities` are tried."""
     known_hosts: tuple[str, ...]
     new_keys_file: str | None
     """Where accepted keys go: the user's first known_hosts; None when that is switched off."""

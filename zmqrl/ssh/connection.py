@@ -164,7 +164,7 @@ class Client(ABC):
 
     @abstractmethod
     def open_once(self, target: Target) -> Connection:
-        """As `open`, with one attempt. HungUp when another one may succeed."""
+        """Connect as `open` does, with one attempt. HungUp when another one may succeed."""
 
 
 def open_all(client: Client, targets: Sequence[Target], most: int = 8) -> Iterator[tuple[str, Connection | HostFailed]]:

@@ -25,7 +25,7 @@ class KnownKey:
     """One line of a known_hosts file that matches the host."""
 
     kind: str
-    """As in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
+    """Type of the key as in the file: ssh-ed25519, ssh-rsa, ecdsa-sha2-nistp256..."""
     blob: bytes
     marker: str
     """`@revoked`, `@cert-authority`, or empty."""
@@ -47,7 +47,7 @@ class SshHostKey:
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -l` prints it."""
+        """Fingerprint of the key as `ssh-keygen -l` prints it."""
         return "SHA256:" + base64.b64encode(hashlib.sha256(self.blob).digest()).decode().rstrip("=")
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ REMOTE = 2
 """The forwarding type of `ssh -R`."""
 NO_ESCAPE = 0xFFFFFFFF
 MOST_BYTES = 256 * 1024
-"""Of a message from a master."""
+"""Limit of the size of a message from a master."""
 END_S = 2.0
 
 
@@ -37,11 +37,11 @@ class MuxError(OSError):
 
 
 class Message(NamedTuple):
-    """From a master. `body` follows kind and number."""
+    """Message from a master. `body` follows kind and number."""
 
     kind: int
     number: int
-    """Of the request that it answers; of an exit message, the session."""
+    """Number of the request that the message answers; in an exit message, of the session."""
     body: bytes
 
     @property
@@ -198,7 +198,7 @@ class MuxSession:
         self._stdin.sendall(data)
 
     def send(self, data: bytes, /) -> int:
-        """As `sendall`; the number of bytes that were taken."""
+        """Send as `sendall` does; the number of bytes that were taken."""
         return self._stdin.send(data)
 
     def shutdown_write(self) -> None:
@@ -206,11 +206,11 @@ class MuxSession:
         self._stdin.shutdown(socket.SHUT_WR)
 
     def recv(self, nbytes: int, /) -> bytes:
-        """From its stdout; empty at its end. OSError."""
+        """Bytes of the command's stdout; empty at its end. OSError."""
         return self._stdout.recv(nbytes)
 
     def recv_stderr(self, nbytes: int, /) -> bytes:
-        """From its stderr; empty at its end. OSError."""
+        """Bytes of the command's stderr; empty at its end. OSError."""
         return self._stderr.recv(nbytes)
 
     def settimeout(self, timeout_s: float | None) -> None:

@@ -30,7 +30,7 @@ _ACCEPTED = re.compile(r"Permanently added '[^']*'")
 
 
 class Step(enum.IntEnum):
-    """Of a login."""
+    """Step of a login."""
 
     CONNECT = 0
     BANNER = 1

@@ -81,7 +81,7 @@ class ParamikoConnection(Connection):
     ) -> None:
         super().__init__(target)
         self.own_accepted = accepted
-        """Of the host itself."""
+        """Reports of the keys that were accepted of the host itself."""
         self.transport = transport
         self._ssh_transport, self._timeout_s = ssh_transport, timeout_s
         self._tunnels = Tunnels(target.host, transport)
@@ -89,7 +89,7 @@ class ParamikoConnection(Connection):
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """Those of the host, and of the jump hosts before it."""
+        """Reports of the keys that were accepted of the host, and of the jump hosts before it."""
         return (*(self._gateways.accepted if self._gateways else ()), *self.own_accepted)
 
     def forward_back(self, to: Sequence[tuple[str, int]]) -> int:

@@ -98,7 +98,7 @@ def no_key_exchange(target: Target, timeout_s: float) -> HostFailed:
 
 
 def no_common_protocol(target: Target, why: str) -> HostFailed:
-    """It is not an sshd, or one without a common algorithm."""
+    """Error for a server that is not an sshd, or one without a common algorithm."""
     return HostFailed(
         target.host,
         f"{target.address} is not an SSH server, or has no algorithm in common with this client: {why}",

@@ -18,7 +18,7 @@ HANGS = (
     "check: {there} 'uptime; df; dmesg | tail'"
 )
 OUTPUT_LINES, OUTPUT_CHARACTERS = 5, 300
-"""Of a login shell, for messages."""
+"""Limits of the output of a login shell in a message."""
 _ESCAPES = re.compile(r"\x1b(\][^\x07\x1b]*(\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|.)")
 """Sequences of a terminal: titles, colours, movements."""
 

@@ -25,7 +25,7 @@ class Tokens:
     values: dict[str, str]
 
     def command(self, text: str) -> str:
-        """Of ProxyCommand, whose shell knows the variables."""
+        """Text of ProxyCommand with its tokens expanded; its shell knows the variables."""
         return _TOKEN.sub(lambda match: self.values.get(match[1], match[0]), text)
 
     def path(self, text: str) -> str:
