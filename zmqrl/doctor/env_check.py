@@ -33,7 +33,7 @@ RATE_S = 0.3
 WALK_CPU_S = 0.6
 """Processor time of a walk: on a loaded machine it lasts longer and finds the same."""
 WALK_SHARE = 0.25
-"""Of the limit of the whole check: the longest duration of a walk, for an env that waits in its steps."""
+"""Share of the limit of the whole check: the longest duration of a walk, for an env that waits in its steps."""
 WALK_STEPS = 200
 WALK_ENVS = 8
 """Each with its own seed: an env that only now and then does not repeat itself is found too."""

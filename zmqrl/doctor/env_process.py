@@ -58,7 +58,7 @@ class EnvProcess:
 
 
 def examine(env: str, mode: Any, seed: str, limit_s: float, code: str | None) -> Generator[Stage, None, None]:
-    """In the check process: the facts after each stage. `code`: a folder with modules of the user."""
+    """Facts after each stage, in the check process. `code`: a folder with modules of the user."""
     from zmqrl.doctor.env_check import examine_env
 
     if code is not None:

@@ -46,7 +46,7 @@ class HostRequests:
     reach: Reach | None
     """Key, ports and addresses are those that the learner's host reports, unless `addresses` are given."""
     watches: bool
-    """It looks into the store for what the learner's host writes."""
+    """Whether the host looks into the store for what the learner's host writes."""
 
 
 class Examination:
@@ -246,7 +246,7 @@ class Examination:
         return [(host, Finish())]
 
     def _finish_learner(self) -> Requests:
-        """It listens and writes for the others: it is the last."""
+        """Finish the learner's host as the last one: it listens and writes for the others."""
         others = set(self._requests) - {self._learner}
         if self._is_over_learner() or not self._learner_examined or not others <= self.over:
             return []

@@ -26,7 +26,7 @@ class HostFault:
     """An error prevents a launch."""
 
     def data(self) -> dict[str, Any]:
-        """As JSON data; the severity is the key `grave` there."""
+        """JSON data of the fault; the severity is the key `grave` there."""
         shown = {"host": self.host, "check": self.check, "cause": self.cause, "fix": self.fix}
         return {**shown, "grave": self.severity == "error"}
 

@@ -34,7 +34,7 @@ NEEDED = ("pyzmq", "msgpack", "msgspec", "numpy", "gymnasium", "psutil")
 
 
 def judge_failure(host: HostCheck) -> None:
-    """It could not be host."""
+    """Add the fault of a host that could not be examined."""
     failure = host.measured.failure
     if failure is None:
         return
@@ -256,7 +256,7 @@ def judge(measured: Measurement, needs: Needs) -> list[HostFault]:
 
 
 def judge_all(measurements: Mapping[str, Measurement], needs: Needs) -> list[HostFault]:
-    """Of all hosts; faults that prevent a launch first, else in the order of the hosts."""
+    """Faults of all hosts; those that prevent a launch first, else in the order of the hosts."""
     found = [fault for measured in measurements.values() for fault in judge(measured, needs)]
     found += judge_between.judge_envs(measurements, needs)
     found += judge_between.judge_acting(measurements, needs)

@@ -98,7 +98,7 @@ def watch(request: Watch) -> Seen:
 
 
 def write(request: Write) -> Written:
-    """As the store writes: a temporary file, then its name."""
+    """Write a file as the store writes: a temporary file, then its name."""
     folder = Path(request.path)
     temporary = folder / f"{request.name}.tmp"
     try:

@@ -52,7 +52,7 @@ class StoreFacts:
 
     seen: bool
     visible_s: float | None
-    """From the rename on the learner's host to the listing here, clocks corrected."""
+    """Seconds from the rename on the learner's host to the listing here, clocks corrected."""
     cause: str | None
 
 

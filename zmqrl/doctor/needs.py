@@ -22,7 +22,7 @@ from zmqrl.supervision.host_entry import login_here
 from zmqrl.types import ModeName
 
 WORKER_MB, ONNX_MB, TORCH_MB = 60.0, 150.0, 400.0
-"""Of one process, without and with onnxruntime or torch; measured on the presets, rounded up."""
+"""Memory of one process, without and with onnxruntime or torch; measured on the presets, rounded up."""
 LEARNER_PROCESSES_MB = TORCH_MB + 3 * WORKER_MB
 """learner, broker, evaluator, agent."""
 
@@ -35,7 +35,7 @@ class HostNeed:
     workers: int | None
     """None: as many as it has cores, but one."""
     reaches: bool
-    """It connects to the learner's host over the network."""
+    """Whether the host connects to the learner's host over the network."""
     tunnel: bool
     python: str
     login: str
@@ -55,7 +55,7 @@ class Needs:
     learner: str
     hosts_file: str
     versions: Mapping[str, str | None]
-    """Of the launcher."""
+    """Versions of the launcher."""
     started_by: str
     """User and machine of the launcher."""
     curve: bool

@@ -31,7 +31,7 @@ OTHERS_S = 0.3
 ROUND_TRIPS = 5
 ECHO_S = 3.0
 LOST = -1.0
-"""In the place of a round trip: only short messages arrive."""
+"""Value in the place of a round trip: only short messages arrive."""
 POLL_MS = 200
 CURVE_S = 0.2
 MESSAGE_BYTES = 1 << 20
@@ -164,7 +164,7 @@ def _first_answers(
 
 
 def _echoed(dealers: Sequence[zmq.Socket[Any]]) -> set[zmq.Socket[Any]]:
-    """Those that return a message of several full packets, as segments are."""
+    """Sockets that return a message of several full packets, as segments are."""
     poller, until = zmq.Poller(), time.monotonic() + ECHO_S
     found: set[zmq.Socket[Any]] = set()
     for dealer in dealers:

@@ -47,7 +47,7 @@ class _Ended:
     refused: Counter[str]
     """Lines with the mark of messages that are invalid, by reason."""
     found: Handshake | None
-    """Of the shell."""
+    """Handshake of the shell."""
 
 
 @dataclass(frozen=True)
