@@ -18,7 +18,7 @@ from zmqrl.errors import DamagedCheckpoints, StoreError
 from zmqrl.types import Version
 
 KINDS = ("best-", "kept-", "v", "full-")
-"""Of checkpoints: how their names begin."""
+"""Kinds of checkpoints: how their names begin."""
 WEIGHTS = ("v", "kept-", "best-")
 """Kinds with the weights of a version."""
 COPIED: Mapping[str, int | None] = {"v": 1, "full-": 2, "best-": 1, "kept-": None}
@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 def checkpoint_names(names: Iterable[str], kind: str) -> dict[str, Version]:
-    """Of `names` those of checkpoints of `kind` (`v`, `kept-`, `full-`, `best-`) with their versions, oldest first."""
+    """Checkpoints of `kind` (`v`, `kept-`, `full-`, `best-`) among `names` with their versions, oldest first."""
     matches = (m for m in map(_NAME.fullmatch, names) if m is not None and m[1] == kind)
     found = {m[0]: Version(int(m[2]), int(m[3])) for m in matches}
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Of `names` those of checkpoints, kind by kind: a FULL after the versions that a resume from it expects."""
+    """Checkpoints among `names`, kind by kind: a FULL after the versions that a resume from it expects."""
     listed = list(names)
     return [name for kind in KINDS for name in checkpoint_names(listed, kind)]
 

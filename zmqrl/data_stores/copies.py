@@ -21,9 +21,9 @@ NAMED = {"v": "version", "full-": "full checkpoint", "best-": "best version", "k
 BUSY_SHARE = 0.2
 """The most of the time that copying may take of a connection while the run is running."""
 NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Of a file system without hard links: exFAT, CIFS, buckets that are mounted."""
+"""Error numbers of a file system without hard links: exFAT, CIFS, buckets that are mounted."""
 LENGTH_BYTES = 8
-"""Of a safetensors file: the length of its header, which follows."""
+"""Size of the first field of a safetensors file: the length of its header, which follows."""
 LISTINGS = 5
 """How often the checkpoints of a copy are listed that are replaced while they are fetched."""
 
@@ -66,7 +66,7 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str], sam
 
 
 def _later(there: Mapping[str, Version], here: Sequence[str]) -> list[str]:
-    """Those that are later than every checkpoint here: of a training that `--from-scratch` has abandoned."""
+    """Names in `there` later than every checkpoint here: of a training that `--from-scratch` has abandoned."""
     versions = [version for kind in COPIED for version in checkpoint_names(here, kind).values()]
     return [name for name, version in there.items() if versions and version > max(versions)]
 
@@ -139,7 +139,7 @@ def _is_copied(path: Path, objects: Objects, there: Collection[str], same: set[s
 
 
 def _is_same(path: Path, objects: Objects) -> bool:
-    """By the head of the file, which has the digest of all of it; one that was retired here is taken for the same."""
+    """Whether the copy equals the file, by its head, which has the digest of all of it; a retired file is equal."""
     try:
         with path.open("rb") as file:
             nbytes, length = os.fstat(file.fileno()).st_size, file.read(LENGTH_BYTES)

@@ -167,7 +167,7 @@ def check_writable(key: str, path: Path) -> None:
 
 
 def _exists(path: Path) -> bool:
-    """As `os.path.lexists`. OSError: the file system does not answer."""
+    """Whether the path exists, as `os.path.lexists`. OSError: the file system does not answer."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""From the configuration to its data store: how every process of the run, and every command, opens it."""
+"""Data store of the configuration: how every process of the run, and every command, opens it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from zmqrl.errors import ConfigError, StoreError, StoreRefused, key_of
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "azure", "http", "https", "file")
 CONTAINER_AT_ACCOUNT = ("abfs", "abfss")
-"""Of Azure: `abfss://container@account.dfs.core.windows.net/path`."""
+"""Schemes of Azure: `abfss://container@account.dfs.core.windows.net/path`."""
 CONNECT_S, REQUEST_S, CHECK_S = 3.0, 20.0, 4.0
 """Limits of a connection, of a request, and of a request that checks a place before a run."""
 RETRIES, RETRY_S = 2, 4.0
@@ -109,7 +109,7 @@ class Objects:
         return bool(self._call(name, "cannot be read", compared, missing=False))
 
     def names(self) -> list[str]:
-        """Of the objects directly below the URL."""
+        """Names of the objects directly below the URL."""
         found = self._call("", "cannot be listed", lambda api, store: api.list_with_delimiter(store)["objects"])
         return [str(each["path"]).rpartition("/")[2] for each in found]
 

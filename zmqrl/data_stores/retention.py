@@ -63,12 +63,12 @@ class FullRetention:
         return version in self._volatile
 
     def drop(self, version: Version) -> None:
-        """It was retired."""
+        """Remove a version that was retired."""
         for known in (self._versions, self._found, self._volatile):
             known.discard(version)
 
     def superseded(self) -> list[Version]:
-        """Those that may go, oldest first; the caller that retires one calls `drop`."""
+        """Versions that may be retired, oldest first; the caller that retires one calls `drop`."""
         versions = sorted(self._versions)
         kept = {*versions[-KEPT:], *self._durable, *(() if self._durable else self._found)}
         return [v for v in versions if v not in kept]

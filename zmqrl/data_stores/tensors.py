@@ -50,7 +50,7 @@ class Rows:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Of the elements."""
+        """Dtype of the elements."""
         return self.array.dtype
 
     @property
@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Of the rows together."""
+        """Bytes of the rows together."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def copied(self) -> Array:
