@@ -66,11 +66,11 @@ class Host:
     """A host as its messages name it."""
 
     name: str
-    """In hosts.yaml."""
+    """Name in hosts.yaml."""
     login: str
     """The command that logs in by hand, such as `ssh rl@node01.lab`."""
     python: str
-    """As configured."""
+    """Python of the host as configured."""
     has_wheels: bool
     """A wheel folder was sent, and no package index is used."""
 

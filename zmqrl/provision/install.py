@@ -175,7 +175,7 @@ class _Work:
             connection.close()
 
     def connect(self, names: Sequence[str], pool: ThreadPoolExecutor) -> None:
-        """In a separate thread: hosts that answer begin while others do not."""
+        """Connect in a separate thread: hosts that answer begin while others do not."""
         try:
             for _, connected in connect_all(self._config, names):
                 if isinstance(connected, HostFailed):

@@ -22,7 +22,7 @@ from typing import Any
 
 MARK = "ZMQRL-SETUP "
 OLDEST, NEWEST = (3, 10), (3, 13)
-"""As `python_requires` in setup.cfg."""
+"""Range of Python versions, as `python_requires` in setup.cfg."""
 STAMP = ".zmqrl-setup"
 PROBE_S = 60.0
 LEFT_AFTER_S = 86_400.0

@@ -79,7 +79,7 @@ def _built(package: Path) -> tuple[str, bytes]:
 
 
 def _repacked(package: Path) -> tuple[str, bytes]:
-    """From the files that pip recorded, with a separate RECORD; scripts are made again where it is installed."""
+    """Wheel from the files that pip recorded, with a separate RECORD; scripts are made again where it is installed."""
     dist = _distribution(package)
     root = package.parent
     names = [str(path) for path in dist.files or () if _belongs(str(path))]
