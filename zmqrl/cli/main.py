@@ -167,7 +167,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _end_with_stdin() -> None:
-    """Of a command that another machine has started by `--on`: it ends with the connection."""
+    """End a command that another machine has started by `--on` when the connection ends."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -103,7 +103,7 @@ def _directory_of(pid: int) -> Path | None:
 
 
 def runs_here() -> Iterator[tuple[Path, RunInfo]]:
-    """Those whose directories are in `runs/`."""
+    """Runs whose directories are in `runs/`."""
     for path in RUNS.glob("**/run.json"):
         info = read_info(path.parent)
         if info is not None:

@@ -40,7 +40,7 @@ class LoginCommand(click.Command):
 
 
 class OnCommand(LoginCommand):
-    """With `--on` the same command runs on that host, and everything else is passed there."""
+    """Command that runs on another host with `--on`; everything else is passed there."""
 
     on_help = "Run this command on HOST over SSH. All paths except that of --hosts are paths on HOST."
 

@@ -146,7 +146,7 @@ class StatusLines:
 
 
 def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
-    """Of a run that has ended, as far as `is_known`: its summary, where it lived to write one."""
+    """Status of a run that has ended, as far as `is_known`: its summary, where it wrote one."""
     summary = _summary(directory, info)
     if summary is None:
         return _without_summary(directory, info, is_known)

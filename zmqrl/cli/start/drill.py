@@ -22,7 +22,7 @@ PLANTS = ("lose", "double", "tear")
 SHORT_S, LONG_S = 60.0, 3600.0
 FAULT_EVERY_S = 5.0
 LONG_AT_LEAST = tuple(f"{role}:kill=6" for role in ("worker", "broker", "learner", "agent"))
-"""Of each scenario."""
+"""Minimums of each scenario of `--long`."""
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -85,7 +85,7 @@ def _new_directory(request: TrainRequest, there: LauncherHost, config: Config) -
 
 
 def _configuration(request: TrainRequest, host: str, stored: bytes | None) -> Config:
-    """Of the launcher there."""
+    """Configuration of the launcher on `host`."""
     from zmqrl.config.on_host import on_host
 
     loaded = _loaded(request, stored)
@@ -156,7 +156,7 @@ def _faults(there: LauncherHost, stdout: bytes, stderr: bytes) -> Sequence[dict[
 
 
 class _Start:
-    """From the copies to READY."""
+    """Start of a launcher on a host, from the copies to READY."""
 
     def __init__(
         self,

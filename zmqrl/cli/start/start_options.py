@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MODES = ("single", "sync", "async")
-"""As in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
+"""Modes as in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
 AUTO = Path("auto")
 TOTAL = "run.total_env_steps"
 
@@ -140,7 +140,7 @@ class TrainRequest(StartRequest):
 
     overrides: tuple[str, ...]
     env: str | None = None
-    """In place of a preset."""
+    """Env that is trained in place of a preset."""
     algo: str | None = None
     seeds: int | None
     copy: str | None
