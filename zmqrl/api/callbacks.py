@@ -44,7 +44,7 @@ class Progress:
     return_mean: float | None
     """Mean return of the last 100 training episodes."""
     eval_return_mean: float | None
-    """Of the evaluator's last score."""
+    """Mean return of the evaluator's last score."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class RunObserver(Observer):
         return self.report_checkpoints()
 
     def report_checkpoints(self) -> bool:
-        """Those that are new since the last call; False where the function requests a stop."""
+        """Report checkpoints that are new since the last call; False where the function requests a stop."""
         function = self._callbacks.on_checkpoint
         if function is None:
             return True

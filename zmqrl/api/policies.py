@@ -125,7 +125,7 @@ def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0,
 
 
 def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
-    """As a batch of rows, and whether `obs` is a single observation."""
+    """Batch of the rows of `obs`, and whether `obs` is a single observation."""
     trained = f"the policy was trained with {described(space)}"
     if space.kind == "box":
         obs = _rows(space, obs, trained)

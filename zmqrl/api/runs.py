@@ -28,7 +28,7 @@ END_S, KILL_S = 60.0, 15.0
 """At the exit of this process: until a run that still trains is stopped with a checkpoint, and then killed."""
 _running: set[Run] = set()
 _preparing = threading.Lock()
-"""Of several threads one prepares a run, and owns its directory when the next one looks for a name."""
+"""Lock of threads: one prepares a run, and owns its directory when the next one looks for a name."""
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
         """Where nothing remains to train."""
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        """In place of `Thread.join`, after which an interrupted thread counts as ended (Python 3.10 to 3.12)."""
+        """Event in place of `Thread.join`, after which an interrupted thread counts as ended (Python 3.10 to 3.12)."""
         self._error: BaseException | None = None
         self._code = 0
         with errors_of_python(), _preparing, check_process.none_left(), ExitStack() as until_the_end:
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def progress(self) -> Progress:
-        """As of the last second."""
+        """Progress as of the last second."""
         return self._observer.progress
 
     @property
@@ -120,7 +120,7 @@ class Run:
         return summary
 
     def _execute(self) -> None:
-        """In the thread of the run: until its end."""
+        """Execute the run in its thread, until its end."""
         assert self._launcher is not None
         try:
             try:
