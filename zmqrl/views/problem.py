@@ -11,7 +11,7 @@ from zmqrl.logs.printable import printable
 
 LOG_LINES_SHOWN = 12
 LAST_LINES_SHOWN = 4
-"""Of those: of the exception that was raised from another one."""
+"""Lines shown of the exception that was raised from another one, counted in `LOG_LINES_SHOWN`."""
 RAISED_FROM = "The above exception was the direct cause of the following exception:"
 FATAL, CURRENT = "Fatal Python error:", "Current thread "
 """What faulthandler writes, the thread that was at work last; its innermost call comes first."""

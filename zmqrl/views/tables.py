@@ -22,16 +22,16 @@ from zmqrl.views.header import header, wrapped
 from zmqrl.views.problem import short
 
 LEAST_ROWS = 4
-"""Of the table, however low the terminal is."""
+"""Minimum of rows of the table, however low the terminal is."""
 ROOMY = 40
 """Lines of a terminal from which the launcher's view repeats the last messages, which it also prints above."""
 LONGEST_NAME = 24
-"""Of a host, on one line."""
+"""Length of the longest name of a host on one line."""
 WIDE = 120
 """Columns from which the columns of the table are two spaces apart."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 STYLES = {"ready": "", **dict.fromkeys(("starting", "connecting", "joining", "drained", "away"), "dim")}
-"""Of a row by its state; others are red."""
+"""Styles of a row by its state; others are red."""
 LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "q_mean", "learning_rate")
 """Begin of the names of metrics that show how learning goes."""
 WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
