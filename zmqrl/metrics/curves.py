@@ -1,4 +1,4 @@
-"""From rows of metrics to the curves of a plot. Pure, but for reading the files."""
+"""Curves of a plot from rows of metrics. Pure, but for reading the files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW = np.dtype(
         ("is_score", np.bool_),
     ]
 )
-"""Of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score` of the evaluator."""
+"""Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _at(grid: Array, x: Array, values: Array) -> Array:
 
 
 def cumulative_wall_s(wall_s: Sequence[float], is_score: Sequence[bool]) -> list[float]:
-    """Of each row: the seconds of all earlier attempts, up to their last row, and those of its own attempt.
+    """Cumulative seconds of each row: all earlier attempts, up to their last row, and those of its own attempt.
 
     Args:
         wall_s: Of each row, counted from the start of its attempt.

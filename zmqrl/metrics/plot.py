@@ -15,7 +15,7 @@ from zmqrl.types import Array
 Y_LABELS = {RETURN: "return", EVALUATED: "return of the evaluator's episodes"}
 TRAINING, GREEDY = "training, last 100 episodes", "evaluated, greedy"
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-"""Of wall clock: the first in which the longest run has less than `MOST_UNITS`."""
+"""Units of wall clock: the first is used in which the longest run has less than `MOST_UNITS`."""
 MOST_UNITS = 300.0
 MARKED = 20
 """Scores of a run: fewer are marked, since the line between them was not measured."""

@@ -19,7 +19,7 @@ WORKERS_EVERY_S = 60.0
 
 
 class TensorBoardLog:
-    """Of tensorboard, only the messages are imported, and not before the first value.
+    """Event file of TensorBoard: of tensorboard, only the messages are imported, and not before the first value.
 
     Its `EventFileWriter` is not used: after a failed write its thread ends, and the next values wait for it forever.
     Its `RecordWriter` is not used: importing it takes most of a second, in which the launcher handles no event.
