@@ -53,7 +53,7 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
     context: zmq.Context[Any] = zmq.Context()
     poller, requested, begun = zmq.Poller(), {}, time.monotonic()
     answered: dict[str, float] = {}
-    port, until = join.ports[-1], begun + deadline_s
+    until = begun + deadline_s
     report = bus.HostReport(host, {}, [], [], [], "")
     request = frames.pack(report if join.enrolment is None else bus.Enrol(join.enrolment))
     try:
@@ -74,13 +74,19 @@ def first_answering(join: Join, host: str, keys: Keys | None, deadline_s: float)
                 send(control, request)  # the broker answers once the launcher has put the key on the list
     finally:
         context.destroy(linger=0)
+    raise _failure(join, list(answered), deadline_s)
+
+
+def _failure(join: Join, answered: list[str], deadline_s: float) -> DeadlineExceeded:
+    """The error of a probe, with what each address did."""
     if answered:
         at = ", ".join(answered)
-        raise DeadlineExceeded(f"the learner's host answers at {at}, and {FULL_PACKETS} within {deadline_s:g} s")
+        return DeadlineExceeded(f"the learner's host answers at {at}, and {FULL_PACKETS} within {deadline_s:g} s")
+    port = join.ports[-1]
     tried = {address: plain_connection(address, port, NO_BROKER) for address in join.addresses}
     causes = "; ".join(f"{address}: {result}" for address, result in tried.items())
     sentence = f"port {port} of the learner's host does not answer within {deadline_s:g} s ({causes or 'no address'})"
-    raise Unanswered(sentence, accepts=NO_BROKER in tried.values())
+    return Unanswered(sentence, accepts=NO_BROKER in tried.values())
 
 
 def _is_echo(frame: bytes) -> bool:
