@@ -166,7 +166,7 @@ def test_a_hang_is_named_and_refused_at_the_limit(
 ) -> None:
     monkeypatch.setattr(check_process, "WAITING_S", 0.5)
     with raises(CheckEnded, stage=STAGES[where], is_late=True) as caught:
-        check("Rude", 3.0 if how == "hang_with_the_lock" else 1.0, how=how, where=where)  # faulthandler's turn is last
+        check("Rude", 10.0 if how == "hang_with_the_lock" else 1.0, how=how, where=where)  # faulthandler's turn is last
     assert re.fullmatch(rf"tests/envs/rude_envs\.py:\d+, in {how}", caught.value.place)
     noted = capfd.readouterr().err.splitlines()
     assert len(noted) == 1 and STAGES[where] in noted[0]
