@@ -124,7 +124,7 @@ class Objects:
         self._call(name, what, lambda api, store: api.rename(store, name, target), missing=None)
 
     def _call(self, name: str, what: str, call: Callable[[Any, Any], Any], missing: Any = NEVER_MISSING) -> Any:
-        """What `call` returns for the module obstore and the store; `missing` where there is no such object."""
+        """Result of `call` with the module obstore and the store; `missing` for an object that does not exist."""
         try:
             import obstore
         except ImportError:
