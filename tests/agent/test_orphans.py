@@ -16,7 +16,7 @@ import pytest
 from tests.agent.plans import START, stand_in_plan
 from tests.descriptor_limit import descriptor_limit
 from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from zmqrl.agent.orphans import Orphans
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, TcpListen
@@ -159,6 +159,8 @@ def test_at_the_end_all_that_was_left_is_killed_and_named(tmp_path: Path, last: 
         os.kill(workers[0], signal.SIGKILL)
         while b'"exit"' not in agent.stdout.readline():
             pass
+        # broker, learner, evaluator, the other worker with its three, and the deaf one of the dead worker
+        until(lambda: len(list(marked_by_host(plan.run_id, "local"))) == 8)
         out, _ = agent.communicate(last, WAIT_S)
         finished = json.loads(out.splitlines()[-1])
     strays = [who for who in finished["killed"] if who.startswith("local/stray (pid ")]

@@ -140,12 +140,13 @@ def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, 
     ours = {step.split()[1].rpartition("-")[2]: step.split()[0] for step in steps if "zmqrl-" in step}
     assert set(ours) == {"left", "right"}, steps
     cluster.run("scancel", ours["right"])
-    until(lambda: run.host("right")["state"] == "failed", run.told)
+    known = ("right: Slurm: STEP", "right: the host agent exited (exit code 137)")  # slurmstepd may lose its own line
+    until(lambda: any(text in str(run.status()["problems"]) for text in known), run.told)  # its state may be brief
     run.release()
     code, _, err = run.end()
     assert code == 0, err
     assert_same(run, alone)
-    assert "right: Slurm: STEP" in err
+    assert any(text in err for text in known)
     until(lambda: not cluster.jobs(), cluster.jobs, every_s=LOOK_EVERY_S)
 
 

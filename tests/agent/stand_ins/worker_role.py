@@ -20,7 +20,9 @@ def start_simulators() -> None:
     """A child, one that is deaf in a session of its own, and a daemon as game servers start it: no environment,
     descriptors or parent, and a session of its own."""
     subprocess.Popen(["sleep", "600"])
-    subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], start_new_session=True)
+    deaf = ["sh", "-c", "trap '' TERM; echo; exec sleep 600"]
+    trapped = subprocess.Popen(deaf, stdout=subprocess.PIPE, start_new_session=True)
+    assert trapped.stdout is not None and trapped.stdout.readline()
     subprocess.run(["sh", "-c", "sleep 600 <&- >&- 2>&- &"], env={}, start_new_session=True, check=True)
 
 
