@@ -1,9 +1,12 @@
-"""What several hosts cost: `python -m benchmarks.hosts [doctor start wires] [--repeats N]`.
+"""What several hosts cost: `python -m benchmarks.hosts [doctor start many wires] [--repeats N]`.
 
 doctor  `zmqrl doctor` over 21 hosts: seconds of the command when all are sound, and when four are not: one says nothing
         after the login, one loses full packets, one runs another command than the one asked for, and one prints text
         without an end of line and allows one session per connection, which does no harm
 start   over 20 hosts with one worker each, async and sync: seconds from the start of the command to the first env step
+many    60 hosts that are agents on this machine, over tcp with CURVE, one worker each, async and sync: seconds from the
+        start of the launcher until all agents have shown their versions, until all have joined, and to the first env
+        step, each also divided by the seconds in which 60 agents without a run show their versions
 wires   async PPO on CartPole with one worker, env steps per second: over ipc on the learner's host, over tcp with CURVE
         on another host, and there through the SSH connection (`tunnel: true`). The three runs follow each other in each
         repeat, and a ratio is of one repeat. The least and the greatest of seven are the 98 % interval of the median.
@@ -19,20 +22,28 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.agent.test_process import agent_of, far_boot
 from tests.lab import Lab
 from tests.running import ROOT, environment
 from tests.system.ssh_runs import FarRun
+from tests.system.test_many_hosts import ENDLESS, SLOW, HostsRun, hosts_plan
+from tests.waiting import until
 from zmqrl.bench.report import BenchResult, Figure
+from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.errors import TrainingFailed
+from zmqrl.types import ModeName
 
 REPEATS = 7
-DOCTOR_HOSTS, START_HOSTS = 21, 20
+DOCTOR_HOSTS, START_HOSTS, MANY_HOSTS = 21, 20, 60
 SILENT, SHORT, FORCED, LOUD = 1, 2, 3, 4
 """Hosts of `doctor` with a fault."""
 COMMAND_S = 120.0
@@ -98,6 +109,58 @@ def start(repeats: int) -> BenchResult:
     return BenchResult("start", figures)
 
 
+def many(repeats: int) -> BenchResult:
+    """As the module describes."""
+    modes: tuple[ModeName, ...] = ("async", "sync")
+    events = ("versions", "joined", "first env step")
+    seconds: dict[str, list[float]] = {f"{mode}, {event}": [] for mode in modes for event in events}
+    ratios: dict[str, list[float]] = {name: [] for name in seconds}
+    bare = []
+    for _ in range(repeats):
+        for mode in modes:
+            bare.append(_bare_agents_s())
+            for event, took in zip(events, _many_hosts_s(mode), strict=True):
+                seconds[f"{mode}, {event}"].append(took)
+                ratios[f"{mode}, {event}"].append(took / bare[-1])
+    figures = [Figure(name, "s", tuple(values)) for name, values in {"agents alone": bare, **seconds}.items()]
+    divided = [Figure(f"{name} / agents alone", "", tuple(values)) for name, values in ratios.items()]
+    return BenchResult("many", figures, {"hosts": MANY_HOSTS}, divided)
+
+
+def _bare_agents_s() -> float:
+    """Seconds until so many agents, which start at once, have sent their handshakes."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        begun = time.monotonic()
+        boot = far_boot(folder)
+        agents = [stack.enter_context(agent_of(boot, Path(folder))) for _ in range(MANY_HOSTS)]
+        for agent in agents:
+            assert agent.stdout is not None and agent.stdout.readline()
+        return time.monotonic() - begun
+
+
+def _many_hosts_s(mode: ModeName) -> tuple[float, float, float]:
+    """Seconds until all hosts of a run have sent their handshakes, until all have joined, to the first env step."""
+    hosts = {"local": 1, **{f"n{index:02}": 1 for index in range(1, MANY_HOSTS)}}
+    env = EnvSection(id=SLOW["env"].id, num_envs=1, vector_envs=MANY_HOSTS, segment_steps=31, max_episode_steps=50)
+    with tempfile.TemporaryDirectory() as folder:
+        plan = hosts_plan(Path(folder, "run"), mode, hosts, steps=ENDLESS, env=env, limits=LimitsSection())
+        begun = time.monotonic()
+        run = HostsRun(plan)
+        try:
+
+            def after(*states: str) -> float:
+                until(lambda: sum(row["state"] in states for row in run.status().get("hosts", ())) == MANY_HOSTS)
+                return time.monotonic() - begun
+
+            versions, joined = after("joining", "ready"), after("ready")
+            until(lambda: run.status().get("env_steps", 0), "the first env step", COMMAND_S)
+            if run.status()["problems"]:
+                raise TrainingFailed(f"a host was lost, or a handshake is a problem: {run.status()['problems']}")
+            return versions, joined, time.monotonic() - begun
+        finally:
+            run.cut_short()
+
+
 def wires(repeats: int) -> BenchResult:
     """As the module describes."""
     values: dict[str, list[float]] = {"ipc": [], "tcp": [], "tunnel": []}
@@ -140,7 +203,12 @@ def _trained(lab: Lab, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
         run.close()
 
 
-BENCHMARKS: Mapping[str, Callable[[int], BenchResult]] = {"doctor": doctor, "start": start, "wires": wires}
+BENCHMARKS: Mapping[str, Callable[[int], BenchResult]] = {
+    "doctor": doctor,
+    "start": start,
+    "many": many,
+    "wires": wires,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
