@@ -37,6 +37,7 @@ from zmqrl.planning.plan_run import plan_run
 FLUSH, KILL = ("flushall",), ("client", "kill", "type", "normal")
 FAULTS = (FLUSH, KILL, FLUSH, FLUSH, KILL, FLUSH)
 """Everything in Redis is lost, or every connection."""
+MORE_FAULTS = (*FAULTS, KILL, FLUSH, KILL, FLUSH, KILL, FLUSH)
 SENT_S = 3.0
 LOCAL = "redis://127.0.0.1:6379/0"
 
@@ -247,12 +248,15 @@ def struck(server: RedisServer, run: Launched, fault: Sequence[str]) -> bool:
 
 
 @pytest.mark.whole
-def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("faults", [FAULTS, pytest.param(MORE_FAULTS, marks=pytest.mark.long)], ids=len)
+def test_a_run_over_redis_loses_and_doubles_no_row(
+    server: RedisServer, tmp_path: Path, faults: Sequence[Sequence[str]]
+) -> None:
     run = launched(tmp_path, server)
     try:
         run.start()
         until(lambda: (version := run.snapshot().version) and version.n > 2, lambda: run.log_tail(), RUN_S)
-        for fault in FAULTS:
+        for fault in faults:
             until(lambda: struck(server, run, fault), lambda: run.log_tail(), RUN_S)  # noqa: B023
             before = run.snapshot().version
             until(lambda: run.snapshot().version != before, lambda: run.log_tail(), RUN_S)  # noqa: B023
@@ -269,9 +273,9 @@ def test_a_run_over_redis_loses_and_doubles_no_row(server: RedisServer, tmp_path
     summary = run.summary()
     assert summary is not None and summary["ledger"]["balanced"], summary
     segments = outside.rows // (run.plan.config.env.num_envs * run.plan.config.env.segment_steps)
-    assert segments > len(FAULTS)
-    assert calls(server, "xadd") >= segments + FAULTS.count(FLUSH), "every segment travelled through Redis"
-    assert (calls(server, "flushall"), calls(server, r"client\|kill")) == (FAULTS.count(FLUSH), FAULTS.count(KILL))
+    assert segments > len(faults)
+    assert calls(server, "xadd") >= segments + faults.count(FLUSH), "every segment travelled through Redis"
+    assert (calls(server, "flushall"), calls(server, r"client\|kill")) == (faults.count(FLUSH), faults.count(KILL))
     assert server.command("keys", "*") == "", "the run left something in Redis"
     written = [path for path in (*run.run_dir.rglob("*"), run.output) if path.is_file()]
     assert not [path for path in written if PASSWORD.encode() in path.read_bytes()], "a secret was written"
