@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from generate import commands
 from tests.running import ROOT
 from tests.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.cli import reference
 from zmqrl.plugins import modules
 
 README_LINES = 200
@@ -52,8 +52,8 @@ def test_the_page_of_an_algorithm_links_to_its_fields(kind: str) -> None:
 
 
 def test_the_page_of_commands_is_that_of_the_commands() -> None:
-    written = reference.PATH.read_text()
-    assert written == reference.text(), "run `python -m zmqrl.cli.reference`"
+    written = commands.PATH.read_text()
+    assert written == commands.text(), "run `python -m generate.commands`"
 
 
 def test_the_readme_is_short_and_its_links_lead_to_files() -> None:

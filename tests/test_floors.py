@@ -123,7 +123,7 @@ def constants_below_code(tree: ast.Module) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("package", ["zmqrl", "benchmarks"])
+@pytest.mark.parametrize("package", ["zmqrl", "benchmarks", "generate"])
 def test_constants_stand_above_code(package: str) -> None:
     found = {path: constants_below_code(tree) for path, tree in trees(package).items()}
     assert not {path: names for path, names in found.items() if names}

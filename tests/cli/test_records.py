@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from zmqrl.run_files import schemas
+from generate import run_schemas
 
 
 def validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads((schemas.FOLDER / name).read_text()))
+    return Draft202012Validator(json.loads((run_schemas.FOLDER / name).read_text()))
 
 
 @pytest.fixture

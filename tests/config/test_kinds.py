@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from generate import hosts_schema
 from zmqrl.algorithms.ppo import PPO
-from zmqrl.config import schema
 from zmqrl.config.codec import to_json
 from zmqrl.config.kinds import SECTIONS, flat, nested
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import ConfigError
-from zmqrl.planning.configure import kinds, load, load_config
+from zmqrl.planning.configure import load, load_config
 
 HERE = __name__
 
@@ -182,14 +182,14 @@ def accepts(shape: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     ],
 )  # fmt: skip
 def test_an_editor_sees_the_keys_of_each_kind(section: str, given: dict[str, Any], accepted: bool) -> None:
-    shape = schema.schema(kinds())["properties"][section]
+    shape = hosts_schema.schema()["properties"][section]
     assert accepts(shape, given) == accepted
 
 
 def test_the_schema_has_the_type_of_an_option() -> None:
     (slurm,) = [
         option
-        for option in schema.schema(kinds())["properties"]["orchestrator"]["anyOf"]
+        for option in hosts_schema.schema()["properties"]["orchestrator"]["anyOf"]
         if option["properties"]["kind"].get("const") == "slurm"
     ]
     assert slurm["properties"]["exclusive"]["type"] == "boolean"

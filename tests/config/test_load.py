@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from generate import hosts_schema
 from tests.raising import compare, raises
 from tests.waiting import WAIT_S
-from zmqrl.config import hosts, schema
+from zmqrl.config import hosts
 from zmqrl.config.presets import presets
 from zmqrl.data_stores.make import place_of
 from zmqrl.errors import ConfigError, key_of
@@ -242,7 +243,7 @@ def test_presets_are_valid_in_every_mode(preset: str, mode: str) -> None:
 
 def test_the_example_and_the_schema_are_current() -> None:
     assert load_config(hosts_file=ROOT / "hosts.example.yaml").run.preset == "cartpole-ppo"
-    assert schema.PATH.read_text() == schema.text(), "run: python -m zmqrl.config.schema"
+    assert hosts_schema.PATH.read_text() == hosts_schema.text(), "run: python -m generate.hosts_schema"
 
 
 def test_no_torch_and_within_the_second() -> None:

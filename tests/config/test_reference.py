@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from zmqrl.config import reference
-from zmqrl.planning.configure import kinds
+from generate import configuration
 
-PAGE = reference.PATH.read_text() if reference.PATH.exists() else ""
+PAGE = configuration.PATH.read_text() if configuration.PATH.exists() else ""
 
 
 def test_the_page_is_current() -> None:
-    assert reference.text(kinds()) == PAGE, "run: python -m zmqrl.config.reference"
+    assert configuration.text() == PAGE, "run: python -m generate.configuration"
 
 
 def test_each_key_has_a_meaning() -> None:

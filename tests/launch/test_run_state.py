@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from generate import run_schemas
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from tests.raising import raises
@@ -21,7 +22,6 @@ from zmqrl.launch.run.state import PROBLEMS_KEPT, RunState
 from zmqrl.launch.status import status_of
 from zmqrl.launch.stop_signals import StopRequest, StopSignals
 from zmqrl.launch.summary import BOTTLENECKS, final_lines, summarise
-from zmqrl.run_files import schemas
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.run_info import is_live, read_info
 from zmqrl.run_files.stored_config import read_config
@@ -235,7 +235,7 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
     content = json.loads(json.dumps(to_json(summary)))
     assert content["restart_causes"][0] == {"role": "worker", "cause": faults[0], "count": 3}
     assert list(from_json(Summary, content).restart_causes) == state.restart_causes
-    schema = json.loads((schemas.FOLDER / "summary.schema.json").read_text())
+    schema = json.loads((run_schemas.FOLDER / "summary.schema.json").read_text())
     Draft202012Validator(schema).validate(content)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from generate.messages import TABLES, kinds_in, paragraphs, table_of, with_tables
 from zmqrl.messages.orchestrator import Handshake
-from zmqrl.messages.tables import TABLES, kinds_in, paragraphs, table_of, with_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 FROM_TO_WHEN = re.compile(r"[A-Z][\w,' ]+ to [\w,' ]+(, on `\w+`)?: \S.+\.")
@@ -18,7 +18,7 @@ KINDS = list(dict.fromkeys(kind for name in TABLES for kind in kinds_in(name).va
 
 def test_the_tables_of_the_protocol_are_those_of_the_types() -> None:
     page = PAGE.read_text()
-    assert with_tables(page) == page, "run: python -m zmqrl.messages.tables docs/protocol.md"
+    assert with_tables(page) == page, "run: python -m generate.messages"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import zmqrl
+from generate.messages import TABLES, kinds_in
 from zmqrl.messages.process import LearnerEnded, WorkerRates
-from zmqrl.messages.tables import TABLES, kinds_in
 
 PACKAGE = Path(zmqrl.__file__).parent
 BEFORE_THE_INSTALLATION = ("remote_install.py", "install.py")

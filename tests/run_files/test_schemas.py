@@ -7,24 +7,24 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from zmqrl.run_files import schemas
+from generate import run_schemas
 
-NAMES = list(schemas.SCHEMAS)
+NAMES = list(run_schemas.SCHEMAS)
 
 
 def validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads((schemas.FOLDER / name).read_text()))
+    return Draft202012Validator(json.loads((run_schemas.FOLDER / name).read_text()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_file_is_current(name: str) -> None:
-    assert (schemas.FOLDER / name).read_text() == schemas.text(name), "run: python -m zmqrl.run_files.schemas"
-    Draft202012Validator.check_schema(schemas.SCHEMAS[name]())
+    assert (run_schemas.FOLDER / name).read_text() == run_schemas.text(name), "run: python -m generate.run_schemas"
+    Draft202012Validator.check_schema(run_schemas.SCHEMAS[name]())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_has_a_meaning(name: str) -> None:
-    properties = schemas.SCHEMAS[name]()["properties"]
+    properties = run_schemas.SCHEMAS[name]()["properties"]
     assert [field for field, kind in properties.items() if not kind["description"]] == []
 
 

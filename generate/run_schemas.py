@@ -1,4 +1,4 @@
-"""JSON schemas of `summary.json` and of a line of `metrics.jsonl`: `python -m zmqrl.run_files.schemas` writes them."""
+"""JSON schemas of `summary.json` and of a line of `metrics.jsonl`: `python -m generate.run_schemas` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zmqrl.metrics.row import WORKER, MetricsRow
 from zmqrl.summary import RestartCause, Summary
 from zmqrl.types import Ledger
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "zmqrl" / "run_files"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 

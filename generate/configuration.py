@@ -1,29 +1,26 @@
-"""docs/configuration.md, every key by section: `python -m zmqrl.config.reference` writes it in a checkout."""
+"""docs/configuration.md, every key by section: `python -m generate.configuration` writes it in a checkout."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from zmqrl.config.keys import Key, KeysOf, all_keys
+from zmqrl.planning.configure import kinds
 
-PATH = Path(__file__).parents[2] / "docs" / "configuration.md"
+PATH = Path(__file__).parents[1] / "docs" / "configuration.md"
 HEAD = """# Configuration
 
 Every key of hosts.yaml, of a preset and of `--set`, with its type, default and bounds.
-This page is generated from the configuration types by `python -m zmqrl.config.reference`.
+This page is generated from the configuration types by `python -m generate.configuration`.
 `modes.single`, `modes.sync` and `modes.async` take the same sections, for one mode alone.
 A later layer (preset, hosts.yaml, `--set`) changes single keys, also of mappings such as `env.kwargs`.
 `{}` as the value of a key empties its mapping (`--set env.kwargs={}`). `null` in `--set` is the default of the key.
 """
 
 
-def text(kinds: Mapping[str, Mapping[str, type[Any]]]) -> str:
-    """The page. `kinds`: sections with kinds, and the config class of each kind."""
-    return "\n".join([HEAD, *map(_table, all_keys(kinds))])
+def text() -> str:
+    """The page."""
+    return "\n".join([HEAD, *map(_table, all_keys(kinds()))])
 
 
 def _table(section: KeysOf) -> str:
@@ -43,11 +40,5 @@ def _row(key: Key) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def main() -> int:
-    """Write the page."""
-    PATH.write_text(text(import_module("zmqrl.planning.configure").kinds()), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PATH.write_text(text(), encoding="utf-8")

@@ -1,10 +1,9 @@
-"""The JSON schema of hosts.yaml and presets, for editors: `python -m zmqrl.config.schema` writes it."""
+"""The JSON schema of hosts.yaml and presets, for editors: `python -m generate.hosts_schema` writes it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,21 @@ from pydantic import TypeAdapter
 
 from zmqrl.config.kinds import OPTIONS, SECTIONS
 from zmqrl.config.sections import Config
+from zmqrl.planning.configure import kinds
 from zmqrl.types import MODES
 
-PATH = Path(__file__).with_name("hosts.schema.json")
+PATH = Path(__file__).parents[1] / "zmqrl" / "config" / "hosts.schema.json"
 OWN = {"properties": {"kind": {"type": "string", "pattern": ":"}}, "required": ["kind"]}
 """A kind by its dotted path, whose keys are not known here."""
 
 
-def schema(kinds: Mapping[str, Mapping[str, type[Any]]]) -> dict[str, Any]:
-    """Every section of `Config`, and `modes`, whose sections hold the same ones.
-
-    Args:
-        kinds: Sections with kinds, and the config class of each kind.
-    """
+def schema() -> dict[str, Any]:
+    """Every section of `Config`, and `modes`, whose sections hold the same ones."""
     found = TypeAdapter(Config).json_schema(mode="validation")
     sections, definitions = dict(found.pop("properties")), found["$defs"]
     for section in sections.values():
         section.pop("default", None)
-    for name, by_kind in kinds.items():
+    for name, by_kind in kinds().items():
         plain = definitions.pop(SECTIONS[name].__name__) if name in SECTIONS else sections[name]
         common = {key: value for key, value in plain.get("properties", {}).items() if key != OPTIONS}
         default = getattr(Config(), name).kind if name in SECTIONS else Config().algorithm["kind"]
@@ -62,7 +58,7 @@ def _of_kind(
 
 def text() -> str:
     """What the file must hold."""
-    return json.dumps(schema(import_module("zmqrl.planning.configure").kinds()), indent=2) + "\n"
+    return json.dumps(schema(), indent=2) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The message tables of docs/protocol.md, from the types: `python -m zmqrl.messages.tables docs/protocol.md`.
+"""The message tables of docs/protocol.md, from the types: `python -m generate.messages`.
 
 The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced; `TABLES` has the names.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
+PATH = Path(__file__).parents[1] / "docs" / "protocol.md"
 TABLES: Mapping[str, tuple[str, str]] = {
     "bus": ("bus", "KINDS"),
     "process events": ("process", "CHILD_EVENTS"),
@@ -100,11 +101,5 @@ def with_tables(page: str) -> str:
     return page
 
 
-def main(path: Path) -> int:
-    """Rewrite the page. Exit code 0."""
-    path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    PATH.write_text(with_tables(PATH.read_text(encoding="utf-8")), encoding="utf-8")
