@@ -22,9 +22,9 @@ from _pytest.nodeid import coerce_node_id
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.leaks import Held
-from tests.s3_server import S3Server
-from tests.stolen_time import RunAgain
+from tests.support.leaks import Held
+from tests.support.s3_server import S3Server
+from tests.support.stolen_time import RunAgain
 from zmqrl.loading import prepare
 from zmqrl.supervision import check_process
 from zmqrl.supervision.gpus import has_nvidia_smi

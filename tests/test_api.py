@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import zmqrl
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError, FolderOfRuns, StoreError
 from zmqrl.run_files.run_info import is_live, read_info
 

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 
 HALF = "import time; begun = time.monotonic()\nwhile time.process_time() < 0.5: pass\nprint(time.monotonic() - begun)"
 
 
 def busy(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.busy", *words]
+    command = [sys.executable, "-m", "tests.support.busy", *words]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cgroups import group_or_skip
+from tests.support.cgroups import group_or_skip
 from zmqrl import capacity
 
 GB, MB = 1 << 30, 1 << 20

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import RUN_S, environment
+from tests.support.running import RUN_S, environment
 from zmqrl import debugging
 
 ENV = """

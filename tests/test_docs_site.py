@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from generate import commands
-from tests.running import ROOT
-from tests.waiting import WAIT_S
+from tests.support.running import ROOT
+from tests.support.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.plugins import modules
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.descriptor_limit import descriptor_limit
-from tests.waiting import WAIT_S
+from tests.support.descriptor_limit import descriptor_limit
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot
 from zmqrl.entry import MOST_DESCRIPTORS, PARENT_VARIABLE, raise_descriptor_limit, read_line, report_fault

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import compare, raises
+from tests.support.raising import compare, raises
 from zmqrl.errors import (
     DEFAULT,
     ArenaTooLarge,

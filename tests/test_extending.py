@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 import zmqrl.testing
-from tests.raising import raises
-from tests.running import ROOT, environment
+from tests.support.raising import raises
+from tests.support.running import ROOT, environment
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.memory_backends.base import MemoryBackend

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.inherited import INTENDED, working_directory
 from zmqrl.launch.stop_signals import StopRequest, StopSignals

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import leaks
-from tests.leaks import Held
-from tests.waiting import WAIT_S
-from tests.yardstick import cpu_s, loop_s
+from tests.support import leaks
+from tests.support.leaks import Held
+from tests.support.waiting import WAIT_S
+from tests.support.yardstick import cpu_s, loop_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
 MOST_LOOPS = 5

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.loading import (
     PYGAME_BANNER,
     SAFE_PATH,

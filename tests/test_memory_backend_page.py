@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from tests.bus_ends.far_bus import FarBus, ready, take, write
-from tests.raising import raises
-from tests.running import ROOT
 from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.support.raising import raises
+from tests.support.running import ROOT
 from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.errors import ConfigError, TransportError
 

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from tests.running import ROOT, environment
+from tests.support.running import ROOT, environment
 
 pytestmark = pytest.mark.whole
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zmqrl
-from tests.running import RUN_S
+from tests.support.running import RUN_S
 
 pytestmark = pytest.mark.whole
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import SLOW
-from tests.running import ROOT, RUN_S, Run, environment
+from tests.support.running import ROOT, RUN_S, Run, environment
 from zmqrl.capacity import usable_cores
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.make import access_of

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent
 EXECUTED = "the wheel names the interpreters that the tests were run on, and no other that may work"

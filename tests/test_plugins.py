@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import NetworkSection
 from zmqrl.data_stores.base import DataStore
 from zmqrl.errors import ConfigError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 PAGE = Path(__file__).parents[1] / "docs" / "records.md"
 

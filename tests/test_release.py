@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
-from tests.waiting import WAIT_S
+from tests.support.running import ROOT
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.whole
 TRAINING = ["train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=512"]

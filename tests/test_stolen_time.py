@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stolen_time import ATTEMPTS, CpuTime, RunAgain
+from tests.support.stolen_time import ATTEMPTS, CpuTime, RunAgain
 
 pytest_plugins = ["pytester"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
-from tests.running import ROOT, RUN_S, environment
+from tests.support.marks import long
+from tests.support.running import ROOT, RUN_S, environment
 
 pytestmark = pytest.mark.whole
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "tutorial").glob("*.md"))}

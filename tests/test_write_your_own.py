@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import zmqrl
-from tests.marks import long
-from tests.running import ROOT, RUN_S, environment
+from tests.support.marks import long
+from tests.support.running import ROOT, RUN_S, environment
 from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import PROBES as ENVS
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.numpy_policy import make_policy

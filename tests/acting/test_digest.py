@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.yardstick import loop_s
+from tests.support.yardstick import loop_s
 from zmqrl.acting.digest import acting_digests
 
 MOST_LOOPS = 100

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.acting.base import ActingContext, ActingNoise, Place, noise_for
 from zmqrl.acting.heads import FORBIDDEN, Head
 from zmqrl.acting.make_head import make_head

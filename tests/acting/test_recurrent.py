@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, EvaluatorSection, LimitsSection, RestartSection, RunSection
 from zmqrl.types import EnvSpec, ModeName, SpaceSpec

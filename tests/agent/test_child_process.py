@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.descriptor_limit import descriptor_limit
+from tests.support.descriptor_limit import descriptor_limit
 from zmqrl.agent.child_process import ChildProcess
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.plan import Boot

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.agent.process import check_descriptors
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError

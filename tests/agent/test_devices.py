@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.agent.devices import Devices, choose_devices, claimed, needs_gpus
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.config.codec import replace

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.marks import at_once
-from tests.waiting import until
+from tests.support.marks import at_once
+from tests.support.waiting import until
 from zmqrl.agent.gpu_meter import EVERY_S, GpuMeter
 from zmqrl.supervision import gpus
 from zmqrl.supervision.gpus import QUERY_S, has_nvidia_smi, query

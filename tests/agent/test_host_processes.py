@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.agent.child_process import UNREPORTED_END, UNREQUESTED_END
 from zmqrl.agent.data_plane import NoDataPlane
 from zmqrl.agent.host_processes import HostProcesses

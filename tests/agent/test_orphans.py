@@ -14,9 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.descriptor_limit import descriptor_limit
-from tests.running import environment
-from tests.waiting import WAIT_S, until
+from tests.support.descriptor_limit import descriptor_limit
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S, until
 from zmqrl.agent.orphans import Orphans
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, TcpListen
@@ -104,7 +104,7 @@ def test_orphans_are_reaped_and_the_exit_codes_of_children_stay() -> None:
     script = """
 import os, subprocess
 from types import SimpleNamespace
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.agent.orphans import Orphans
 from zmqrl.supervision.own_session import adopt_orphans
 from zmqrl.supervision.process_mark import process_mark, set_mark

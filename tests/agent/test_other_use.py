@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cut_name import process_with_cut_name
-from tests.waiting import until
+from tests.support.cut_name import process_with_cut_name
+from tests.support.waiting import until
 from zmqrl.agent import other_use
 from zmqrl.agent.other_use import OtherUseMeter, input_idle_s
 

@@ -16,8 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.plans import START, stand_in_plan
-from tests.raising import raises
-from tests.waiting import WAIT_S, until
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from zmqrl.agent import process
 from zmqrl.agent.devices import Devices, FaultOf
 from zmqrl.agent.process import check_host, choice_limit

@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from tests.agent.plans import stand_in_plan
-from tests.marks import at_once
-from tests.waiting import WAIT_S
+from tests.support.marks import at_once
+from tests.support.waiting import WAIT_S
 from zmqrl.agent import remote_data_plane
 from zmqrl.agent.remote_data_plane import PROBE_S, RemoteDataPlane
 from zmqrl.config.codec import replace

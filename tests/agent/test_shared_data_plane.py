@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from tests.agent.plans import stand_in_plan
-from tests.clock import Clock
-from tests.waiting import WAIT_S
+from tests.support.clock import Clock
+from tests.support.waiting import WAIT_S
 from zmqrl.agent.data_plane import SharedDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from tests.algorithms.driver import env_spec
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.make import completed, make_algorithm
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import to_json

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.codec import replace

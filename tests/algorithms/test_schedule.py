@@ -10,7 +10,7 @@ import pytest
 
 from tests.data_stores.memory_store import MemoryStore
 from tests.messages.samples import NOTICE
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
 from zmqrl.errors import ConfigError
 from zmqrl.learner.publishing import save_version

@@ -13,7 +13,7 @@ import pytest
 
 import zmqrl
 from tests.envs.space_envs import Unmasked
-from tests.raising import compare, fields, raises
+from tests.support.raising import compare, fields, raises
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.api.arguments import for_python, request_of
 from zmqrl.config.sections import Config

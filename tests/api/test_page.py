@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zmqrl
-from tests.running import ROOT, RUN_S, environment
+from tests.support.running import ROOT, RUN_S, environment
 
 pytestmark = pytest.mark.whole
 PAGE = ROOT / "docs" / "python.md"

@@ -12,7 +12,7 @@ import pytest
 import zmqrl
 from tests.envs.odd_envs import Counting
 from tests.envs.value_envs import Returns
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.api.policies import ActionSampler, LoadedPolicy

@@ -16,9 +16,9 @@ import pytest
 import zmqrl
 from tests.cli.commands import SLOW, Command
 from tests.cli.conftest import zmqrl as zmqrl_command  # noqa: F401 - a fixture
-from tests.raising import fields, raises
-from tests.running import RUN_S, environment
-from tests.waiting import until
+from tests.support.raising import fields, raises
+from tests.support.running import RUN_S, environment
+from tests.support.waiting import until
 from zmqrl.run_files.run_info import read_info
 
 pytestmark = pytest.mark.whole

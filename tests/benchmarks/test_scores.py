@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scores
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 UNSCORED = {"pendulum-ppo"}
 """300,000 env steps, in no other table either."""

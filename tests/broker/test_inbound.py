@@ -13,9 +13,9 @@ import zmq
 from msgspec import structs
 
 from tests.bus_ends.event_pipe import EventPipe
-from tests.raising import raises
 from tests.shared_memory.bus_plans import ENVS, STEPS, bus_plan
-from tests.waiting import WAIT_S, until
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from zmqrl.broker import events as ev
 from zmqrl.broker import outbound
 from zmqrl.broker.env_records import pack_record

@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 from tests.bus_ends.event_pipe import EventPipe
-from tests.clock import Clock
-from tests.marks import at_once
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import WAIT_S
+from tests.support.clock import Clock
+from tests.support.marks import at_once
+from tests.support.waiting import WAIT_S
 from zmqrl.broker import events as ev
 from zmqrl.broker import process
 from zmqrl.broker.process import Broker

@@ -14,9 +14,9 @@ import zmq
 from tests.broker.test_inbound import FAR as FAR_KEYS
 from tests.broker.test_inbound import SERVER, BrokerWithPeers
 from tests.broker.test_senders import segment
-from tests.marks import at_once
 from tests.shared_memory.bus_plans import bus_plan
-from tests.waiting import WAIT_S, until
+from tests.support.marks import at_once
+from tests.support.waiting import WAIT_S, until
 from zmqrl.broker import events as ev
 from zmqrl.broker import segment_receiver
 from zmqrl.broker.segment_receiver import MOST_WAITING, SegmentReceiver

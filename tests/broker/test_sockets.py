@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.raising import raises
-from tests.waiting import until
+from tests.support.raising import raises
+from tests.support.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.plan import Endpoints, TcpListen
 from zmqrl.errors import ConfigError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bus_ends.event_pipe import EventPipe
 from tests.shared_memory.bus_plans import bus_plan
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.bus_ends.zmq_learner import ZmqChannel, ZmqSource
 from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.plan import Boot, Endpoints

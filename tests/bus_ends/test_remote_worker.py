@@ -9,7 +9,7 @@ import pytest
 
 from tests.bus_ends.far_bus import TURN_S, FarBus, ready, take, write
 from tests.shared_memory.bus_plans import ROWS
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.broker.events import Handover
 from zmqrl.messages.bus import HostReport
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.bus_ends.far_bus import FarBus, ready, write
 from tests.shared_memory.bus_plans import HEARTBEAT_S
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.bus_ends.remote_sink import MOST_RESEND_S
 from zmqrl.bus_ends.resending import Resending
 from zmqrl.bus_ends.zmq_sink import RESEND_HEARTBEATS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.bus_ends.event_pipe import EventPipe
-from tests.raising import raises
 from tests.shared_memory.bus_plans import bus_plan
+from tests.support.raising import raises
 from zmqrl.bus_ends.remote_sink import SealedSender
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot

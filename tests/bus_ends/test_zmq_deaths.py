@@ -14,7 +14,7 @@ import zmq
 
 from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.broker.events import Handover
 from zmqrl.bus_ends.base import SegmentSource
 from zmqrl.bus_ends.zmq_sink import ZmqSink

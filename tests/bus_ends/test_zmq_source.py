@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from tests.shared_memory.bus_plans import bus_plan
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.config.plan import Boot, Endpoints
 from zmqrl.messages.frames import pack_descriptors

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.errors import ZmqrlError
 from zmqrl.run_files.run_info import RunInfo, read_info

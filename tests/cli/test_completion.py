@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 
 COMPLETE = (
     'eval "$(zmqrl completion bash)"; COMP_WORDS=({}); COMP_CWORD={}; _zmqrl_completion zmqrl; echo "${{COMPREPLY[@]}}"'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.support.raising import compare
 
 
 def listed(zmqrl: Command, *arguments: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.commands import Command
-from tests.stored_runs import summary_data
+from tests.support.stored_runs import summary_data
 from zmqrl.cli.run.status import StatusLines
 from zmqrl.launch.run_output import RunOutput
 from zmqrl.logs.printable import printable, printable_data, printable_writer

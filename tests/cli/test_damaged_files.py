@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import Command
-from tests.stored_runs import store_run, summary_data
+from tests.support.stored_runs import store_run, summary_data
 from zmqrl.config.codec import to_json
 from zmqrl.run_files.run_info import RunInfo
 

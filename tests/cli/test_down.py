@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import Command, live_run
-from tests.raising import compare
-from tests.waiting import until
+from tests.support.raising import compare
+from tests.support.waiting import until
 from zmqrl.agent.run_processes import AGENT, agents, processes_of
 from zmqrl.config.sections import Config
 from zmqrl.launch.teardown import bring_down

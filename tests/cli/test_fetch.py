@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.cli.run.fetch import MARKER, PART, _complete, _copy_of
 from zmqrl.errors import ConfigError
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
-from tests.raising import compare
-from tests.stored_runs import begun, store_run
+from tests.support.raising import compare
+from tests.support.stored_runs import begun, store_run
 from zmqrl.cli.run.find_run import directory_of, find_run
 from zmqrl.config.codec import replace, to_json
 from zmqrl.run_files.run_info import RunInfo, read_info

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare, fields
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.raising import compare, fields
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 
 HOSTS = """
 run: {preset: cartpole-ppo, mode: single, total_env_steps: 2048, name: pole}

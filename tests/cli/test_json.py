@@ -12,10 +12,10 @@ import click
 import pytest
 
 from tests.cli.commands import RUN, Command
-from tests.raising import compare
-from tests.running import environment
+from tests.support.raising import compare
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 from tests.system.refused_learners import FAULT
-from tests.waiting import WAIT_S
 from zmqrl.cli.main import COMMANDS, cli
 from zmqrl.logs.standard_output import output_as_errors
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.cli.main import COMMANDS, _started_at
 from zmqrl.cli.start.start_options import MODES
 from zmqrl.types import MODES as KNOWN_MODES

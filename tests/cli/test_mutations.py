@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.marks import long
-from tests.waiting import WAIT_S
+from tests.support.marks import long
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import to_json
 from zmqrl.planning.configure import load_config
 

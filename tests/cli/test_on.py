@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
-from tests.waiting import until
+from tests.support.raising import compare
+from tests.support.waiting import until
 from zmqrl.cli.run.on import without_flags
 from zmqrl.cli.run.status import StatusLines
 from zmqrl.cli.start.launch_on import _Start

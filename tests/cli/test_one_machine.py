@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.support.raising import compare
 
 
 @pytest.mark.parametrize("command", ["launch", "doctor"])

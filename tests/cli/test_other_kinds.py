@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.support.raising import compare
 
 HOSTS = """
 run: {preset: cartpole-ppo}

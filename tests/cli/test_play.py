@@ -14,9 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
-from tests.stored_runs import store_run
-from tests.waiting import WAIT_S
+from tests.support.raising import compare
+from tests.support.stored_runs import store_run
+from tests.support.waiting import WAIT_S
 
 
 @pytest.mark.whole

@@ -17,11 +17,11 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from tests.cli.commands import Command
 from tests.envs.odd_envs import Counting
 from tests.envs.rude_envs import daemon, hang
-from tests.raising import compare
-from tests.running import environment
-from tests.stored_runs import store_run
 from tests.supervision.test_check_process import sleepers
-from tests.waiting import WAIT_S, until
+from tests.support.raising import compare
+from tests.support.running import environment
+from tests.support.stored_runs import store_run
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.run_files.stored_config import stored_config
 from zmqrl.supervision.check_process import CheckEnded

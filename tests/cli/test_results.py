@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.support.raising import compare
 
 
 @pytest.fixture

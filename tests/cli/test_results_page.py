@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.stored_runs import store_run
+from tests.support.stored_runs import store_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 COMMANDS = [

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ENDLESS, Command, live_run, with_constant
-from tests.raising import compare
-from tests.waiting import WAIT_S, until
+from tests.support.raising import compare
+from tests.support.waiting import WAIT_S, until
 from zmqrl.cli.run.find_run import agents
 from zmqrl.errors import ConfigError
 from zmqrl.run_files.run_info import RunInfo, read_info

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command, live_run
-from tests.raising import compare
-from tests.waiting import until
+from tests.support.raising import compare
+from tests.support.waiting import until
 from zmqrl.agent.run_processes import processes_of
 from zmqrl.run_files.run_info import RunInfo, read_info
 

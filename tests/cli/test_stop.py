@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.cli.commands import Command
-from tests.stored_runs import summary_data
+from tests.support.stored_runs import summary_data
 from zmqrl.run_files.run_info import RunInfo
 from zmqrl.supervision.process_table import identify
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import Command
-from tests.raising import compare
+from tests.support.raising import compare
 from tests.system.slurm_runs import configuration
 from zmqrl.launcher_place.submit import SCRIPT
 from zmqrl.launcher_place.submit import submit as submit_job

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from tests.cli.commands import RUN, Command
-from tests.extras import missing_extra
-from tests.raising import compare
-from tests.stored_runs import summary_data
+from tests.support.extras import missing_extra
+from tests.support.raising import compare
+from tests.support.stored_runs import summary_data
 from tests.system import command_runs
 from zmqrl.cli.start.start_options import Steps
 from zmqrl.config.plan import RunPlan

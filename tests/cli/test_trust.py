@@ -17,10 +17,10 @@ import pytest
 
 import zmqrl as api
 from tests.cli.commands import Command
-from tests.raising import compare, raises
-from tests.running import environment
-from tests.stored_runs import begun, store_run
-from tests.waiting import WAIT_S
+from tests.support.raising import compare, raises
+from tests.support.running import environment
+from tests.support.stored_runs import begun, store_run
+from tests.support.waiting import WAIT_S
 from zmqrl.config.presets import presets
 from zmqrl.errors import ConfigError, UntrustedRun
 from zmqrl.planning.configure import load, load_config

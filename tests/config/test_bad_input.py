@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load
 

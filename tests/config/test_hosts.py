@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config import hosts
 from zmqrl.config.load import Loaded
 from zmqrl.config.sections import Config, DefaultsSection, HostSection

@@ -13,7 +13,7 @@ import yaml
 from tests.cli.commands import Command
 from tests.cli.conftest import empty_directory as empty_directory
 from tests.cli.conftest import zmqrl as zmqrl
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.foreign.aliases import KEYS, NO_KEYS
 from zmqrl.config.foreign.preset import preset
 from zmqrl.config.foreign.settings import read

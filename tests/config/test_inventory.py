@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.config import inventory
 from zmqrl.config.hosts import names_of_range
 from zmqrl.config.load import Request, resolve

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.foreign.aliases import KEYS, NO_KEYS, NOTES
 from zmqrl.config.keys import all_keys
 from zmqrl.errors import ConfigError, key_of

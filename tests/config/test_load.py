@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from generate import hosts_schema
-from tests.raising import compare, raises
-from tests.waiting import WAIT_S
+from tests.support.raising import compare, raises
+from tests.support.waiting import WAIT_S
 from zmqrl.config import hosts
 from zmqrl.config.presets import presets
 from zmqrl.data_stores.make import place_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.load import resolve_logins
 from zmqrl.config.on_host import connections_of, login_of, on_host, text_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import expanded, is_unstored, without_secrets

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.windows import Windows
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load_config

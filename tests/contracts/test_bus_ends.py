@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.bus_ends.real_bus import RealBus
-from tests.marks import at_once
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
-from tests.waiting import WAIT_S, until
+from tests.support.marks import at_once
+from tests.support.waiting import WAIT_S, until
 from zmqrl.bus_ends.base import (
     LearnerChannel,
     LearnerEnds,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contracts.suites import name_of
 from tests.data_stores.memory_store import MemoryStore
-from tests.s3_server import BUCKET, S3Server
+from tests.support.s3_server import BUCKET, S3Server
 from zmqrl.data_stores import directory
 from zmqrl.data_stores.base import DataStore
 from zmqrl.data_stores.directory import DirectoryStore

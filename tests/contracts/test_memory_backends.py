@@ -16,7 +16,7 @@ from tests.contracts.suites import name_of
 from tests.memory_backends.faulty_backend import FaultyBackend, FaultyConfig
 from tests.memory_backends.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS

@@ -15,8 +15,8 @@ import pytest
 from tests.contracts.suites import name_of
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
-from tests.marks import long
-from tests.running import ROOT, RUN_S, environment
+from tests.support.marks import long
+from tests.support.running import ROOT, RUN_S, environment
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.plugins import modules
 from zmqrl.testing import orchestrator

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.checkpoints import checkpoint_names

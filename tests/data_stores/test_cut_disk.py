@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.data_stores.cut_disk import CutDisk
-from tests.stored_runs import begun
+from tests.support.stored_runs import begun
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config, EvaluatorSection
 from zmqrl.data_stores import directory, files, tensors

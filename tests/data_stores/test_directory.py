@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from tests.clock import Clock
-from tests.raising import raises
+from tests.support.clock import Clock
+from tests.support.raising import raises
 from zmqrl.config.plan import Lineage
 from zmqrl.data_stores import directory, tensors
 from zmqrl.data_stores.base import Full

@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.nfs import MOUNT, Guest, NfsServer
 from tests.lab.skipping import nfs_or_skip
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.testing.expect import assert_within
 from zmqrl.types import Version

@@ -9,7 +9,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.data_stores import directory
 from zmqrl.data_stores.base import Full
 from zmqrl.data_stores.object import ObjectStore

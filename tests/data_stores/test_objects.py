@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
-from tests.raising import compare, raises
-from tests.s3_server import BUCKET, S3Server
+from tests.support.raising import compare, raises
+from tests.support.s3_server import BUCKET, S3Server
 from zmqrl.data_stores.object import ObjectConfig, ObjectStore
 from zmqrl.data_stores.objects import PIECE_BYTES, Objects, check_url, check_writable
 from zmqrl.errors import ConfigError, StoreError, StoreRefused

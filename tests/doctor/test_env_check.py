@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor import env_check

@@ -17,10 +17,10 @@ from unittest.mock import create_autospec
 import pytest
 from msgspec import structs
 
-from tests.marks import at_once
-from tests.raising import raises
 from tests.supervision.test_check_process import sleepers
-from tests.waiting import WAIT_S, until
+from tests.support.marks import at_once
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from zmqrl.agent.run_processes import agents
 from zmqrl.config.codec import to_json
 from zmqrl.config.sections import CodeSection, EnvSection, HostSection

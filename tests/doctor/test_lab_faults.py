@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ROOT = Path(__file__).parents[2]

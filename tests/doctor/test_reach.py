@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.doctor.reach import EchoServer, reach
 from zmqrl.messages.doctor_requests import Listen, Reach
 from zmqrl.wire.sockets import make_keys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.doctor.machine import forget, prepare, watch, write
 from zmqrl.messages.doctor_requests import Forget, Watch, Write
 

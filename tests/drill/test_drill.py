@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import IDLE, SLOW
-from tests.marks import long
-from tests.running import RUN_S
-from tests.waiting import WAIT_S, until
+from tests.support.marks import long
+from tests.support.running import RUN_S
+from tests.support.waiting import WAIT_S, until
 from zmqrl.cli.main import main
 from zmqrl.drill.scenarios import SCENARIOS
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.drill.faults import (
     HOLD_S,

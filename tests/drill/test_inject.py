@@ -12,8 +12,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from tests.waiting import WAIT_S, until
-from tests.yardstick import loop_s
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import loop_s
 from zmqrl.drill.faults import SHARES, FaultAction, Kind, PlannedFault
 from zmqrl.drill.inject import DEEDS, Scene, bring_store_back, end_attempt, signalled
 from zmqrl.drill.recovery import RunSnapshot

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.held_process import held_process
+from tests.support.held_process import held_process
 from zmqrl.drill import drill, run_under_test
 from zmqrl.drill.run_under_test import Attempt, RunUnderTest
 from zmqrl.drill.witness import ROW

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.drill.witness_drills import drilled
-from tests.marks import long
-from tests.raising import raises
+from tests.support.marks import long
+from tests.support.raising import raises
 from zmqrl.drill.report import DrillReport
 from zmqrl.drill.run_report import Threshold
 from zmqrl.drill.scenarios import SCENARIOS, scenario_named

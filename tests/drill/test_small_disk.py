@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
-from tests.waiting import WAIT_S
+from tests.support.running import ROOT
+from tests.support.waiting import WAIT_S
 
 FILL_AND_FAIL = """
 import errno, sys

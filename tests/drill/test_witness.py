@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.drill.journal import Journal, journals
 from zmqrl.drill.witness import WitnessEnv, episode_steps, next_digest, rows_of, stepped_episodes
 from zmqrl.types import SegmentId, SegmentMeta, Version

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
-from tests.running import environment
+from tests.support.raising import raises
+from tests.support.running import environment
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env
 from zmqrl.envs.env_index import VARIABLE

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.envs.odd_envs import Counting
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import from_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import check

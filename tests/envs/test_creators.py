@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.envs.caller_names import MARK
-from tests.raising import compare
+from tests.support.raising import compare
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError

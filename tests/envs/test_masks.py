@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zmqrl
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import close_env
 from zmqrl.envs.check import remarks

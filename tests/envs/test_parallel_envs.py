@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.envs.agent_envs import AGENTS, Walkers
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.base import Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import replace

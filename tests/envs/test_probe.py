@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from tests.raising import raises
-from tests.yardstick import loop_s
+from tests.support.raising import raises
+from tests.support.yardstick import loop_s
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs import check
 from zmqrl.envs.check import check_env

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from tests.envs import value_envs
 from tests.envs.value_envs import AgentReturns, Quits, Returns
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState, VectorEnv, close_env

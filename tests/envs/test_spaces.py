@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.envs import space_envs
-from tests.raising import compare, raises
+from tests.support.raising import compare, raises
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import random_actions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zmqrl
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.doctor.env_check import examine_env

@@ -13,7 +13,7 @@ from unittest.mock import call, create_autospec
 import numpy as np
 import pytest
 
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.evaluator.test_process import SPEC, weights
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.config.sections import Config, EnvSection, EvaluatorSection, RunSection
 from zmqrl.errors import ConfigError

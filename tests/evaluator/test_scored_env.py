@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import zmqrl
-from tests.raising import fields, raises
-from tests.running import environment
+from tests.support.raising import fields, raises
+from tests.support.running import environment
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError

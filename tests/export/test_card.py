@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import zmqrl
-from tests.stored_runs import store_run
-from tests.waiting import WAIT_S
+from tests.support.stored_runs import store_run
+from tests.support.waiting import WAIT_S
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.card import Form
 from zmqrl.export.write import export

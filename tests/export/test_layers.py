@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import noise_of

@@ -11,8 +11,8 @@ import pytest
 
 import zmqrl
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed, row_of
-from tests.extras import missing_extra
-from tests.stored_runs import store_run
+from tests.support.extras import missing_extra
+from tests.support.stored_runs import store_run
 from zmqrl.config.presets import presets
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.export.write import export

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 from .kernel import Network
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 CLONE_NEWNET = 0x40000000
 TOOLS = ("ip", "nft", "nsenter", "unshare")

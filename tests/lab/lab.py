@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 from . import kernel
 from .host import SSHD, Host

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 from .kernel import LabUnavailable, Network, check
 

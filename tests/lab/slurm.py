@@ -24,8 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import environment
-from tests.waiting import WAIT_S, until
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S, until
 
 from .host import INIT
 from .kernel import LabUnavailable

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.running import environment
-from tests.waiting import WAIT_S, until
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.whole
 PING_S = "0.6"

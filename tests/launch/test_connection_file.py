@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError
 from zmqrl.launch.connection_file import read_connection_file, write_connection_file

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Host, Lab, Process, lab_or_skip
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, HostSection, SshSection
 from zmqrl.run_files.stored_config import stored_config
 

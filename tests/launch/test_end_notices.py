@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.marks import at_once, long
+from tests.support.marks import at_once, long
+from tests.support.waiting import WAIT_S, until
+from tests.support.web_server import WebServer
 from tests.system.command_runs import summary, zmqrl
-from tests.waiting import WAIT_S, until
-from tests.web_server import WebServer
 from zmqrl.launch.end_notices import LAUNCHER_LOG, execute, post
 
 FACTS: dict[str, Any] = {"status": "failed", "exit_code": 1, "error": "line 1\nline 2", "run_dir": "/a b", "host": "h"}

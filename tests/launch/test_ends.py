@@ -14,12 +14,12 @@ from unittest.mock import create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.marks import long
 from tests.messages.samples import host_event
-from tests.raising import raises
-from tests.running import Run
-from tests.waiting import WAIT_S, until
-from tests.yardstick import within
+from tests.support.marks import long
+from tests.support.raising import raises
+from tests.support.running import Run
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection, StoreSection

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
 from tests.provision.setup_parts import ROOT, bundle
-from tests.raising import raises
-from tests.running import RUN_S
-from tests.waiting import WAIT_S, until
-from tests.yardstick import within
+from tests.support.marks import long
+from tests.support.raising import raises
+from tests.support.running import RUN_S
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, DefaultsSection, HostSection, SshSection
 from zmqrl.errors import HostFailed

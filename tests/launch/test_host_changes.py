@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.config.codec import replace
 from zmqrl.config.load import Loaded, Sources
 from zmqrl.config.sections import (

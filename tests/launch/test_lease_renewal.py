@@ -15,7 +15,7 @@ import pytest
 
 from tests.agent.plans import START, stand_in_plan
 from tests.launch.test_host_links import Notebook
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.launch.launcher import Launcher
 from zmqrl.launch.lease_renewal import BLOCKED_S, LeaseRenewal

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, send_request
 from zmqrl.messages.files import RequestAnswer, ScaleRequest

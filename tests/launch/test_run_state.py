@@ -12,8 +12,8 @@ from jsonschema import Draft202012Validator
 from generate import run_schemas
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
-from tests.raising import raises
-from tests.stored_runs import begun
+from tests.support.raising import raises
+from tests.support.stored_runs import begun
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run.bottleneck import find_bottleneck

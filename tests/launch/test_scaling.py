@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
 from tests.shared_memory.bus_plans import bus_plan
+from tests.support.raising import fields, raises
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import MOST_WORKERS, RunPlan
 from zmqrl.config.sections import HostSection

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.on_host import on_host
 from zmqrl.config.sections import CodeSection, HostSection

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
 from zmqrl.errors import ConfigError

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from tests.data_stores.memory_store import MemoryStore
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
 from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.plan import RunPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.data_stores.base import Full
 from zmqrl.errors import ConfigError
 from zmqrl.learner import full_content

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.data_stores.memory_store import MemoryStore
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource, StreamPosition, TakenSegment

@@ -15,7 +15,7 @@ import torch
 
 from tests.learning.reports import Reports
 from tests.learning.test_net import SPEC, batch, loss_of, made
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import compiled, package_cache
 from zmqrl.learning.compiled import CompiledExecutor, Signature, _key

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.errors import ConfigError
 from zmqrl.learning.executor import EagerExecutor
 from zmqrl.learning.groups import Group

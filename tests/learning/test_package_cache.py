@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.learning.reports import Reports
-from tests.raising import raises
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.learning import package_cache
 from zmqrl.learning.package_cache import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace

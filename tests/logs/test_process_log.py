@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 LINES = """
 import logging, sys

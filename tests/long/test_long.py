@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import power_cut, scores
 from tests.lab import lab_or_skip
-from tests.running import ROOT, environment
+from tests.support.running import ROOT, environment
 
 HOUR_S = 3600
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * HOUR_S)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.memory_backends.redis import PASSWORD_VARIABLE, RedisBackend, RedisConfig
 from zmqrl.testing.memory_backend import BackendMaker, Ends

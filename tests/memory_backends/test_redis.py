@@ -19,10 +19,10 @@ import pytest
 
 from tests.bus_ends.far_bus import FarBus, ready, take, write
 from tests.memory_backends.redis_server import PASSWORD, RedisServer, redis_server
-from tests.raising import fields, raises
-from tests.running import ROOT, RUN_S, environment
 from tests.shared_memory.bus_plans import ROWS, bus_plan
-from tests.waiting import WAIT_S, until
+from tests.support.raising import fields, raises
+from tests.support.running import ROOT, RUN_S, environment
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import MemoryBackendSection
 from zmqrl.drill.drill import outside_check

@@ -29,7 +29,7 @@ from tests.messages.samples import (
     REQUESTS,
     tag_of,
 )
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.plan import MOST_WORKERS
 from zmqrl.errors import WireError
 from zmqrl.messages import agent, check, command, doctor, doctor_requests, files, lines, process

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed

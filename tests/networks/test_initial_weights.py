@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.networks.drawing import orthogonal
 from zmqrl.networks.initial import initial_weights, parameter_shapes
 from zmqrl.networks.spec import LayerSpec, NetworkSpec

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.contracts.suites import name_of
-from tests.raising import fields, raises
-from tests.waiting import WAIT_S
+from tests.support.raising import fields, raises
+from tests.support.waiting import WAIT_S
 from zmqrl.acting.layers import make_layers
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.networks import nets
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec

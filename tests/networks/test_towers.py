@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower

@@ -13,7 +13,7 @@ from unittest.mock import call, create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.launch.run.boots import boots
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.state import RunState

@@ -7,7 +7,7 @@ import select
 import subprocess
 import sys
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.orchestrators.handshake import SENTINEL
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.lab.kernel import LabUnavailable
 from tests.lab.systemd import own_systemd
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, LimitsSection

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.waiting import until
+from tests.support.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import RunPlan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.orchestrators.test_host_commands import SHELLS
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
+from tests.support.waiting import until
 from tests.system.slurm_runs import configuration
-from tests.waiting import until
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.lab.slurm import CPUS, Slurm, slurm_or_skip
-from tests.marks import at_once
-from tests.raising import raises
+from tests.support.marks import at_once
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from tests.system.slurm_runs import configuration
-from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostFailed

@@ -11,7 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.agent.process import by_own_clock
 from zmqrl.config.codec import from_json, replace
 from zmqrl.config.plan import Boot

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from tests.export.modules import Cube
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import RunPlan

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load as load_all

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.stored_runs import summary_data
+from tests.support.raising import raises
+from tests.support.stored_runs import summary_data
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load, load_config
 from zmqrl.planning.continuation import for_env_steps, nothing_to_train, reached, record_nothing_trained

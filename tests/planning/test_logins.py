@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import Config, HostSection, OrchestratorSection
 from zmqrl.errors import ConfigError
 from zmqrl.planning.logins import check_logins, check_participants

@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 from tests.envs.odd_envs import Counting
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import ConfigError
 from zmqrl.planning.configure import load_config

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.extras import missing_extra
-from tests.raising import fields, raises
+from tests.support.extras import missing_extra
+from tests.support.raising import fields, raises
 from zmqrl.acting.spec import ActingState
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN

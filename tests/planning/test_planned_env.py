@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
 from zmqrl.planning.checked import checked_plan

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.raising import raises
-from tests.stored_runs import store_run
+from tests.support.raising import raises
+from tests.support.stored_runs import store_run
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe

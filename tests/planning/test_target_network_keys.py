@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zmqrl
-from tests.marks import long
+from tests.support.marks import long
 from zmqrl.algorithms.dqn import DQNConfig
 from zmqrl.algorithms.qrdqn import QRDQNConfig
 from zmqrl.config.codec import from_json, to_json

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import replace

@@ -20,8 +20,8 @@ from typing import Any, cast
 import pytest
 
 from tests.provision.setup_parts import ROOT, bundle, requirements
-from tests.running import RUN_S
-from tests.waiting import WAIT_S
+from tests.support.running import RUN_S
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.provision import wheel
 from zmqrl.provision.wheel import Wheel, make_wheel

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.raising import fields, raises
 from tests.replay.reference import DECAY, Acted, check_transitions
+from tests.support.raising import fields, raises
 from zmqrl.errors import ConfigError
 from zmqrl.replay.columns import check_columns
 from zmqrl.replay.spec import Prioritised, ReplaySpec

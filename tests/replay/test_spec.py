@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
 from zmqrl.replay.spec import Prioritised, ReplaySpec

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.broker.events import Assignments, StreamAssignment
 from zmqrl.bus_ends.base import OpenSegment, SegmentSink

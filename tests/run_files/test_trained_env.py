@@ -12,8 +12,8 @@ import pytest
 
 import zmqrl
 from tests.envs.changing_envs import CONSTRUCTED, VARIANT, VARIANTS
-from tests.raising import raises
-from tests.stored_runs import store_run
+from tests.support.raising import raises
+from tests.support.stored_runs import store_run
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
-from tests.stored_runs import begun
-from tests.waiting import until
+from tests.support.raising import raises
+from tests.support.stored_runs import begun
+from tests.support.waiting import until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.config.sections import StoreSection

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.raising import raises
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan, with_slots
+from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import ReplaySection, StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge

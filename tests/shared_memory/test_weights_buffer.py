@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import DeadlineExceeded
 from zmqrl.shared_memory.weights import BEGIN, BUFFER_WORDS, BUFFER_WORDS_AT, NEWEST, WeightsReader, WeightsWriter
 from zmqrl.types import Notice, Version

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tests.lab import Host, Lab, Process
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.ssh.clients import make_client

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.config.sections import CodeSection
 from zmqrl.errors import ConfigError
 from zmqrl.ssh.code_sync import CodeArchive, make_archive

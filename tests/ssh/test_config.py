@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.config.sections import DefaultsSection, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target, resolve

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.raising import raises
 from tests.ssh.ssh_lab import SSH, connected, sessions, target_of
-from tests.waiting import WAIT_S, until
-from tests.yardstick import within
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed

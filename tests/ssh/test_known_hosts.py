@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.known_hosts import SshHostKey, check, known_keys, preferred_kinds

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.raising import raises
 from tests.ssh.ssh_lab import connected, sessions
-from tests.waiting import WAIT_S, until
-from tests.yardstick import within
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import within
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.ssh import openssh_client
@@ -290,7 +290,7 @@ def test_a_master_of_the_users_own_is_used_and_left(lab: Lab, logins: Logins, tm
 HOLD = """
 import sys
 from pathlib import Path
-from tests.yardstick import within
+from tests.support.yardstick import within
 from zmqrl.config.sections import DefaultsSection, HostSection, SshSection
 from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.config import resolve

@@ -14,8 +14,8 @@ import paramiko
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.raising import raises
-from tests.waiting import WAIT_S, until
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot, RunPlan

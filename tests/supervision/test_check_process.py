@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.envs.rude_envs import crash, hang
-from tests.raising import raises
-from tests.running import environment
 from tests.supervision.called import ERRORS, OwnFault
-from tests.waiting import WAIT_S, until
+from tests.support.raising import raises
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.sections import Config, EnvSection, LimitsSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.marks import at_once
-from tests.raising import raises
-from tests.waiting import WAIT_S, until
+from tests.support.marks import at_once
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Neighbours
 from zmqrl.config.sections import HostSection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.cut_name import process_with_cut_name
+from tests.support.cut_name import process_with_cut_name
 from zmqrl.supervision.host_mark import pid_outside
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 from zmqrl.messages.lines import handshake
 from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL

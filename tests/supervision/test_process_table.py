@@ -5,9 +5,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.cut_name import process_with_cut_name
-from tests.held_process import held_process
-from tests.waiting import WAIT_S, until
+from tests.support.cut_name import process_with_cut_name
+from tests.support.held_process import held_process
+from tests.support.waiting import WAIT_S, until
 from zmqrl.supervision.process_table import (
     ProcessId,
     await_gone,

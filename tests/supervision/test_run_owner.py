@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clock import Clock
-from tests.marks import long
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.clock import Clock
+from tests.support.marks import long
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import owner_record, run_owner
 from zmqrl.supervision.owner_record import FOLDER

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_gpu_meter import Held, write
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.supervision.gpus import torch_fault
 
 Python = Callable[[str], None]

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.running import RUN_S
+from tests.support.running import RUN_S
 
 ROOT = Path(__file__).parents[2]
 PLAIN = ("run.stop_at_return=null", "evaluator.episodes=0", "algorithm.kind=tests.system.tally:Tally")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.running import ROOT, RUN_S, environment
-from tests.waiting import until
+from tests.support.running import ROOT, RUN_S, environment
+from tests.support.waiting import until
 
 OTHER = 3
 CONFIG: Mapping[str, Any] = {

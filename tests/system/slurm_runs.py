@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from tests.lab.slurm import Slurm
-from tests.running import Run
-from tests.waiting import until
+from tests.support.running import Run
+from tests.support.waiting import until
 
 STEPS = 6_528
 """The count at a boundary of a round: some rows are resets."""

@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from tests.lab import Host, Lab, Process
-from tests.running import ROOT, RUN_S, Run, environment
+from tests.support.running import ROOT, RUN_S, Run, environment
+from tests.support.waiting import until
 from tests.system.command_runs import summary, zmqrl
-from tests.waiting import until
 
 
 class FarRun(Run):

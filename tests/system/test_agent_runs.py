@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.envs.agent_envs import AGENTS, Seesaw
+from tests.support.waiting import WAIT_S
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
-from tests.waiting import WAIT_S
 from zmqrl import load_policy, train
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection

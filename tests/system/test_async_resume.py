@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
+from tests.support.waiting import WAIT_S
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, PRIORITISED, system_plan
 from tests.system.system_runs import PlanRun, limit_files, newest_n
-from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.running import ROOT, RUN_S
+from tests.support.running import ROOT, RUN_S
+from tests.support.waiting import until
+from tests.support.yardstick import scaled_s
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
-from tests.yardstick import scaled_s
 from zmqrl.launch.run.staffing import UNSETTLED
 
 GOOD, UNKNOWN, CHANGED, BUSY, BLOCKED, NOISY, SILENT, FORCED, SHORT = range(9)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ENDLESS, RUN
-from tests.marks import long
-from tests.waiting import WAIT_S, until
+from tests.support.marks import long
+from tests.support.waiting import WAIT_S, until
 
 IN_THE_TERMINAL = """
 import fcntl, os, signal, sys, termios

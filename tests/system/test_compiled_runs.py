@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.running import RUN_S, Run, environment
+from tests.support.running import RUN_S, Run, environment
 from zmqrl import Summary, resume, train
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.package_cache import cache_folder

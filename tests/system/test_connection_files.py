@@ -14,10 +14,10 @@ import msgpack
 import pytest
 import zmq
 
-from tests.running import environment
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 from tests.system.system_plans import WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
-from tests.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection, LearnerSection, LimitsSection, OrchestratorSection
 from zmqrl.launch.connection_file import read_connection_file

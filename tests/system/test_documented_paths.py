@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.running import RUN_S, environment
+from tests.support.running import RUN_S, environment
 
 pytestmark = pytest.mark.whole
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun, closed_at_the_end, sha256_of_one_process
-from tests.waiting import until
 
 SCHEDULE = 1_000_000
 ENDLESS = 10_000_000

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import LOOK_EVERY_S, RUN_S
+from tests.support.running import LOOK_EVERY_S, RUN_S
+from tests.support.waiting import WAIT_S, until
 from tests.system.system_plans import IDLE, IDLE_DQN, TALLY, system_plan
 from tests.system.system_runs import PlanRun
 from tests.system.told_envs import WORDS
-from tests.waiting import WAIT_S, until
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, LimitsSection, RestartSection
 from zmqrl.drill.faults import EVERY_PROCESS, SHARES, FaultAction, Kind

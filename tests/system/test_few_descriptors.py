@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.descriptor_limit import descriptor_limit
-from tests.running import Run
+from tests.support.descriptor_limit import descriptor_limit
+from tests.support.running import Run
 
 pytestmark = pytest.mark.whole
 WORKERS, LIMIT = 6, 46

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import END_S
+from tests.support.running import END_S
+from tests.support.waiting import WAIT_S
+from tests.support.yardstick import within
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same
-from tests.waiting import WAIT_S
-from tests.yardstick import within
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.supervision.process_table import await_gone

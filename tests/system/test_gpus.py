@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import Run, environment
-from tests.waiting import WAIT_S
+from tests.support.running import Run, environment
+from tests.support.waiting import WAIT_S
 from zmqrl.supervision.host_lock import HostLock
 
 pytestmark = pytest.mark.whole

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
-from tests.running import RUN_S
+from tests.support.marks import long
+from tests.support.running import RUN_S
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, role, sha256_of_the_same_run
-from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 STEPS = 10_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.references import References
 from tests.system.system_plans import SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun

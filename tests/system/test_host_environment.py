@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.running import END_S
+from tests.support.running import END_S
+from tests.support.waiting import until
+from tests.support.yardstick import scaled_s, within
 from tests.system.named_pole import VARIABLE
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
-from tests.waiting import until
-from tests.yardstick import scaled_s, within
 
 pytestmark = [pytest.mark.timed, pytest.mark.whole]
 ENV = "tests.system.named_pole:Env"

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
-from tests.running import environment
-from tests.waiting import WAIT_S
+from tests.support.marks import long
+from tests.support.running import environment
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.whole
 

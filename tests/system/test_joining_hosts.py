@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
 from zmqrl.testing.expect import assert_within
 
 pytestmark = [pytest.mark.whole, pytest.mark.timed]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.references import References
 from tests.system.system_plans import (
     ACROBOT,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system import slow_store
 from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan

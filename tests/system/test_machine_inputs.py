@@ -26,7 +26,6 @@ import click
 import pytest
 import yaml
 
-from tests.cgroups import MB, group_or_skip
 from tests.cli.commands import ENDLESS, RUN
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
@@ -34,13 +33,14 @@ from tests.launch.test_down_far_hosts import run_directory
 from tests.machine_inputs import all_commands
 from tests.machine_inputs.all_commands import READ
 from tests.machine_inputs.dead_mount import dead_mount
-from tests.marks import long
-from tests.raising import raises
-from tests.running import ROOT, RUN_S, environment
+from tests.support.cgroups import MB, group_or_skip
+from tests.support.marks import long
+from tests.support.raising import raises
+from tests.support.running import ROOT, RUN_S, environment
+from tests.support.waiting import WAIT_S, until
+from tests.support.yardstick import scaled_s
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import WAIT_S, until
-from tests.yardstick import scaled_s
 from zmqrl.cli import main
 from zmqrl.cli.run.fetch import _copy_of
 from zmqrl.errors import ConfigError

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
-from tests.running import END_S
+from tests.support.marks import long
+from tests.support.running import END_S
+from tests.support.waiting import WAIT_S
+from tests.support.yardstick import within
 from tests.system.references import References
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, SLOW_TALLY, TALLY, WAITING_TALLY, system_plan
 from tests.system.system_runs import PlanRun, assert_same, newest_n
-from tests.waiting import WAIT_S
-from tests.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import (

@@ -16,7 +16,7 @@ from torch import nn
 
 from tests.envs.space_envs import ACTIONS, Unmasked
 from tests.networks.nets import ImageAndVector
-from tests.running import RUN_S
+from tests.support.running import RUN_S
 from zmqrl import Summary, load_policy, resume, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single

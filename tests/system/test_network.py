@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.running import RUN_S
+from tests.support.running import RUN_S
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun, here, processes
 from tests.system.system_runs import assert_same
-from tests.waiting import until
 from zmqrl.testing.expect import assert_within
 
 pytestmark = pytest.mark.timed

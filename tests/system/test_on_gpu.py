@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import Run, environment
-from tests.waiting import until
+from tests.support.running import Run, environment
+from tests.support.waiting import until
 from zmqrl.supervision.gpus import query
 
 pytestmark = pytest.mark.whole

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tests.system.on_host_lab import OTHER, OnHostLab, on_host_lab
 from tests.system.ssh_runs import sha256_of_one_process
-from tests.waiting import until
 
 pytestmark = [pytest.mark.whole]
 STEPS = 40_000

@@ -11,10 +11,10 @@ import pytest
 
 from tests.lab import Lab, lab_or_skip
 from tests.ssh.ssh_lab import sessions
+from tests.support.waiting import until
+from tests.support.yardstick import within
 from tests.system.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
 from tests.system.system_plans import SLOW_TALLY, TALLY, WAITING_TALLY
-from tests.waiting import until
-from tests.yardstick import within
 from zmqrl.ssh.openssh_client import PERSIST_S
 from zmqrl.wire.runtime_folder import run_folder_root
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks import power_cut
-from tests.marks import long
-from tests.running import ROOT
+from tests.support.marks import long
+from tests.support.running import ROOT
 
 CHANGES: Mapping[str, tuple[int, Sequence[str]]] = {
     "sync-ppo": (20_000, ("algorithm.kind=tests.system.tally:Tally", "algorithm.round_s=0.1")),

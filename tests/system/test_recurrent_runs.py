@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import zmqrl
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.references import References
 from tests.system.system_plans import CARTPOLE, system_plan
 from tests.system.system_runs import SAME, PlanRun, assert_same

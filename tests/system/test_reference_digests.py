@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.system_runs import PlanRun
 from zmqrl.config.codec import from_json
 from zmqrl.config.kinds import nested

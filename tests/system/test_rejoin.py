@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
 from tests.ssh.ssh_lab import sessions
+from tests.support.marks import long
+from tests.support.waiting import until
+from tests.support.yardstick import scaled_s
 from tests.system.ssh_runs import FarRun, role, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
-from tests.yardstick import scaled_s
 from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = [pytest.mark.whole]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.system_plans import system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.agent.child_process import UNREPORTED_END

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.yardstick import within
 from tests.system.command_runs import PLAIN, resume, summary, zmqrl
-from tests.yardstick import within
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.supervision.owner_record import FOLDER as OWNERS
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
-from tests.running import END_S
+from tests.support.marks import long
+from tests.support.running import END_S
+from tests.support.waiting import WAIT_S
+from tests.support.yardstick import within
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
-from tests.waiting import WAIT_S
-from tests.yardstick import within
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection, RestartSection

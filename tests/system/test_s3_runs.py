@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.running import Run
-from tests.s3_server import BUCKET, S3Server
+from tests.support.running import Run
+from tests.support.s3_server import BUCKET, S3Server
+from tests.support.waiting import until
+from tests.support.yardstick import within
 from tests.system.command_runs import PLAIN, summary, zmqrl
-from tests.waiting import until
-from tests.yardstick import within
 from zmqrl.run_files.trusted_places import trust
 
 pytestmark = pytest.mark.usefixtures("s3")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
-from tests.running import RUN_S
+from tests.support.marks import long
+from tests.support.running import RUN_S
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun, processes, sha256_of_the_same_run
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
 
 pytestmark = [pytest.mark.whole]
 OPEN_S, CLOSED_S, QUIET_S = 45, 15, 8

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Host, Lab, lab_or_skip
-from tests.running import RUN_S
+from tests.support.running import RUN_S
 from tests.system.command_runs import PLAIN, ROOT, summary, zmqrl
 
 

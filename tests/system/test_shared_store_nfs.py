@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.nfs import MOUNT, Guest
 from tests.lab.skipping import nfs_or_skip
-from tests.running import RUN_S
+from tests.support.running import RUN_S
 from tests.system.command_runs import PLAIN, ROOT
 
 """A guest has one slow CPU: a training of 4,000 env steps takes half a minute in it."""

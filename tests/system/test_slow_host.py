@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
+from tests.support.waiting import until
 from tests.system.ssh_runs import FarRun
 from tests.system.system_plans import TALLY
-from tests.waiting import until
 
 pytestmark = pytest.mark.whole
 

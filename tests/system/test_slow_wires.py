@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.ssh_runs import FarRun
 from zmqrl.testing.expect import assert_within
 

@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from tests.lab.slurm import CPUS, LOOK_EVERY_S, Slurm, slurm_or_skip
-from tests.marks import long
-from tests.running import END_S
+from tests.support.marks import long
+from tests.support.running import END_S
+from tests.support.waiting import until
+from tests.support.yardstick import within
 from tests.system.command_runs import summary, zmqrl
 from tests.system.slurm_runs import (
     STEPS,
@@ -24,8 +26,6 @@ from tests.system.slurm_runs import (
     processes,
 )
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
-from tests.yardstick import within
 
 pytestmark = pytest.mark.timed
 Begin = Callable[..., SlurmRun]

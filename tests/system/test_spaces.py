@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.marks import long
-from tests.waiting import WAIT_S
+from tests.support.marks import long
+from tests.support.waiting import WAIT_S
 from zmqrl import load_policy, train
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_single

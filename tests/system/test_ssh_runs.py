@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.lab import Lab, lab_or_skip
-from tests.running import END_S
+from tests.support.running import END_S
+from tests.support.waiting import until
+from tests.support.yardstick import within
 from tests.system.secret_search import assert_each_stays_on_its_host
 from tests.system.ssh_runs import FarRun, closed_at_the_end, here, processes, role, sha256_of_one_process
 from tests.system.system_plans import WAITING_TALLY
-from tests.waiting import until
-from tests.yardstick import within
 
 pytestmark = pytest.mark.timed
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.references import References
 from tests.system.system_plans import IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import SAME, PlanRun

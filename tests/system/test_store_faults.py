@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.references import References
 from tests.system.slow_store import FULL_S
 from tests.system.system_plans import IDLE, IDLE_DQN, SLOW_TALLY, system_plan

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
+from tests.support.waiting import WAIT_S
 from tests.system.system_plans import IDLE, system_plan
 from tests.system.system_runs import PlanRun, newest_n
-from tests.waiting import WAIT_S
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.supervision.process_table import await_gone

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.lab import Lab, lab_or_skip
-from tests.marks import long
-from tests.running import ROOT, Run, environment
+from tests.support.marks import long
+from tests.support.running import ROOT, Run, environment
+from tests.support.yardstick import within
 from tests.system.ssh_runs import FarRun, closed_at_the_end
-from tests.yardstick import within
 
 pytestmark = [pytest.mark.whole, pytest.mark.timed]
 PENDING = '''

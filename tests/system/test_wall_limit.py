@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
-from tests.running import RUN_S
+from tests.support.marks import long
+from tests.support.running import RUN_S
+from tests.support.waiting import until
 from tests.system.system_plans import CARTPOLE, IDLE, IDLE_DQN, SLOW_TALLY, system_plan
 from tests.system.system_runs import PlanRun, newest_n
-from tests.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, LimitsSection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.system.system_plans import IDLE, PPO, system_plan
 from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan

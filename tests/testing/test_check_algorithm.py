@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.raising import fields, raises
+from tests.support.raising import fields, raises
 from tests.testing import defective_algorithms as defective
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.marks import long
+from tests.support.marks import long
 from tests.testing import defective_orchestrators as defects
 from zmqrl.errors import ZmqrlError
 from zmqrl.testing import deployed, expect, orchestrator

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tests.marks import at_once
-from tests.waiting import WAIT_S
+from tests.support.marks import at_once
+from tests.support.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, TcpListen

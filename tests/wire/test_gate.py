@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.raising import raises
-from tests.waiting import WAIT_S
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Endpoints, Keys, TcpListen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.raising import raises
+from tests.support.raising import raises
 from zmqrl.errors import ConfigError
 from zmqrl.wire import runtime_folder
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, IpcFolder, is_held, remove_left_folder, run_folder_root

@@ -11,7 +11,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.wire.sockets import HIGH_WATER_MARK, RECONNECT_MAX_IPC_MS, bind, connect, drain, drain_frames, send
 
 WAIT_MS = int(WAIT_S * 1000)

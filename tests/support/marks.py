@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 
 at_once = pytest.mark.timeout(WAIT_S)
 """What may not be waited for takes hours in this test: a wait for it ends the test."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 MOUNTS = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000

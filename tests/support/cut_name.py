@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 NAME = "программа"
 

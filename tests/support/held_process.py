@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waiting import WAIT_S
+from tests.support.waiting import WAIT_S
 from zmqrl.supervision.process_table import ProcessId, held_by_kernel, identify
 
 CODE = """

@@ -1,4 +1,4 @@
-"""`python -m tests.busy [--loops N] [--quota CORES] COMMAND...`: a command on a machine that others use as well.
+"""`python -m tests.support.busy [--loops N] [--quota CORES] COMMAND...`: a command on a machine that others use too.
 
 Alongside it N processes never rest (2 without options), each in a session of its own; or it has CORES cores, by a
 cgroup, which needs root. Its exit code.
@@ -60,7 +60,7 @@ def quota(cores: float) -> Iterator[None]:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.busy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.busy", description=__doc__)
     parser.add_argument("--loops", type=int, default=None)
     parser.add_argument("--quota", type=float, default=None, metavar="CORES")
     parser.add_argument("command", nargs=argparse.REMAINDER)

@@ -18,7 +18,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.waiting import WAIT_S, until
+from tests.support.waiting import WAIT_S, until
 
 BUCKET = "lab"
 REGION = "us-east-1"
