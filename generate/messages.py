@@ -6,35 +6,54 @@ The text between `<!-- NAME -->` and `<!-- end of NAME -->` is replaced; `TABLES
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
+from zmqrl.messages import agent, bus, check, command, doctor, doctor_requests, files, orchestrator, process
+from zmqrl.messages.fields import kinds_of
+
 PATH = Path(__file__).parents[1] / "docs" / "protocol.md"
-TABLES: Mapping[str, tuple[str, str]] = {
-    "bus": ("bus", "KINDS"),
-    "process events": ("process", "CHILD_EVENTS"),
-    "agent events": ("agent", "OWN_EVENTS"),
-    "launcher events": ("orchestrator", "LAUNCHER_EVENTS"),
-    "commands": ("command", "COMMANDS"),
-    "files": ("files", "FILES"),
-    "doctor requests": ("doctor_requests", "REQUESTS"),
-    "doctor replies": ("doctor", "REPLIES"),
-    "check processes": ("check", "MESSAGES"),
+FILES: Mapping[str, type[Struct]] = {
+    "request": files.ScaleRequest,
+    "answer": files.RequestAnswer,
+    "connection file": files.ConnectionFile,
+    "run.json": files.RunRecord,
+    "launcher ready": files.LauncherReady,
+    "held file": files.HeldFile,
+    "copy request": files.CopyRequest,
+    "copied file": files.CopiedFile,
+    "copied end": files.CopiedEnd,
+    "not copied": files.NotCopied,
+    "retired file": files.RetiredFile,
 }
-"""Module and mapping of the types of each table."""
+OF_AGENT = kinds_of(
+    (agent.Started, agent.Exited, agent.Restarting, agent.RestartLimitReached, *get_args(agent.AgentEvent))
+)
+"""Events of an agent: of a process or of itself."""
+TABLES: Mapping[str, Mapping[str, type[Struct]]] = {
+    "bus": bus.KINDS,
+    "process events": process.CHILD_EVENTS,
+    "agent events": OF_AGENT,
+    "launcher events": orchestrator.LAUNCHER_EVENTS,
+    "commands": command.COMMANDS,
+    "files": FILES,
+    "doctor requests": doctor_requests.REQUESTS,
+    "doctor replies": doctor.REPLIES,
+    "check processes": check.MESSAGES,
+}
+"""The types of each table by their names on the wire."""
 HEAD = "| name | what | from, to, when | fields | old or wrong |\n|---|---|---|---|---|\n"
 
 
 def table_of(name: str) -> str:
     """A table of message types, and the rows that their fields are made of."""
-    kinds = kinds_in(name)
+    kinds = TABLES[name]
     modules = [sys.modules[module] for module in dict.fromkeys(kind.__module__ for kind in kinds.values())]
     nodes = [node for module in modules for node in ast.parse(inspect.getsource(module)).body]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
@@ -42,13 +61,6 @@ def table_of(name: str) -> str:
     plain = [node for node in classes.values() if node.bases and ast.unparse(node.bases[0]) == "NamedTuple"]
     lists = [f"- `{node.name}`: `[{', '.join(name for name, _, _ in _own_fields(node))}]`\n" for node in plain]
     return HEAD + "".join(rows) + ("\nRows of fields:\n\n" + "".join(lists) if lists else "")
-
-
-def kinds_in(name: str) -> Mapping[str, type[Struct]]:
-    """The types of a table by their names on the wire."""
-    module, mapping = TABLES[name]
-    kinds: Mapping[str, type[Struct]] = getattr(importlib.import_module(f"zmqrl.messages.{module}"), mapping)
-    return kinds
 
 
 def paragraphs(kind: type[Struct]) -> Sequence[str]:

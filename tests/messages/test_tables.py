@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from generate.messages import TABLES, kinds_in, paragraphs, table_of, with_tables
+from generate.messages import TABLES, paragraphs, table_of, with_tables
 from zmqrl.messages.orchestrator import Handshake
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 FROM_TO_WHEN = re.compile(r"[A-Z][\w,' ]+ to [\w,' ]+(, on `\w+`)?: \S.+\.")
-KINDS = list(dict.fromkeys(kind for name in TABLES for kind in kinds_in(name).values()))
+KINDS = list(dict.fromkeys(kind for kinds in TABLES.values() for kind in kinds.values()))
 
 
 def test_the_tables_of_the_protocol_are_those_of_the_types() -> None:
@@ -38,6 +38,6 @@ def test_a_message_refuses_unknown_fields(kind: type[msgspec.Struct]) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_has_every_field(name: str) -> None:
     table = table_of(name)
-    for kind in kinds_in(name).values():
+    for kind in TABLES[name].values():
         for field in kind.__struct_fields__:
             assert f"`{field}: " in table, f"{kind.__name__}.{field}"

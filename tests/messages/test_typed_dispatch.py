@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zmqrl
-from generate.messages import TABLES, kinds_in
+from generate.messages import TABLES
 from zmqrl.messages.process import LearnerEnded, WorkerRates
 
 PACKAGE = Path(zmqrl.__file__).parent
@@ -29,7 +29,7 @@ ENDS = {
 TAGS = {"event", "command", "word", "order"}
 FIGURES = {field for kind in (LearnerEnded, WorkerRates) for field in kind.__struct_fields__}
 """Names that `metrics`, status and summary have as well, which are JSON."""
-FIELDS = {field for table in TABLES for kind in kinds_in(table).values() for field in kind.__struct_fields__} - FIGURES
+FIELDS = {field for kinds in TABLES.values() for kind in kinds.values() for field in kind.__struct_fields__} - FIGURES
 SHOWN = {"doctor/report.py"}
 """Tables of findings."""
 NO_MESSAGES = {

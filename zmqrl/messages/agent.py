@@ -276,5 +276,3 @@ AgentEvent: TypeAlias = (
 )
 REPORTS = kinds_of(get_args(Report))
 AGENT_EVENTS = kinds_of(get_args(AgentEvent))
-OWN_EVENTS = kinds_of((Started, Exited, Restarting, RestartLimitReached, *get_args(AgentEvent)))
-"""Events of an agent: of a process or of itself."""

@@ -6,7 +6,6 @@ The three paragraphs of a docstring are columns of a table in docs/protocol.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -183,21 +182,6 @@ class RetiredFile(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     path: PathText
-
-
-FILES: Mapping[str, type[Struct]] = {
-    "request": ScaleRequest,
-    "answer": RequestAnswer,
-    "connection file": ConnectionFile,
-    "run.json": RunRecord,
-    "launcher ready": LauncherReady,
-    "held file": HeldFile,
-    "copy request": CopyRequest,
-    "copied file": CopiedFile,
-    "copied end": CopiedEnd,
-    "not copied": NotCopied,
-    "retired file": RetiredFile,
-}
 
 
 def decode(kind: type[T], content: str | bytes) -> T:
