@@ -49,7 +49,7 @@ class LongBus(RealBus):
             segment = until(lambda: first.open(vector_env) or (first.poll(TURN_S) and None), "a lease")  # noqa: B023
             first.progress(vector_env, ROWS)
             first.seal(segment, SegmentId(vector_env, 0, 0), Version(0, 0), ROWS)
-        until(lambda: first.poll(TURN_S) and not first.unacknowledged(), "accepted")
+        until(lambda: first.poll(TURN_S) and not first._sealed, "accepted")
         self.ends.source.release([taken.ref for taken in self.ends.source.take(TURN_S)])
         first._heartbeat.close()
         self.agent.report(HostReport("local", {}, [], [], [0], ""))
@@ -75,7 +75,7 @@ class LongBus(RealBus):
 
     def until_a_part_came(self, sink: ZmqSink) -> None:
         until(
-            lambda: self.turn(sink) is not None and sink._records.fetched_bytes,
+            lambda: self.turn(sink) is not None and any(r.offset for _, r in sink._records._awaited.values()),
             "the first part of a record",
             every_s=0.0,
         )

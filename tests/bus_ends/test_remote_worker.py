@@ -56,7 +56,7 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
     for _ in range(3):
         write(sink, index)
         seen += take(source, 1, sink)
-        until(lambda: sink.poll(TURN_S) and not sink.unacknowledged() and len(sink._free) == 2, "leases")
+        until(lambda: sink.poll(TURN_S) and not sink._sealed and len(sink._free) == 2, "leases")
         bus.kill(bus.broker)
         for later in (index + 1, index + 2):  # under leases that no broker will know
             write(sink, later)

@@ -127,7 +127,7 @@ def test_a_learner_that_comes_back_finds_what_was_booked(bus: RealBus) -> None:
     first.close()
     write(sink, 1)
     write(sink, 2)
-    until(lambda: sink.poll(TURN_S) and not sink.unacknowledged(), "accepted without a learner")
+    until(lambda: sink.poll(TURN_S) and not sink._sealed, "accepted without a learner")
     assert take(bus.source(), 3, sink) == [0, 1, 2], "also the one that its predecessor held"
     assert held.meta.id.index == 0
 
@@ -141,7 +141,7 @@ def test_a_broker_killed_and_started_again_loses_and_doubles_nothing(bus: RealBu
             write(sink, index)
             index += 1
             seen += take(source, 1, sink)
-        until(lambda: sink.poll(TURN_S) and not sink.unacknowledged() and len(sink._free) == 2, "leases")
+        until(lambda: sink.poll(TURN_S) and not sink._sealed and len(sink._free) == 2, "leases")
         bus.kill(bus.broker)
         for _ in range(2):
             write(sink, index)

@@ -20,7 +20,7 @@ def main() -> None:
     first = next(o for o in assignments.streams if o.vector_env == 0)
     segment.columns["obs"][...] = 7
     sink.seal(segment, SegmentId(0, first.incarnation, first.next_index), Version(0, 0), 8)
-    while sink.unacknowledged():
+    while sink._sealed:
         sink.poll(0.05)
     half = sink.open(0)
     assert half is not None

@@ -96,7 +96,7 @@ def test_a_segment_arrives_whole_and_once(ends: Ends) -> None:
         assert (column == np.asarray(number, spec.dtype)).all(), spec.name
     assert ends.source.stored() == 5
     assert ends.source.take(TURN_S) == []
-    until(lambda: ends.sink.poll(TURN_S) and not ends.sink.unacknowledged(), "the acknowledgement")
+    until(lambda: ends.sink.poll(TURN_S) and not ends.sink._sealed, "the acknowledgement")
 
 
 def test_segments_come_in_stream_order_and_slots_go_round(ends: Ends) -> None:

@@ -142,7 +142,7 @@ def test_each_segment_is_stored_once_and_whole(tmp_path: Path, fault: str, reaso
             for more in range(AT_ONCE):
                 write(sink, index + more)
             assert take(source, AT_ONCE, sink) == list(range(index, index + AT_ONCE))
-        until(lambda: sink.poll(0.05) and not sink.unacknowledged(), "acknowledgements")
+        until(lambda: sink.poll(0.05) and not sink._sealed, "acknowledgements")
         ledger = bus.arena.ledger()
         assert (ledger.produced, ledger.stored, ledger.balanced) == (SEGMENTS * ROWS, SEGMENTS * ROWS, True)
         counts = refused(bus.events.read(1.0)) if reasons else {}

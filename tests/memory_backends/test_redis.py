@@ -138,7 +138,7 @@ def test_segments_in_redis_are_lost_and_each_is_stored_once(server: RedisServer,
                 if index % 4 == 0:
                     server.command(*FAULTS[index // 4])
             assert take(source, 2, sink) == [index, index + 1]
-        until(lambda: sink.poll(0.05) and not sink.unacknowledged(), "acknowledgements")
+        until(lambda: sink.poll(0.05) and not sink._sealed, "acknowledgements")
         ledger = bus.arena.ledger()
         assert (ledger.produced, ledger.stored, ledger.balanced) == (segments * ROWS, segments * ROWS, True)
         assert calls(server, "xadd") >= segments + FAULTS.count(FLUSH), "what was lost was sent again"
@@ -163,7 +163,7 @@ def test_an_outage_is_waited_for_and_reported_once(server: RedisServer, tmp_path
         write(sink, 1)
         reported: list[str] = []
         until(lambda: (sink.poll(0.05) and reported.extend(problems(bus))) or reported, "the report")
-        assert source.take(0.2) == [] and sink.unacknowledged() == 1
+        assert source.take(0.2) == [] and len(sink._sealed) == 1
         assert server.start()
         assert take(source, 1, sink) == [1]
         until(lambda: reported.extend(problems(bus)) or len(reported) > 1, "the end of the outage")

@@ -84,9 +84,6 @@ class Sink(SegmentSink):
     def abandon(self, segment: OpenSegment) -> None:
         self.abandoned += 1
 
-    def unacknowledged(self) -> int:
-        return 0
-
     def close(self) -> None: ...
 
 

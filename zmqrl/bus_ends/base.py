@@ -195,9 +195,5 @@ class SegmentSink(ABC):
         """Keep the lease, discard the rows; set `progress` to 0 rows, else they count as dropped.unsealed."""
 
     @abstractmethod
-    def unacknowledged(self) -> int:
-        """Sealed segments that the broker has not accepted yet."""
-
-    @abstractmethod
     def close(self) -> None:
         """Close sockets and views; safe to call twice."""

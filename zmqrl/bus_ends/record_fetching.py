@@ -28,7 +28,6 @@ class RecordFetching:
         self._first_again_s = self._again_s = again_s
         self._awaited: dict[Key, tuple[StreamAssignment, PartialRecord]] = {}
         self._due_at = 0.0
-        self.fetched_bytes = 0
 
     def expect(self, assignments: Sequence[tuple[StreamAssignment, int]]) -> None:
         """These assignments, each with the bytes of its record, and no others; what came of them already counts."""
@@ -60,10 +59,7 @@ class RecordFetching:
         """Whether it was the next part of an awaited record."""
         vector_env, incarnation, offset, content = part
         known = self._awaited.get((vector_env, incarnation))
-        if known is None or not known[1].add(offset, content):
-            return False
-        self.fetched_bytes += len(content)
-        return True
+        return known is not None and known[1].add(offset, content)
 
     def _begun(self, key: Key) -> StreamAssignment | None:
         assignment, record = self._awaited[key]

@@ -143,9 +143,6 @@ class LeasedSink(SegmentSink):
         self._opened_at.pop(segment.ref, None)
         self._free.append(segment.ref)
 
-    def unacknowledged(self) -> int:
-        return len(self._sealed)
-
     def _flush(self) -> None:
         """Seals go out together at the next `poll`, at once when there is nothing left to write into."""
         if self._unpushed:
