@@ -194,7 +194,8 @@ class OpensshConnection(Connection):
             return paramiko.SFTPClient(session)  # type: ignore[arg-type]
         except (paramiko.SSHException, EOFError, OSError) as error:
             session.close()
-            raise SessionFailed(str(error)) from error
+            # A server without sftp ends the session before or after the first message is written.
+            raise SessionFailed(str(error) if isinstance(error, TimeoutError) else "") from error
 
     def forward_back(self, to: Sequence[Place]) -> int:
         address, port = _first_that_answers(to)
