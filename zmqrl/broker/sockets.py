@@ -35,20 +35,13 @@ class BrokerSockets:
         self.admission = Admission(allowed)
         """Who may connect, and whose messages count."""
         self._gate = Gate(self._context, keys if listen is not None else None, self.admission)
-        for endpoint in (endpoints.segments, endpoints.descriptors, endpoints.notices, endpoints.control):
-            _prepare(endpoint)
-        self.segments = bind(self._context, zmq.PULL, endpoints.segments)
-        self.descriptors = bind(self._context, zmq.PUSH, endpoints.descriptors)
-        self.notices = bind(self._context, zmq.PUB, endpoints.notices)
-        self.control = bind(self._context, zmq.ROUTER, endpoints.control)
-        self._local = {
-            endpoints.segments: self.segments,
-            endpoints.descriptors: self.descriptors,
-            endpoints.notices: self.notices,
-            endpoints.control: self.control,
-        }
-        inbound = (self.segments, self.notices, self.control)
-        for socket in inbound:
+        self._local: dict[str, zmq.Socket[Any]] = {}
+        """Socket of each endpoint of this host."""
+        self.segments = self._bind(zmq.PULL, endpoints.segments)
+        self.descriptors = self._bind(zmq.PUSH, endpoints.descriptors)
+        self.notices = self._bind(zmq.PUB, endpoints.notices)
+        self.control = self._bind(zmq.ROUTER, endpoints.control)
+        for socket in (self.segments, self.notices, self.control):
             self._gate.watch(socket)
         self.guards: Sequence[zmq.Socket[Any]] = self._gate.sockets
         """To poll alongside the others; readable means `guard`."""
@@ -64,6 +57,11 @@ class BrokerSockets:
             except BaseException:
                 self.close()
                 raise
+
+    def _bind(self, kind: int, endpoint: str) -> zmq.Socket[Any]:
+        _prepare(endpoint)
+        socket = self._local[endpoint] = bind(self._context, kind, endpoint)
+        return socket
 
     def _open(self, socket: zmq.Socket[Any], listen: TcpListen, port: int, enrolment: bool = False) -> int:
         try:
