@@ -105,9 +105,7 @@ class InboundDispatcher:
             return None
         match message:
             case bus.WorkerReport():
-                if self._state.workers.allows(message.index):
-                    self._state.workers.of(message.index).peer = peer
-                return _worker_reported(message, self._clock())
+                return self._worker_reported(peer, message)
             case bus.Heartbeat():
                 self._heartbeat(message)
             case bus.LearnerReport():
@@ -127,14 +125,30 @@ class InboundDispatcher:
             case bus.AllowedKeys():
                 return ev.Paused(message.allowed.paused) if self._allow(message.allowed) else None
             case bus.Announce():
-                repeated = self._knows(message.notice.version)
-                self._outbound.note_learner(peer, bool(self._state.assignment.requests) or repeated)
-                return ev.Announced(message.notice, message.back)
+                return self._announced(peer, message)
             case bus.HandoverAnswer():
                 return self._handover_part(peer, message)
             case _:
                 raise WireError("kind", bus.kind_of(message))
         return None
+
+    def _worker_reported(self, peer: bytes, report: bus.WorkerReport) -> ev.WorkerReported:
+        if self._state.workers.allows(report.index):
+            self._state.workers.of(report.index).peer = peer
+        return ev.WorkerReported(
+            report.index,
+            report.spawn,
+            report.leases,
+            dict(report.streams),
+            report.broker,
+            report.serial,
+            report.remote,
+            report.open,
+            report.stopped,
+            report.segments,
+            report.busy_us / 1e6,
+            self._clock(),
+        )
 
     def _heartbeat(self, heartbeat: bus.Heartbeat) -> None:
         if not self._state.workers.allows(heartbeat.index):
@@ -230,9 +244,11 @@ class InboundDispatcher:
         self._outbound.note_learner(peer, parts.progressed)
         return None if handover is None else ev.HandoverAnswered(handover)
 
-    def _knows(self, version: Version) -> bool:
+    def _announced(self, peer: bytes, announce: bus.Announce) -> ev.Announced:
         """An announcement is answered only when it is repeated: the learner repeats it until it is confirmed."""
-        return self._state.notice is not None and self._state.notice.version == version
+        repeated = self._state.notice is not None and self._state.notice.version == announce.notice.version
+        self._outbound.note_learner(peer, bool(self._state.assignment.requests) or repeated)
+        return ev.Announced(announce.notice, announce.back)
 
     def judge(self, now: float) -> list[ev.Event]:
         """Members that became silent or returned. The launcher is notified; each agent is, when it reports next."""
@@ -248,20 +264,3 @@ class InboundDispatcher:
             self._claims_until = None
             found.append(ev.ClaimsExpired())
         return found
-
-
-def _worker_reported(report: bus.WorkerReport, now: float) -> ev.WorkerReported:
-    return ev.WorkerReported(
-        report.index,
-        report.spawn,
-        report.leases,
-        dict(report.streams),
-        report.broker,
-        report.serial,
-        report.remote,
-        report.open,
-        report.stopped,
-        report.segments,
-        report.busy_us / 1e6,
-        now,
-    )
