@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,6 +15,7 @@ from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zmqrl.drill.runs import DrillRequest
     from zmqrl.types import ModeName
 
 PRESET = "cartpole-ppo"
@@ -101,12 +102,35 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
     help="Override a key of the first run, which trains PRESET; may be repeated.",
 )
 @click.pass_context
-def drill_command(
-    context: click.Context,
+def drill_command(context: click.Context, /, is_list: bool, json_file: Path | None, **options: Any) -> int:
+    """Start two runs, inject faults, check for lost env steps.
+
+    A fault kills a process, freezes it (SIGSTOP) for some seconds or forever, damages a checkpoint, or makes the disk
+    or the store unavailable. The first run trains PRESET; the drill checks that its ledger balances. The second, the
+    witness run, uses an env and an algorithm that record every env step; the drill checks that each env step of a
+    complete segment was stored exactly once.
+    """
+    from zmqrl.drill.drill import drill, write
+    from zmqrl.drill.scenarios import listing
+    from zmqrl.drill.series import drill_all
+
+    if is_list:
+        click.echo(listing())
+        return 0
+    _refuse_both(context)
+    request = _request_of(json_file, **options)
+    report = drill_all(request, click.echo) if options["is_long"] else drill(request, click.echo)
+    path = json_file or request.folder / "drill.json"
+    write(report, path)
+    click.echo(f"{report}\nreport: {path}")
+    return report.exit_code
+
+
+def _request_of(
+    json_file: Path | None,
     preset: str,
     scenario: str | None,
     is_long: bool,
-    is_list: bool,
     mode: ModeName | None,
     workers: int | None,
     for_s: float | None,
@@ -117,44 +141,24 @@ def drill_command(
     small_disk: bool,
     seed: int,
     run_dir: Path | None,
-    json_file: Path | None,
     overrides: tuple[str, ...],
-) -> int:
-    """Start two runs, inject faults, check for lost env steps.
-
-    A fault kills a process, freezes it (SIGSTOP) for some seconds or forever, damages a checkpoint, or makes the disk
-    or the store unavailable. The first run trains PRESET; the drill checks that its ledger balances. The second, the
-    witness run, uses an env and an algorithm that record every env step; the drill checks that each env step of a
-    complete segment was stored exactly once.
-    """
-    from zmqrl.drill.drill import drill, write
+) -> DrillRequest:
     from zmqrl.drill.faults import kinds_named, minimums_named
     from zmqrl.drill.runs import DrillRequest
-    from zmqrl.drill.scenarios import Scenario, listing, scenario_named
-    from zmqrl.drill.series import drill_all
+    from zmqrl.drill.scenarios import Scenario, scenario_named
 
-    if is_list:
-        click.echo(listing())
-        return 0
-    _refuse_both(context, scenario, is_long)
     chosen = Scenario(preset, mode=mode) if scenario is None else scenario_named(scenario)
     chosen = replace(chosen, workers=workers or chosen.workers, overrides=(*chosen.overrides, *overrides))
     for_s = for_s or (LONG_S if is_long else SHORT_S)
-    at_least = at_least or (LONG_AT_LEAST if is_long else ())
     folder = _folder(run_dir, json_file)
     faults = faults or max(1, round(for_s / FAULT_EVERY_S))
-    kinds, minimums = kinds_named(only), minimums_named(at_least)
-    request = DrillRequest(chosen, seed, for_s, folder, faults, kinds, minimums, plant, small_disk)
-    report = drill_all(request, click.echo) if is_long else drill(request, click.echo)
-    path = json_file or folder / "drill.json"
-    write(report, path)
-    click.echo(str(report))
-    click.echo(f"report: {path}")
-    return report.exit_code
+    kinds, minimums = kinds_named(only), minimums_named(at_least or (LONG_AT_LEAST if is_long else ()))
+    return DrillRequest(chosen, seed, for_s, folder, faults, kinds, minimums, plant, small_disk)
 
 
-def _refuse_both(context: click.Context, scenario: str | None, is_long: bool) -> None:
+def _refuse_both(context: click.Context) -> None:
     """A scenario has its own preset and mode, and --long has its own scenarios and settings."""
+    is_long, scenario = context.params["is_long"], context.params["scenario"]
     given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     own = {"preset": "PRESET", "mode": "--mode"}
     if is_long:
