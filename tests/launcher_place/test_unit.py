@@ -15,7 +15,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import CodeSection, Config, LimitsSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run.end_policy import TEARDOWN_SLACK_S
-from zmqrl.launcher_place.unit import RunUnit, check_name, module_path, stop_s_of
+from zmqrl.launcher_place.unit import RunUnit, check_name, environment_of, stop_s_of
 
 UNIT = RunUnit("pole", Path("/runs/pole"), Path("/lab"), ["/venv/bin/python", "-m", "zmqrl"], {"PATH": "/bin"}, 400)
 ODD = ["/bin/echo", "a b", "100%", "$HOME", 'say "x"', "back\\slash", "*", "'"]
@@ -71,5 +71,5 @@ def test_names_and_modules() -> None:
     with raises(ConfigError, key=("--name",), value="'a/b'", what="may contain only letters, digits, '.', '_' and '-'"):
         check_name("a/b")
     config = Config(code=CodeSection(sync=("/srv/code/abc/my_envs", "/srv/code/abc/tools.py")))
-    assert module_path(config) == "/srv/code/abc"
-    assert module_path(Config()) == ""
+    assert environment_of(config, {"PATH": "/bin"}) == {"PATH": "/bin", "ZMQRL_PATH": "/srv/code/abc"}
+    assert environment_of(Config(), {"PYTHONPATH": "/lab"}) == {"PATH": os.defpath, "PYTHONPATH": "/lab"}

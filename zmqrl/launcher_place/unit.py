@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, Interrupted
+from zmqrl.loading import PATH_VARIABLE
 from zmqrl.run_files.url_mirror import is_copied
 
 WRITTEN_BY = "# Written by zmqrl install-unit."
@@ -100,9 +102,11 @@ def stop_s_of(config: Config) -> int:
     return round(end_s + is_copied(config.store) * wait_s + 2 * limits.on_end_s) + STOP_SLACK_S
 
 
-def module_path(config: Config) -> str:
-    """`ZMQRL_PATH` with the folders of `code.sync`, so that the launcher's own processes find these modules too."""
-    return ":".join(dict.fromkeys(str(Path(path).parent) for path in config.code.sync))
+def environment_of(config: Config, own: Mapping[str, str]) -> Mapping[str, str]:
+    """Variables of the launcher, from `own`. Its own processes find the modules of `code.sync` by `ZMQRL_PATH`."""
+    modules = ":".join(dict.fromkeys(str(Path(path).parent) for path in config.code.sync))
+    found = {"PYTHONPATH": own.get("PYTHONPATH", ""), PATH_VARIABLE: modules}
+    return {"PATH": own.get("PATH", os.defpath)} | {name: value for name, value in found.items() if value}
 
 
 def _literal(text: str) -> str:

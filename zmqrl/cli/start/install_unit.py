@@ -15,7 +15,6 @@ from zmqrl.cli.hosts.hosts_options import limit as limit_option
 from zmqrl.cli.run.on import OnCommand
 from zmqrl.config.paths import expanded
 from zmqrl.config.webhook import check_repeated
-from zmqrl.loading import PATH_VARIABLE
 
 SESSION_S = 15.0
 
@@ -42,7 +41,7 @@ def install_unit_command(
     """
     from zmqrl.data_stores.files import check_writable
     from zmqrl.launch.start import configured
-    from zmqrl.launcher_place.unit import RunUnit, check_name, module_path, stop_s_of
+    from zmqrl.launcher_place.unit import RunUnit, check_name, environment_of, stop_s_of
     from zmqrl.planning.directory_checks import check_new_directory, holds_run
     from zmqrl.planning.start_request import StartRequest
 
@@ -57,8 +56,7 @@ def install_unit_command(
     check_writable("--run-dir", directory)
     command = [sys.executable, "-m", "zmqrl", "launch", str(hosts.absolute()), "--run-dir", str(directory)]
     command += ["--resume", "auto", "--plain", *request.flags()]
-    found = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), PATH_VARIABLE: module_path(config)}
-    environment = {"PATH": os.environ.get("PATH", os.defpath)} | {name: value for name, value in found.items() if value}
+    environment = environment_of(config, os.environ)
     unit = RunUnit(name, directory, Path.cwd(), command, environment, stop_s_of(config))
     if as_text:
         click.echo(unit.text(), nl=False)
