@@ -41,6 +41,14 @@ class _Preset:
     origins: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
+    def set_env(self, env: str | None) -> None:
+        """The keys of an env, or of `PLACEHOLDER`."""
+        self.keys["env.id"] = env or PLACEHOLDER
+        if env is None:
+            self.left_out.append(f"env.id: the env is not named; {PLACEHOLDER} is in its place (zmqrl import --env ID)")
+        elif atari := ATARI.fullmatch(env):
+            self.keys.update({**ATARI_KEYS, "env.id": f"ALE/{atari[1]}-v5"})
+
     def add(self, values: Values, name: str, value: Any, origin: str) -> None:
         """The keys of a setting, or why it has none."""
         try:
@@ -105,7 +113,8 @@ def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algo
     kind, more = (algorithm, {}) if algorithm else KINDS.get(named, ("", {}))
     if not kind:
         what = f"zmqrl does not have the algorithm {foreign.algorithm!r} of {library}"
-        raise ConfigError(what, key=("--algo",), fix=f"choose another: --algo KIND ({', '.join(_kinds())})")
+        kinds = ", ".join(sorted({kind for kind, _ in KINDS.values()}))
+        raise ConfigError(what, key=("--algo",), fix=f"choose another: --algo KIND ({kinds})")
     default = dict(pair.split("=") for pair in DEFAULTS.get((library, named), "").split())
     names = {dotted: name_of(library, dotted, kind) for dotted in foreign.settings}
     given = {names[dotted]: value for dotted, value in foreign.settings.items() if names[dotted]}
@@ -114,11 +123,8 @@ def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algo
     env = env or foreign.env or default_env
     known = known_keys(from_stored({"algorithm": {"kind": kind}}, SOURCE), config_of)
     values = Values(library, kind, known, {**defaults, **given}, env is not None)
-    found = _Preset({"env.id": env or PLACEHOLDER, "algorithm.kind": kind, **more})
-    if env is None:
-        found.left_out.append(f"env.id: the env is not named; {PLACEHOLDER} is in its place (zmqrl import --env ID)")
-    elif atari := ATARI.fullmatch(env):
-        found.keys.update({**ATARI_KEYS, "env.id": f"ALE/{atari[1]}-v5"})
+    found = _Preset({"algorithm.kind": kind, **more})
+    found.set_env(env)
     for dotted, value in foreign.settings.items():
         found.add(values, names[dotted], value, f"{dotted}: {shown(value)}")
     for name, value in defaults.items():
@@ -142,10 +148,6 @@ def _guess(foreign: Foreign) -> str:
     if {"exploration_fraction", "exploration_final_eps", "target_update_interval"} & has:
         return "dqn"
     return "sac" if {"gradient_steps", "train_freq"} & has else "ppo"
-
-
-def _kinds() -> list[str]:
-    return sorted({kind for kind, _ in KINDS.values()})
 
 
 def _add_rest(found: _Preset, values: Values) -> None:
