@@ -118,23 +118,13 @@ def request_of(
 ) -> StartRequest:
     """What `train`, `start` and `resume` were called with."""
     given = dotted(overrides)
-    if resume is None:
-        if for_env_steps is not None:
-            raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
-        base = without_preset(preset, algorithm_name(algo), overrides.get("env"), given)
-    else:
-        run = given.get("run")
-        sets_total = "run.total_env_steps" in given or (isinstance(run, Mapping) and "total_env_steps" in run)
-        if for_env_steps is not None and sets_total:
-            what, fix = "sets run.total_env_steps", "remove run__total_env_steps"
-            raise ConfigError(what, key=("for_env_steps",), value=str(for_env_steps), is_subject=True, fix=fix)
+    if resume is not None:
         kept = {"algo": algo, "run_dir": run_dir, "mode": mode, "seed": seed, "init_from": init_from}
-        for name, value in kept.items():
-            if value is not None:
-                raise ConfigError("a resumed run keeps its own", key=(name,), fix="remove the argument")
-        resume, base = expanded(resume, "resume"), None
-        if not resume.is_dir():
-            raise ConfigError("run directory not found", key=("resume",), value=str(resume))
+        resume, base = _resumable(resume, for_env_steps, kept, given), None
+    elif for_env_steps is not None:
+        raise ConfigError("for_env_steps continues a run: give resume=DIR; a new run has run__total_env_steps")
+    else:
+        base = without_preset(preset, algorithm_name(algo), overrides.get("env"), given)
     return StartRequest(
         preset=preset,
         without_preset=base,
@@ -158,6 +148,22 @@ def for_python(error: ConfigError) -> ConfigError:
     source = "" if error.source in OF_THE_CALL else error.source
     places = tuple(place for place in error.places if place[1] not in OF_THE_CALL)
     return error.replaced(key=key, source=source, places=places, fix=error.python_fix or error.fix)
+
+
+def _resumable(run_dir: str | Path, more: int | None, kept: Mapping[str, Any], given: Mapping[str, Any]) -> Path:
+    """The run directory to resume. ConfigError: it is missing, or an argument sets what its run keeps."""
+    run = given.get("run")
+    sets_total = "run.total_env_steps" in given or (isinstance(run, Mapping) and "total_env_steps" in run)
+    if more is not None and sets_total:
+        what, fix = "sets run.total_env_steps", "remove run__total_env_steps"
+        raise ConfigError(what, key=("for_env_steps",), value=str(more), is_subject=True, fix=fix)
+    for name, value in kept.items():
+        if value is not None:
+            raise ConfigError("a resumed run keeps its own", key=(name,), fix="remove the argument")
+    directory = expanded(run_dir, "resume")
+    if not directory.is_dir():
+        raise ConfigError("run directory not found", key=("resume",), value=str(directory))
+    return directory
 
 
 def _value(given: Mapping[str, Any], section: str, key: str) -> str | None:
