@@ -262,22 +262,8 @@ def start(
 ) -> Run:
     """Start a run in the background. It is stopped with a checkpoint when this process exits.
 
-    Args:
-        preset: As for `train`, like all arguments that are not listed here.
-        algo: Without a preset: the algorithm.
-        run_dir: Run directory; default `runs/<name>-<time>`.
-        resume: Continue the run in this directory instead; `for_env_steps` as for `resume`.
-        for_env_steps: Train so many more env steps.
-        mode: single, sync or async.
-        workers: Rollout workers.
-        seed: Seed of all random streams.
-        init_from: Run directory or checkpoint file with the initial weights.
-        trust: Import what the run of `resume` or `init_from` names, if another user made it.
-        on_metrics: Called in the thread of the run, as the next two.
-        on_score: Called with each score of the evaluator.
-        on_checkpoint: Called with each new full or best checkpoint.
-        quiet: Print nothing.
-        overrides: As for `train`.
+    Its arguments are those of `train`, and of `zmqrl.resume` where `resume` is the directory of a run to continue;
+    `trust` then concerns what this run names.
 
     Raises:
         ConfigError: The run cannot be started with these arguments; nothing was written.
