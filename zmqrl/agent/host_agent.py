@@ -133,7 +133,6 @@ class HostAgent:
             os.close(fd)
 
     def _turn(self) -> None:
-        """One poll and what came of it."""
         ready = dict(self._poller().poll(math.ceil(self._timeout_s() * 1000)))
         if any(socket in ready for socket in self._data_plane.sockets):
             self._take_notices()

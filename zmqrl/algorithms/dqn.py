@@ -156,7 +156,6 @@ class DQN(Algorithm):
         return (*manual, "eager", "compiled")
 
     def network(self) -> NetworkSpec:
-        """One tower `q`."""
         gain_free = tower(
             "q",
             self.network_section,
@@ -194,7 +193,6 @@ class DQN(Algorithm):
         return ReplaySpec(n_step=self.config.n_step, prioritised=prioritised)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """The learner of the executor."""
         if context.executor == "manual":
             from zmqrl.algorithms.dqn_manual import ManualDQNLearner  # it imports torch
 

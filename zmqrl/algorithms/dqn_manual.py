@@ -111,7 +111,6 @@ class ManualDQNLearner(OffPolicyLearner):
         return self._online.arrays()
 
     def network_names(self) -> tuple[str, ...]:
-        """All tensors of the tower `q`."""
         return tuple(self._online.tensors)
 
     def state(self) -> dict[str, Array]:
@@ -119,7 +118,6 @@ class ManualDQNLearner(OffPolicyLearner):
         return self._adam.state() | {f"target.{name}": value for name, value in self._target.arrays().items()}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Back to what `weights` and `state` gave."""
         self._online.load(weights)
         self._target.load({name: state[f"target.{name}"] for name in self._target.tensors})
         self._adam.load_state(state)

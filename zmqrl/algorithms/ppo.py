@@ -148,7 +148,6 @@ class PPO(Algorithm):
         return NetworkSpec((("actor", actor), ("critic", critic)), free)
 
     def _heads(self, features: int) -> tuple[tuple[str, tuple[LayerSpec, ...]], ...]:
-        """A linear layer each for actor and critic."""
         actor_gain, critic_gain = (0.01, 1.0) if self.config.orthogonal_init else (0.0, 0.0)
         return (
             ("actor", (LayerSpec("linear", "actor.0", features, self._action_size, gain=actor_gain),)),
@@ -202,7 +201,6 @@ class PPO(Algorithm):
 
     @property
     def batch_segments(self) -> int | None:
-        """async: segments of one batch."""
         return self.config.batch_segments
 
     def learning_rate(self, progress: Progress) -> float:
@@ -217,7 +215,6 @@ class PPO(Algorithm):
         return self.config.clip * _remaining(self.config.clip_schedule, progress)
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """The learner of the executor."""
         if context.executor == "manual":
             from zmqrl.algorithms.ppo_manual import ManualPPOLearner  # it imports torch
 

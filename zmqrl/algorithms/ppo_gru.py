@@ -92,7 +92,6 @@ class PPOGRU(PPO, Algorithm):
         return replace(super().acting(), state=state, state_every=self.config.sequence)
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """The learner."""
         return PPOGRULearner(self, context)
 
 

@@ -234,7 +234,6 @@ class ManualPPOLearner(OnPolicyLearner):
         return self._parameters.arrays() | statistics
 
     def network_names(self) -> tuple[str, ...]:
-        """All tensors of both towers, and `log_std`."""
         return tuple(self._parameters.tensors)
 
     def state(self) -> dict[str, Array]:
@@ -242,7 +241,6 @@ class ManualPPOLearner(OnPolicyLearner):
         return self._adam.state() | self._obs.state() | self._reward.state()
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Back to what `weights` and `state` gave."""
         self._parameters.load(weights)
         self._adam.load_state(state)
         self._obs.load_state(state)

@@ -83,7 +83,6 @@ class PQN(Algorithm):
         check_minibatch(self.config.minibatch_size, segments, self.segment_steps, self.num_envs)
 
     def network(self) -> NetworkSpec:
-        """One tower `q`."""
         layers = tower(
             "q", self.network_section, self.env.observation, self.env.action.n, output_gain=0.0, orthogonal=False
         )
@@ -106,11 +105,9 @@ class PQN(Algorithm):
 
     @property
     def batch_segments(self) -> int | None:
-        """async: segments of one batch."""
         return self.config.batch_segments
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """The learner."""
         return PQNLearner(self, context, (Group("q", max_grad_norm=self.config.max_grad_norm),))
 
 

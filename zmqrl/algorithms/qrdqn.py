@@ -94,7 +94,6 @@ class QRDQN(DQN, Algorithm):
         )
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """The learner."""
         return QRDQNLearner(self, context)
 
 

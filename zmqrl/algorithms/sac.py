@@ -104,7 +104,6 @@ class SAC(Algorithm):
         return {UNIFORM: float(progress.env_steps < self.config.warmup_env_steps)}
 
     def replay(self) -> ReplaySpec:
-        """Transitions."""
         return ReplaySpec(n_step=self.config.n_step)
 
     @property
@@ -113,7 +112,6 @@ class SAC(Algorithm):
         return math.prod(self.env.action.shape)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """The learner."""
         return SACLearner(self, context)
 
 

@@ -102,7 +102,6 @@ class TD3(Algorithm):
         return {"noise": self.config.exploration_noise, UNIFORM: uniform}
 
     def replay(self) -> ReplaySpec:
-        """Transitions."""
         return ReplaySpec(n_step=self.config.n_step)
 
     @property
@@ -111,7 +110,6 @@ class TD3(Algorithm):
         return math.prod(self.env.action.shape)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """The learner."""
         return TD3Learner(self, context)
 
 

@@ -136,7 +136,6 @@ def _batch(space: SpaceSpec, obs: Any) -> tuple[Array, bool]:
 
 
 def _rows(space: SpaceSpec, obs: Any, trained: str) -> Array:
-    """One observation of a box, or a batch."""
     if obs is None or isinstance(obs, (Mapping, str)):
         raise ValueError(f"observation of type {type(obs).__name__}; {trained}")
     try:

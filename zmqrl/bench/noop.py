@@ -36,7 +36,6 @@ class NoUpdate(PPO):
     """PPO's network and acting, and a learner that publishes what it was given."""
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """No torch, no gradient."""
         return _NoUpdateLearner(context.weights)
 
 

@@ -191,7 +191,6 @@ def _as_set(keys: list[str] | tuple[str, ...]) -> str | None:
 
 
 def _known_keys() -> KnownKeys:
-    """Keys of all kinds of the package."""
     from zmqrl.config.keys import all_keys
     from zmqrl.planning.configure import kinds
 

@@ -153,7 +153,6 @@ class _Remark:
 
 
 def _print_return(stage: Stage) -> None:
-    """Print the return of an episode that has ended."""
     if stage.name == "close":
         version, seed, return_ = json.loads(stage.known)
         click.echo(f"version {version}, seed {seed}: return {return_:.2f}")

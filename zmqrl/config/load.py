@@ -171,7 +171,6 @@ def _hosts_file(path: Path, text: str | None) -> Branch:
 
 
 def _inventory(above: Branch) -> Branch:
-    """The hosts of the inventory that the hosts file or a flag names."""
     named = above.children.get("inventory")
     if not isinstance(named, Leaf) or not isinstance(named.value, str):
         return Branch(Source("defaults"))  # null; or it is refused with the other keys

@@ -45,7 +45,6 @@ def preset_path(preset: str, base_folder: Path | None = None) -> Path:
 
 
 def _envs() -> dict[str, str | None]:
-    """The env id of each preset."""
     return {name: read_file(PRESETS / f"{name}.yaml").text("env", "id") for name in presets()}
 
 

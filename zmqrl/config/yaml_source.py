@@ -197,15 +197,12 @@ def _number(kind: str, text: str) -> int | float:
 
 
 class _Reader:
-    """Conversion of PyYAML nodes."""
-
     def __init__(self, name: str, lines: bool, merges: bool) -> None:
         self._name, self._lines, self._merges = name, lines, merges
         self._count = 0
         self._open: list[int] = []
 
     def read(self, node: yaml.Node) -> Node:
-        """`node` as a leaf or a branch."""
         source = self._source(node)
         if not isinstance(node, yaml.MappingNode):
             return Leaf(self._value(node), source)

@@ -73,8 +73,6 @@ class Recovery:
 
 
 class _ProcessRecovery:
-    """Recovery of one process."""
-
     def __init__(self, fault: PlannedFault, slot: str, before: RunSnapshot, own_stream: bool) -> None:
         self._slot, self._role = slot, slot.partition("-")[0]
         self._index, self._own_stream = fault.index, own_stream

@@ -79,7 +79,6 @@ class SharedView:
 
 
 def _named_fds(pid: int) -> dict[str, str]:
-    """`memfd:<name>` to descriptor."""
     found = {}
     try:
         for entry in Path(f"/proc/{pid}/fd").iterdir():

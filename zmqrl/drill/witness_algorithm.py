@@ -57,7 +57,6 @@ class _Witness(Algorithm):
         return NetworkSpec((("q", layers),))
 
     def acting(self) -> ActingSpec:
-        """Random actions."""
         return ActingSpec(self.network().tower("q"), "epsilon_greedy", self.env.action, self.env.observation)
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
@@ -76,7 +75,6 @@ class WitnessOnPolicy(_Witness):
         return 1
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """A recorder."""
         return _OnPolicyRecorder(context.weights, self.config)
 
 
@@ -86,11 +84,9 @@ class WitnessOffPolicy(_Witness):
     on_policy: ClassVar[bool] = False
 
     def replay(self) -> ReplaySpec:
-        """Priorities, if configured."""
         return ReplaySpec(prioritised=Prioritised() if self.config.prioritised else None)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
-        """A recorder."""
         return _OffPolicyRecorder(context.weights, self.config)
 
 

@@ -78,7 +78,6 @@ class _Part:
         self._least, self._most = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (0, 1)
 
     def array(self, value: Any) -> Array:
-        """`value` as an array."""
         try:
             return np.asarray(value)
         except Exception as error:  # an object of the user's may raise anything

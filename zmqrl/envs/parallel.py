@@ -98,7 +98,6 @@ class ParallelVectorEnv(SlotVectorEnv):
         self._envs = []
 
     def _slots(self) -> list[range]:
-        """Slots of each copy of the env."""
         agents = len(self._agents)
         return [range(first, first + agents) for first in range(0, self.num_envs, agents)]
 

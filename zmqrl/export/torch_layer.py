@@ -35,7 +35,6 @@ class _Kind(nn.Module):
         self._kind, self._spec, self._names = kind, spec, names
 
     def forward(self, values: list[Tensor]) -> Tensor | tuple[Tensor, Tensor]:
-        """The output of the layer, and the next state if it has one."""
         x, *others = values
         tensors = dict(zip(self._names, others, strict=True))
         if STATE in tensors:
@@ -93,7 +92,6 @@ def _first_cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the output of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     nowhere = io.StringIO()

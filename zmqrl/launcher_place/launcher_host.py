@@ -252,7 +252,6 @@ class _WithoutPrologue:
         """Not passed on: a prologue that has failed, or not ended."""
 
     def take(self, chunk: bytes) -> None:
-        """The next bytes."""
         if self._is_through:
             self._err(chunk)
             return

@@ -115,6 +115,5 @@ def _literal(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """One word."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'.replace("%", "%%")

@@ -137,7 +137,6 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
 
 
 def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> SegmentReplay:
-    """The replay of an off-policy run, with the segments of FULL."""
     config = session.plan.config
     replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.replay())
     if start.full is not None and start.held:

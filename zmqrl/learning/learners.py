@@ -133,7 +133,6 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         )
 
     def _count(self, size: int) -> int:
-        """Minibatches of an epoch."""
         return 1 if self.minibatch_size is None else -(-size // self.minibatch_size)
 
     def _minibatches(

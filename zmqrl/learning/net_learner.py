@@ -143,7 +143,6 @@ class NetLearner(BaseLearner):
         return LearnResult(updates, {**added, **metrics})
 
     def weights(self) -> dict[str, Array]:
-        """The published tensors."""
         return self.net.weights()
 
     def network_names(self) -> tuple[str, ...]:
@@ -156,7 +155,6 @@ class NetLearner(BaseLearner):
         return self.net.state() | parts
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Back to what `weights` and `state` gave."""
         self.net.load_state(weights, state)
         for part, held in self.parts.items():
             prefix = f"{part}/"

@@ -35,7 +35,6 @@ def rational_tanh(x: Tensor) -> Tensor:
 
 
 def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """Value of the polynomial, by Horner's rule."""
     value = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
         value = x * value + coefficient

@@ -104,7 +104,6 @@ class PipedProcess(Pipe):
             self._process.stdout.close()
 
     def _send(self) -> None:
-        """The sender thread."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it ended: the reader reports
             while (line := self._unsent.get()) is not None:

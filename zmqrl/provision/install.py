@@ -209,8 +209,6 @@ class _Work:
 
 
 class _Setup:
-    """The steps on one host."""
-
     def __init__(
         self, host: str, login: str, connection: Connection, section: HostSection, bundle: InstallBundle
     ) -> None:

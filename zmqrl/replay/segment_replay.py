@@ -95,7 +95,6 @@ class SegmentReplay(Replay):
         self._sampler.set_priorities(sample.rows[alive], priorities[alive])
 
     def anneal(self, beta: float) -> None:
-        """Set the exponent of the importance weights."""
         self._sampler.anneal(beta)
 
     def state(self) -> dict[str, Array]:

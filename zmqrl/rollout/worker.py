@@ -207,7 +207,6 @@ class _Reports:
         self.waited_s = 0.0
 
     def observe(self, rows: int, segment: OpenSegment) -> None:
-        """Count a sealed segment."""
         self._env_steps += rows
         self._rows += rows
         columns = segment.columns

@@ -102,7 +102,6 @@ class Channel(Pipe):
         return self._channel.exit_status
 
     def close(self) -> None:
-        """End the process's stdin and let go; bounded."""
         self.end_input()
         self._threads[0].join(END_S)
         if self._channel.status_event.is_set():

@@ -111,11 +111,9 @@ class _Subject:
     segment_steps: int
 
     def made(self, network: NetworkSection, env: EnvSpec) -> Algorithm:
-        """A new instance."""
         return self.kind(self.config, network, env, self.segment_steps, ENVS)
 
     def refusal(self, network: NetworkSection, env: EnvSpec) -> str:
-        """Why the algorithm does not accept the env; empty if it does."""
         try:
             algorithm = self.made(network, env)
             algorithm.check("single", VECTOR_ENVS, ReplaySection())

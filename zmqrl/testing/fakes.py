@@ -98,12 +98,10 @@ class FakeAlgorithm(Algorithm):
     on_policy: ClassVar[bool] = True
 
     def network(self) -> NetworkSpec:
-        """One tower."""
         layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
         return NetworkSpec((("q", layers),))
 
     def acting(self) -> ActingSpec:
-        """Every action is drawn."""
         return ActingSpec(self.network().tower("q"), "epsilon_greedy", self.env.action, self.env.observation)
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
@@ -116,7 +114,6 @@ class FakeAlgorithm(Algorithm):
         return 1
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
-        """Adds digests to the weights."""
         return _Digesting(context.weights)
 
 

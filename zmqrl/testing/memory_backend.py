@@ -107,7 +107,6 @@ MEMORY_BACKEND = checks_of(__name__)
 
 
 def _carried(ends: Ends, messages: Sequence[Sequence[Any]]) -> list[list[bytes]]:
-    """What is received of `messages`."""
     meanwhile = [message for sent in messages for message in _sent(ends, sent)]
     return _received(ends, len(messages), meanwhile)
 

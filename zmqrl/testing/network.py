@@ -134,7 +134,6 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
 
 
 def _noise(layers: tuple[LayerSpec, ...]) -> dict[str, Tensor]:
-    """For the noisy layers."""
     import torch
 
     drawn = torch.Generator().manual_seed(SEED)

@@ -256,7 +256,6 @@ def nothing_outlives_a_killed_launcher(make: HostsMaker) -> None:
 
 
 def _summary(hosts: Hosts, settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The summary of a whole run."""
     with launched(hosts, settings, name) as (process, run_dir):
         code = process.wait(RUN_S)
         assert code == 0, f"exit code {code}:\n{output_of(run_dir)}"

@@ -65,7 +65,6 @@ def worker_command(file: Path) -> int:
 
 
 def _line(event: HostEvent) -> str | None:
-    """Text of an event for the user."""
     from zmqrl.messages.agent import Exited, Joined, LeaseLost, Restarting, RestartLimitReached, Unreachable
     from zmqrl.messages.process import ProcessFault, Ready
     from zmqrl.views.problem import shown_tail

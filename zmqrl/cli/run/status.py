@@ -84,7 +84,6 @@ def _state(directory: Path, info: RunInfo, live: bool) -> str:
 
 
 def _watch(directory: Path, info: RunInfo) -> None:
-    """The launcher's view, until the run ends."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text

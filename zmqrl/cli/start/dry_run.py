@@ -78,7 +78,6 @@ def _host_line(name: str, config: Config, sources: Sources) -> str:
 
 
 def _login(target: Target) -> str:
-    """Login of a host with the values of ~/.ssh/config."""
     hops, jump = [], target.jump
     while jump is not None:
         hops.append(f"{jump.user}@{jump.address}")

@@ -174,7 +174,6 @@ class _Start:
         self._ready: LauncherReady | None = None
 
     def run(self) -> int:
-        """The exit code of the command."""
         from zmqrl.config.on_host import text_of
         from zmqrl.launcher_place.launcher_host import refused_on, stored_code
 

@@ -69,7 +69,6 @@ def _run_here(request: TrainRequest, output: TextIO | None) -> int:
 
 
 def _located(request: TrainRequest) -> TrainRequest:
-    """`request` with the places of what `--resume` and `--init-from` name."""
     from zmqrl.planning.directory_checks import check_new_directory, holds_run
     from zmqrl.run_files.run_directory import default_path
 

@@ -83,7 +83,6 @@ class _Preset:
                     del self.keys[key]
 
     def lines(self) -> Iterator[str]:
-        """Lines of the preset in YAML."""
         nested = _nested(self.keys)
         for section in (name for name in SECTIONS if name in nested):
             yield f"{section}:"

@@ -38,8 +38,6 @@ class Layernorm(LayerKind):
 
 
 class _NumpyLayernorm(NumpyLayer):
-    """Layer normalisation in place."""
-
     def __init__(self, name: str, size: int, rows: int, epsilon: float) -> None:
         self._name = name
         self._share, self._epsilon = np.float32(1.0 / size), np.float32(epsilon)

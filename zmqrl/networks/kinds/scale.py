@@ -23,8 +23,6 @@ class Scale(LayerKind):
 
 
 class _NumpyScale(NumpyLayer):
-    """Division in place."""
-
     def __init__(self, divisor: int) -> None:
         self._divisor = np.float32(divisor)
 

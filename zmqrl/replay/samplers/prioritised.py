@@ -60,7 +60,6 @@ class PrioritisedSampler(Sampler):
             self._largest = max(self._largest, float(mass.max()))
 
     def anneal(self, beta: float) -> None:
-        """Set the exponent of the importance weights."""
         self._beta = beta
 
     def state(self) -> dict[str, Array]:
