@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zmqrl.metrics.iqm import interval, iqm, resamples
+from zmqrl.metrics.curves import interval, iqm, resamples
 
 CASES = json.loads((Path(__file__).parents[1] / "oracles" / "iqm.json").read_text())["cases"]
 

@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.metrics import iqm
 from zmqrl.metrics.groups import METRICS, RunGroup
 from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
 from zmqrl.types import Array
@@ -20,6 +19,7 @@ RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
 POINTS = 200
 XAxis: TypeAlias = Literal["env_steps", "wall_s"]
 X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
+CONFIDENCE, RESAMPLES, SEED = 0.95, 2_000, 0
 MOST_ADJUSTED_S = 0.5
 """`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
 ROW = np.dtype(
@@ -94,6 +94,33 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     return Drawn(tuple(longer or found), tuple(left_out))
 
 
+def iqm(scores: Array) -> Array:
+    """Interquartile mean `[...]` (Agarwal et al. 2021, section 4) of `scores [runs, tasks, ...]`, over both."""
+    flat = np.sort(scores.reshape(-1, *scores.shape[2:]), axis=0)
+    cut = len(flat) // 4
+    mean: Array = flat[cut : len(flat) - cut].mean(axis=0)
+    return mean
+
+
+def resamples(runs: int, tasks: int, count: int = RESAMPLES, seed: int = SEED) -> Array:
+    """Runs drawn with replacement, for each task on its own (its stratum): int64 `[count, runs, tasks]`."""
+    return np.random.default_rng(seed).integers(0, runs, (count, runs, tasks))
+
+
+def interval(scores: Array, indices: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
+    """Bounds `[...]` of a stratified bootstrap interval of the IQM of `scores [runs, tasks, ...]`, as in rliable.
+
+    Args:
+        scores: Of each run.
+        indices: From `resamples`.
+        confidence: Share of the distribution inside the interval.
+    """
+    tasks = np.arange(scores.shape[1])
+    means = np.stack([iqm(scores[drawn, tasks]) for drawn in indices])
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high
+
+
 def _rows(path: Path, metric: str) -> Array:
     """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
     rows = (
@@ -126,8 +153,8 @@ def curve_of(series: Sequence[Series], axis: XAxis) -> IqmCurve:
     values = np.stack([_at(grid, x, s.values) for x, s in zip(xs, series, strict=True)])[:, None]
     lower = upper = values[0, 0]
     if len(series) > 1:
-        lower, upper = iqm.interval(values, iqm.resamples(len(series), 1))
-    return IqmCurve(grid, iqm.iqm(values), lower, upper, len(series))
+        lower, upper = interval(values, resamples(len(series), 1))
+    return IqmCurve(grid, iqm(values), lower, upper, len(series))
 
 
 def unknown_metric(groups: Sequence[RunGroup], metric: str) -> ConfigError:
