@@ -9,8 +9,9 @@ import numpy as np
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.untrained import UntrainedLearner
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import Array, Weights
+from zmqrl.types import Array
 
 
 class NoopEnv(gymnasium.Env[Array, np.int64]):
@@ -39,23 +40,11 @@ class NoUpdate(PPO):
         return _NoUpdateLearner(context.weights)
 
 
-class _NoUpdateLearner(OnPolicyLearner):
-    def __init__(self, weights: Weights) -> None:
-        self._weights = {name: np.array(array) for name, array in weights.items()}
-
-    def weights(self) -> dict[str, Array]:
-        return dict(self._weights)
-
-    def network_names(self) -> tuple[str, ...]:
-        return tuple(self._weights)
-
+class _NoUpdateLearner(UntrainedLearner, OnPolicyLearner):
     def state(self) -> dict[str, Array]:
         """Two flat moments, as the optimiser of the real algorithms leaves them: FULL is as large as theirs."""
         flat = np.concatenate([array.ravel() for array in self._weights.values()])
         return {"first_moment": flat, "second_moment": flat}
-
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        self._weights = {name: np.array(array) for name, array in weights.items()}
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         return LearnResult(0, {})

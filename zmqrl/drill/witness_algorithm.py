@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import (
-    Algorithm,
-    BaseLearner,
     LearnerContext,
     LearnResult,
     OffPolicyLearner,
     OnPolicyLearner,
     Progress,
 )
+from zmqrl.algorithms.untrained import RandomActions, UntrainedLearner
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.planted import DEFECTS, Spoiler
 from zmqrl.drill.witness import rows_of
-from zmqrl.networks.build import tower
-from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.base import Replay, SegmentBatch
 from zmqrl.replay.spec import Prioritised, ReplaySpec
-from zmqrl.types import MODES, Array, ModeName, Weights
+from zmqrl.types import Weights
 
 SUFFIX = "rows"
 
@@ -46,22 +39,9 @@ class WitnessConfig:
     """The defect (`planted.DEFECTS`) in what the learner records."""
 
 
-class _Witness(Algorithm):
+class _Witness(RandomActions):
     Config: ClassVar[type[WitnessConfig]] = WitnessConfig
-    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     config: WitnessConfig
-
-    def network(self) -> NetworkSpec:
-        """Small; it is not trained."""
-        layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
-        return NetworkSpec((("q", layers),))
-
-    def acting(self) -> ActingSpec:
-        return ActingSpec(self.network().tower("q"), "epsilon_greedy", self.env.action, self.env.observation)
-
-    def schedule(self, progress: Progress) -> Mapping[str, float]:
-        """Every action is drawn."""
-        return {"epsilon": 1.0}
 
 
 class WitnessOnPolicy(_Witness):
@@ -90,23 +70,11 @@ class WitnessOffPolicy(_Witness):
         return _OffPolicyRecorder(context.weights, self.config)
 
 
-class _Recorder(BaseLearner):
+class _Recorder(UntrainedLearner):
     def __init__(self, weights: Weights, config: WitnessConfig) -> None:
-        self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
+        super().__init__(weights)
         self._journal = Journal(Path(config.record), SUFFIX)
         self._spoiler = None if config.plant is None else Spoiler(DEFECTS[config.plant])
-
-    def weights(self) -> dict[str, Array]:
-        return dict(self._weights)
-
-    def network_names(self) -> tuple[str, ...]:
-        return tuple(self._weights)
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        self._weights = {name: np.array(weights[name]) for name in self._weights}
 
     def _record(self, batch: SegmentBatch) -> None:
         columns = batch.columns if self._spoiler is None else self._spoiler.spoiled(batch)

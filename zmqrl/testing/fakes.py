@@ -8,19 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OnPolicyLearner, Progress
-from zmqrl.networks.build import tower
-from zmqrl.networks.spec import NetworkSpec
+from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
+from zmqrl.algorithms.untrained import RandomActions, UntrainedLearner
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import MODES, Array, ModeName, Weights
+from zmqrl.types import Array
 
 ENV = "zmqrl.testing.fakes:FakeEnv"
 ALGORITHM = "zmqrl.testing.fakes:FakeAlgorithm"
@@ -90,23 +87,11 @@ class FakeConfig:
     """No keys."""
 
 
-class FakeAlgorithm(Algorithm):
+class FakeAlgorithm(RandomActions):
     """Random actions; its weights are a function of every bit of every batch, without torch."""
 
     Config: ClassVar[type[FakeConfig]] = FakeConfig
-    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = True
-
-    def network(self) -> NetworkSpec:
-        layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
-        return NetworkSpec((("q", layers),))
-
-    def acting(self) -> ActingSpec:
-        return ActingSpec(self.network().tower("q"), "epsilon_greedy", self.env.action, self.env.observation)
-
-    def schedule(self, progress: Progress) -> Mapping[str, float]:
-        """Every action is drawn."""
-        return {"epsilon": 1.0}
 
     @property
     def batch_segments(self) -> int | None:
@@ -117,27 +102,11 @@ class FakeAlgorithm(Algorithm):
         return _Digesting(context.weights)
 
 
-class _Digesting(OnPolicyLearner):
-    def __init__(self, weights: Weights) -> None:
-        self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
-
+class _Digesting(UntrainedLearner, OnPolicyLearner):
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         digest = hashlib.sha256()
         for name, column in sorted(batch.columns.items()):
             digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
         change = np.frombuffer(digest.digest(), np.uint8).astype(np.float32) / 256
-        for array in self._weights.values():
-            array += np.resize(change, array.shape)
+        self._weights = {name: array + np.resize(change, array.shape) for name, array in self._weights.items()}
         return LearnResult(1, {})
-
-    def weights(self) -> dict[str, Array]:
-        return {name: array.copy() for name, array in self._weights.items()}
-
-    def network_names(self) -> tuple[str, ...]:
-        return tuple(self._weights)
-
-    def state(self) -> dict[str, Array]:
-        return {}
-
-    def load_state(self, weights: Weights, state: Weights) -> None:
-        self._weights = {name: np.array(weights[name]) for name in self._weights}
