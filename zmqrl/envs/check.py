@@ -59,11 +59,7 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
             yield Stage("further steps", known, SETTLE_S)
             next(steps, None)
         except EnvFault as fault:
-            text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
-            mask = ignored_mask(env, spec)  # an action that it forbids may be what is wrong
-            place = f" ({fault.place})" if fault.place else ""
-            what = f"{fault.what}{place}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()
-            raise ConfigError(what, key=("env", "id"), value=fault.subject) from fault
+            raise _error_of(fault, ignored_mask(env, spec)) from fault
         if time.monotonic() - begun < QUICK_S:
             yield Stage("episodes with the same seed", known, SETTLE_S)
             spec = replace(spec, remarks=tuple(remarks(env, section, spec, seed)))
@@ -87,6 +83,14 @@ def remarks(env: Any, section: EnvSection, spec: EnvSpec, seed: int) -> Iterator
         layers = [str(entry if isinstance(entry, str) else next(iter(entry))) for entry in section.wrappers]
         wrapped = f" with {', '.join(path.rpartition(':')[2] for path in layers)}" if layers else ""
         yield f"env.id: {section.id!r}{wrapped} {memory}"
+
+
+def _error_of(fault: EnvFault, mask: str | None) -> ConfigError:
+    """`mask`: the ignored one; an action that it forbids may be what is wrong."""
+    text = "" if fault.__cause__ is None else traceback_of(fault.__cause__)
+    place = f" ({fault.place})" if fault.place else ""
+    what = f"{fault.what}{place}{'' if mask is None else f'; {mask}'}\n{text}".rstrip()
+    return ConfigError(what, key=("env", "id"), value=fault.subject)
 
 
 def _steps(env: VectorEnv, drawn: np.random.Generator) -> Iterator[None]:
