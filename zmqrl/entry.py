@@ -146,24 +146,12 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
     Returns:
         The exit code: the role's own; an error's `exit_code`; 1 for any other `Exception`; `ENDED_BY_USER_CODE`.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
-    die_with_parent()
-    raise_descriptor_limit()
-    if role != AGENT:  # which passes the variable on
-        set_hook(role == LEARNER)
-    sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
-    if role != WORKER:  # there can be many; it writes no lines of its own
-        from zmqrl.logs.process_log import VARIABLE, log_to_stderr
-
-        log_to_stderr(os.environ.get(VARIABLE))
+    _set_up(role)
     keys = line = None
     if role == AGENT:
         from zmqrl.supervision.own_session import lead_session
 
-        code = lead_session()
-        if code is not None:
+        if (code := lead_session()) is not None:
             return code
         line, fault = begun_line()
         if fault is not None:
@@ -192,6 +180,22 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             raise  # user code has installed a handler: the signal may have raised it
         return _failed(role, boot, error)
+
+
+def _set_up(role: str) -> None:
+    """Signals, limits and output of this process, before it reads or writes anything."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    die_with_parent()
+    raise_descriptor_limit()
+    if role != AGENT:  # which passes the variable on
+        set_hook(role == LEARNER)
+    sys.stdout, sys.stderr = lossy(sys.stdout), lossy(sys.stderr)
+    if role != WORKER:  # there can be many; it writes no lines of its own
+        from zmqrl.logs.process_log import VARIABLE, log_to_stderr
+
+        log_to_stderr(os.environ.get(VARIABLE))
 
 
 def _failed(role: str, boot: Mapping[str, Any], error: BaseException) -> int:
