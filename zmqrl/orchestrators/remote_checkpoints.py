@@ -20,6 +20,7 @@ from zmqrl.ssh.clients import connect
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished
 
+LOOK_THERE = "see the remaining files there"
 LIST_S = 15.0
 CLOSE_S = 3.0
 
@@ -37,9 +38,7 @@ def send(connection: Connection, checkpoints: Path, folder: str) -> None:
 def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
     if not bring(connection, folder, checkpoints, COPIED):
-        raise HostFailed(
-            connection.target.host, f"a checkpoint in {folder} is damaged", "see the remaining files there"
-        )
+        raise HostFailed(connection.target.host, f"a checkpoint in {folder} is damaged", LOOK_THERE)
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
@@ -72,24 +71,14 @@ def bring(
         HostFailed: the folder cannot be listed, or a file not be copied.
         OSError: a file cannot be written here.
     """
-    listed = _run(connection, f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}")
-    if listed.code != 0:
-        raise HostFailed(
-            connection.target.host,
-            f"the host's checkpoints in {folder} cannot be listed",
-            "see the remaining files there",
-        )
-    there, whole = listed.stdout.decode(errors="replace").split(), True
+    there, whole = _listed(connection, folder), True
     checkpoints.mkdir(parents=True, exist_ok=True)
     for kind, most in kinds.items():
         here = checkpoint_names(os.listdir(checkpoints), kind).items()
         whole_here = {v for name, v in here if not check_here or is_whole(checkpoints / name)}
-        newest_here = max(whole_here, default=None)
-        newer = [
-            name
-            for name, v in checkpoint_names(there, kind).items()
-            if (v not in whole_here if most is None else newest_here is None or v > newest_here)
-        ]
+        newest_here: tuple[int, ...] = max(whole_here, default=())
+        listed = checkpoint_names(there, kind).items()
+        newer = [name for name, v in listed if (v not in whole_here if most is None else v > newest_here)]
         copied: set[str] = set()
         while newer and (most is None or len(copied) < most):
             name = newer.pop()
@@ -100,6 +89,15 @@ def bring(
         if most is not None:
             _keep(checkpoints, kind, most, copied)
     return whole
+
+
+def _listed(connection: Connection, folder: str) -> list[str]:
+    """Names in the remote `folder`; none where it is not there."""
+    listed = _run(connection, f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}")
+    if listed.code != 0:
+        host = connection.target.host
+        raise HostFailed(host, f"the host's checkpoints in {folder} cannot be listed", LOOK_THERE)
+    return listed.stdout.decode(errors="replace").split()
 
 
 def _keep(checkpoints: Path, kind: str, most: int, whole: Set[str]) -> None:
