@@ -65,17 +65,14 @@ class SeededVectorEnv(SlotVectorEnv):
                     if row.dtype is not accepted or row.shape != shape:
                         accepted = plain.check(row)
                     obs[slot] = row
-                if type(gain) is float and -LARGEST_FLOAT32 <= gain <= LARGEST_FLOAT32:
-                    reward[slot] = gain
-                else:
-                    reward[slot], is_checked = number(gain), False
+                if type(gain) is not float or not -LARGEST_FLOAT32 <= gain <= LARGEST_FLOAT32:
+                    gain, is_checked = number(gain), False
+                reward[slot] = gain
                 count = elapsed[slot] + 1
-                if ended is not False and ended is not NO and flag("terminated", ended):
-                    terminated[slot] = True
-                    phases[slot] = RESETTING
-                if (cut is not False and cut is not NO and flag("truncated", cut)) or count >= limits[slot]:
-                    truncated[slot] = True
-                    phases[slot] = RESETTING
+                ended = ended is not False and ended is not NO and flag("terminated", ended)
+                cut = (cut is not False and cut is not NO and flag("truncated", cut)) or count >= limits[slot]
+                if ended or cut:
+                    terminated[slot], truncated[slot], phases[slot] = ended, cut, RESETTING
                 elapsed[slot] = count
         except EnvFault:
             raise
