@@ -81,11 +81,7 @@ class Collector:
         unpack_state([s.acting_state for s in states or ()] or [None] * self._env.num_envs, self._state)
 
     def collect(
-        self,
-        columns: Mapping[str, Array],
-        index: int,
-        progress: Callable[[int], None],
-        stopped: Callable[[], bool],
+        self, columns: Mapping[str, Array], index: int, progress: Callable[[int], None], stopped: Callable[[], bool]
     ) -> int | None:
         """Fill one segment's `columns` and return its valid rows; None when `stopped` between two steps.
 
@@ -93,17 +89,13 @@ class Collector:
         """
         obs, action, reward = columns["obs"], columns["action"], columns["reward"]
         terminated, truncated, valid = columns["terminated"], columns["truncated"], columns["valid"]
-        extras = {name: columns[name] for name in self._extras}
         steps, envs = reward.shape
-        generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
-        noise = noise_for(generator, steps, envs, self._action_size, self._noise, self._entries)
         state, every = self._state, self._state_every or steps
-        context = ActingContext(noise, extras, self._place, state)
-        act, step = self._policy.act, self._env.step
+        act, step, context = self._policy.act, self._env.step, self._context(columns, index)
         ended, ended_count, rows = self._ended, self._ended_count, 0
         depth = len(obs) - steps  # frames of a stack; each is stored once, after those that the first row needs
         obs[:depth] = self._obs if depth == 1 else np.moveaxis(self._obs, 1, 0)
-        seen = obs[0] if depth == 1 else self._obs
+        seen, newest = obs[0] if depth == 1 else self._obs, obs[depth:]
         valid.fill(True)
         for t in range(steps):
             if stopped():
@@ -113,28 +105,19 @@ class Collector:
             if state and t % every == 0:
                 for name, array in state.items():
                     columns[ACTING_STATE + name][t // every] = array
-            chosen = act(seen, t, context)
-            action[t] = chosen
-            result = step(chosen if self._low is None else self.clipped(chosen))
-            if depth == 1:
-                obs[t + 1] = result.obs
-                seen = obs[t + 1]
-            else:
-                obs[t + depth], seen = result.obs[:, -1], result.obs
-            reward[t] = result.reward
-            terminated[t] = result.terminated
-            truncated[t] = result.truncated
+            action[t] = chosen = act(seen, t, context)
+            seen, reward[t], done, cut = step(chosen if self._low is None else self.clipped(chosen))
+            newest[t] = seen if depth == 1 else seen[:, -1]
+            seen = newest[t] if depth == 1 else seen
+            terminated[t], truncated[t] = done, cut
             rows += envs - ended_count
             if state and ended_count:  # this row was a reset: from the next one on it is another episode
                 for array in state.values():
                     array[ended] = 0.0
-            ended = result.terminated | result.truncated
+            ended = done | cut
             ended_count = int(np.count_nonzero(ended))
             progress(rows)
-        if STATE_COLUMN in columns:
-            columns[STATE_COLUMN][0] = self._env.states()
-        for name, array in state.items():
-            columns[ACTING_STATE_END + name][0] = array
+        self._write_states(columns)
         self._obs, self._ended, self._ended_count = seen.copy(), ended, ended_count
         return rows
 
@@ -145,6 +128,21 @@ class Collector:
     def close(self) -> None:
         """Close the env."""
         self._env.close()
+
+    def _context(self, columns: Mapping[str, Array], index: int) -> ActingContext:
+        """What the policy needs for the segment, with its noise."""
+        generator = stream(self._seed, PURPOSE, self.vector_env, self._incarnation, index)
+        steps, envs = columns["reward"].shape
+        noise = noise_for(generator, steps, envs, self._action_size, self._noise, self._entries)
+        extras = {name: columns[name] for name in self._extras}
+        return ActingContext(noise, extras, self._place, self._state)
+
+    def _write_states(self, columns: Mapping[str, Array]) -> None:
+        """The states of the envs and of the policy at the end of the segment."""
+        if STATE_COLUMN in columns:
+            columns[STATE_COLUMN][0] = self._env.states()
+        for name, array in self._state.items():
+            columns[ACTING_STATE_END + name][0] = array
 
     def _clipped_or_none(self, actions: Array | None) -> Array | None:
         return None if actions is None else self.clipped(actions)
