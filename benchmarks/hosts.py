@@ -34,9 +34,9 @@ import yaml
 from tests.agent.test_process import agent_of, far_boot
 from tests.lab import Lab
 from tests.support.running import ROOT, environment
+from tests.support.runs.ssh_runs import FarRun
 from tests.support.waiting import until
-from tests.system.ssh_runs import FarRun
-from tests.system.test_many_hosts import ENDLESS, SLOW, HostsRun, hosts_plan
+from tests.system.hosts.test_many_hosts import ENDLESS, SLOW, HostsRun, hosts_plan
 from zmqrl.bench.report import BenchResult, Figure
 from zmqrl.config.sections import EnvSection, LimitsSection
 from zmqrl.errors import TrainingFailed

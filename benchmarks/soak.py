@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import Lab
-from tests.system.ssh_runs import FarRun, processes
+from tests.support.runs.ssh_runs import FarRun, processes
 from zmqrl.bench.report import machine
 from zmqrl.drill.shared_view import SharedView
 from zmqrl.drill.small_disk import fill, mount, release, unmount

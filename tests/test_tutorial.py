@@ -19,7 +19,7 @@ from tests.support.running import ROOT, RUN_S, environment
 pytestmark = pytest.mark.whole
 PAGES = {path.stem: path for path in sorted((ROOT / "docs" / "tutorial").glob("*.md"))}
 FURTHER = {"own-network"}
-"""tests/system/test_module_network.py trains a module too."""
+"""tests/system/user_code/test_module_network.py trains a module too."""
 FILE = re.compile(r"^```(?:python|yaml)\n# (?P<name>[\w./]+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```sh\n(?P<lines>.*?)^```", re.MULTILINE | re.DOTALL)
 SHORT = ("--set", "run.total_env_steps=3000")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.runs.system_plans import system_plan
 from tests.support.waiting import WAIT_S, until
-from tests.system.system_plans import system_plan
 from zmqrl.agent.reaper import reap
 from zmqrl.agent.run_processes import AGENT, processes_of
 from zmqrl.config.codec import to_json

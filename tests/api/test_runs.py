@@ -109,7 +109,7 @@ def test_a_callback_stops_no_run_that_is_done(tmp_path: Path) -> None:
 
 
 def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
-    fails = {**SMALL, "env__id": "tests.system.faulty_envs:Faulty", "env__max_episode_steps": 25}
+    fails = {**SMALL, "env__id": "tests.stand_ins.faulty_envs:Faulty", "env__max_episode_steps": 25}
     fails |= {"env__kwargs": {"fault": "raise", "after": 0, "works_in": os.getpid()}}
     with pytest.raises(zmqrl.TrainingFailed, match="the wheel came off") as caught:
         zmqrl.train("cartpole-ppo", run_dir=tmp_path / "a", **fails)
@@ -128,7 +128,7 @@ def test_a_failed_training_raises_with_its_summary(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_run_that_its_learner_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    refused = {**SMALL, "algorithm": {"kind": "tests.system.refused_learners:Refused"}}
+    refused = {**SMALL, "algorithm": {"kind": "tests.stand_ins.refused_learners:Refused"}}
     with raises(zmqrl.ConfigError, key=(), what="ConfigError: algorithm: no learner for this network"):
         zmqrl.train("cartpole-ppo", **refused)
     assert not os.listdir(tmp_path)

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fuzz import MOST_GROWTH_MB, Fuzzer, child_of, folder_of, refusals, rss_mb
+from tests.support.runs.system_plans import PPO, system_plan
+from tests.support.runs.system_runs import PlanRun
 from tests.support.waiting import WAIT_S
-from tests.system.system_plans import PPO, system_plan
-from tests.system.system_runs import PlanRun
 from zmqrl.config.plan import Endpoints
 from zmqrl.messages import bus
 from zmqrl.messages.bus import HostReport

@@ -18,7 +18,7 @@ from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 IDLE = ("--set", "algorithm.kind=zmqrl.bench.noop:NoUpdate")
 RUN = ("train", "cartpole-ppo", "--mode", "single", "--plain", "--set", "run.total_env_steps=2048", *IDLE)
 """Learns nothing and needs no torch: it is there sooner."""
-SLOW = {"env.id": "tests.system.slow_envs:Slow", "env.kwargs.step_s": 0.001, "env.max_episode_steps": 50}
+SLOW = {"env.id": "tests.stand_ins.slow_envs:Slow", "env.kwargs.step_s": 0.001, "env.max_episode_steps": 50}
 """An env that leaves the cores to the tests."""
 ENDLESS = (
     *IDLE,

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from tests.cli.commands import RUN, Command
+from tests.stand_ins.refused_learners import FAULT
 from tests.support.raising import compare
 from tests.support.running import environment
 from tests.support.waiting import WAIT_S
-from tests.system.refused_learners import FAULT
 from zmqrl.cli.main import COMMANDS, cli
 from zmqrl.logs.standard_output import output_as_errors
 
@@ -88,7 +88,7 @@ def test_what_native_code_and_children_print_goes_to_stderr(capfd: pytest.Captur
 @pytest.mark.whole
 def test_a_run_that_its_learner_refuses_after_env_steps_keeps_its_results(zmqrl: Command, tmp_path: Path) -> None:
     """Before env steps nothing is left of it, and nothing printed."""
-    kind = "algorithm.kind=tests.system.refused_learners:"
+    kind = "algorithm.kind=tests.stand_ins.refused_learners:"
     ended = zmqrl(*RUN, "--json", "--run-dir", "a", "--set", f"{kind}Refused")
     assert (ended.code, ended.out) == (2, "") and FAULT in ended.err and not (tmp_path / "a").exists()
     ended = zmqrl(*RUN, "--json", "--run-dir", "b", "--set", f"{kind}RefusedLater", "--set", "run.total_env_steps=1e5")
@@ -121,7 +121,14 @@ def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -
 @pytest.mark.whole
 def test_detached_a_run_that_its_learner_refuses_never_continues(tmp_path: Path) -> None:
     """The learner reports READY once it is built."""
-    refused = ("--set", "algorithm.kind=tests.system.refused_learners:Refused", "--run-dir", "d", "--detach", "--json")
+    refused = (
+        "--set",
+        "algorithm.kind=tests.stand_ins.refused_learners:Refused",
+        "--run-dir",
+        "d",
+        "--detach",
+        "--json",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "zmqrl", *RUN, *refused],
         capture_output=True, text=True, timeout=WAIT_S, env=environment(), cwd=tmp_path,

@@ -11,7 +11,7 @@ import yaml
 
 from tests.cli.commands import Command
 from tests.support.raising import compare
-from tests.system.slurm_runs import configuration
+from tests.support.runs.slurm_runs import configuration
 from zmqrl.launcher_place.submit import SCRIPT
 from zmqrl.launcher_place.submit import submit as submit_job
 

@@ -16,8 +16,8 @@ import yaml
 from tests.cli.commands import RUN, Command
 from tests.support.extras import missing_extra
 from tests.support.raising import compare
+from tests.support.runs import command_runs
 from tests.support.stored_runs import summary_data
-from tests.system import command_runs
 from zmqrl.cli.start.start_options import Steps
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.presets import presets

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.contracts.suites import name_of
+from tests.stand_ins.sequence_tally import SequenceConfig, SequenceTally
 from tests.support.marks import long
 from tests.support.running import environment
 from tests.support.waiting import WAIT_S
-from tests.system.sequence_tally import SequenceConfig, SequenceTally
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO

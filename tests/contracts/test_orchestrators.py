@@ -29,14 +29,14 @@ HELD_BY_LOCAL_RUNS = (
     orchestrator.nothing_outlives_a_killed_launcher,
     orchestrator.the_bits_are_those_of_one_machine,
 )
-"""Here also by tests/cli/test_runs.py, tests/system/test_run_ends.py and test_determinism.py."""
+"""Here also by tests/cli/test_runs.py, and by test_run_ends.py and test_determinism.py of tests/system."""
 HELD_BY_RUNS = (
     *HELD_BY_LOCAL_RUNS,
     orchestrator.a_lost_host_is_deployed_again,
     orchestrator.doctor_examines_every_host,
     orchestrator.down_ends_a_run_and_reports_it,
 )
-"""Over SSH also by tests/system/test_ssh_runs.py, test_host_environment.py, test_rejoin.py, and of doctor and down."""
+"""Over SSH also by test_ssh_runs.py, test_host_environment.py, test_rejoin.py of tests/system/hosts, doctor, down."""
 HELD_BY_SLURM_RUNS = (
     *HELD_BY_RUNS,
     orchestrator.undeploy_ends_a_running_run,
@@ -44,7 +44,7 @@ HELD_BY_SLURM_RUNS = (
     orchestrator.a_killed_worker_is_started_again,
     orchestrator.events_come_in_order,
 )
-"""On Slurm also by tests/system/test_slurm.py."""
+"""On Slurm also by tests/system/hosts/test_slurm.py."""
 CONNECTS_TO_NOTHING = (orchestrator.config_is_a_frozen_dataclass, orchestrator.construction_starts_nothing)
 """They need no process that has the network of a lab."""
 OF_OTHERS = (

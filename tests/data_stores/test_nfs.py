@@ -122,7 +122,7 @@ def test_the_next_attempt_takes_over_from_another_host_and_another_run_does_not(
 
 
 def test_of_two_hosts_that_want_a_run_directory_at_the_same_time_one_has_it(nfs: Lab) -> None:
-    """Whole runs that do so: tests/system/test_shared_store_nfs.py."""
+    """Whole runs that do so: tests/system/stores/test_shared_store_nfs.py."""
     guests = {"first": nfs.writer, "second": nfs.reader}
     for race in range(RACES):
         for name, guest in guests.items():

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.marks import at_once, long
+from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.waiting import WAIT_S, until
 from tests.support.web_server import WebServer
-from tests.system.command_runs import summary, zmqrl
 from zmqrl.launch.end_notices import LAUNCHER_LOG, execute, post
 
 FACTS: dict[str, Any] = {"status": "failed", "exit_code": 1, "error": "line 1\nline 2", "run_dir": "/a b", "host": "h"}
@@ -21,7 +21,7 @@ NO_PORT = "http://127.0.0.1:9"
 SECRET = "T0K3N-7c1d"
 IDLE = (
     "algorithm.kind=zmqrl.bench.noop:NoUpdate",
-    "env.id=tests.system.slow_envs:Slow",
+    "env.id=tests.stand_ins.slow_envs:Slow",
     "env.kwargs.step_s=0.004",
     "env.max_episode_steps=50",
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.raising import raises
+from tests.support.runs.slurm_runs import configuration
 from tests.support.waiting import until
-from tests.system.slurm_runs import configuration
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots

@@ -15,8 +15,8 @@ import pytest
 from tests.lab.slurm import CPUS, Slurm, slurm_or_skip
 from tests.support.marks import at_once
 from tests.support.raising import raises
+from tests.support.runs.slurm_runs import configuration
 from tests.support.waiting import WAIT_S, until
-from tests.system.slurm_runs import configuration
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostFailed

@@ -161,7 +161,7 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"algorithm__n_step": 8}, "env.segment_steps: 16 is too short for n_step 8 in single and sync"),
         ("pendulum-sac", "sync", {"algorithm__n_step": 2}, "env.segment_steps: 4 is too short for n_step 2 in single and sync"),
         ("pendulum-td3", "async", {"algorithm__n_step": 5, "env__segment_steps": 4}, "env.segment_steps: 4 is too short for n_step 5 in async"),
-        ("cartpole-dqn", "sync", {"algorithm__kind": "tests.system.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
+        ("cartpole-dqn", "sync", {"algorithm__kind": "tests.stand_ins.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
         ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
@@ -307,7 +307,7 @@ def test_a_processor_that_may_reorder_stores_trains_in_single_alone(
 
 
 def test_an_env_is_stepped_where_workers_of_this_machine_step_it(tmp_path: Path) -> None:
-    faulty: dict[str, Any] = {"env__id": "tests.system.faulty_envs:Faulty", "env__max_episode_steps": 25}
+    faulty: dict[str, Any] = {"env__id": "tests.stand_ins.faulty_envs:Faulty", "env__max_episode_steps": 25}
     faulty["env__kwargs"] = "{fault: raise, after: 40}"
     for mode in ("single", "async"):
         with raises(ConfigError, key=("env", "id"), source="--set") as caught:

@@ -11,7 +11,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from tests.envs.odd_envs import Stateful
 from tests.support.raising import raises
-from tests.system.system_plans import TALLY, system_plan
+from tests.support.runs.system_plans import TALLY, system_plan
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import replace

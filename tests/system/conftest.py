@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.references import References
-from tests.system.system_runs import PlanRun
+from tests.support.runs.references import References
+from tests.support.runs.system_runs import PlanRun
 from zmqrl.config.plan import RunPlan
 
 HERE = Path(__file__).parent
