@@ -32,17 +32,11 @@ def checked_plan(
     is_here: bool = True,
     connects: bool = False,
 ) -> RunPlan:
-    """Check the env, and plan the run as `plan_run`. No check process is left.
+    """Check the env, and plan the run as `plan_run`, whose arguments it has. No check process is left.
 
-    Args:
-        config: From `zmqrl.planning.configure.load`.
-        run_dir: Where the run will write.
-        started_at: `time.time()` at the start of the command.
-        resume: Continue from the newest full checkpoint.
-        sources: From the same `load`; with it an error names file and line.
-        is_here: The host `local` will be this machine.
-        connects: Hosts with `workers: auto` report their cores, once no other fault is left; else the plan has
-            workers of this machine in their place.
+    `sources`: from the `load` of `config`; with it an error names file and line. `connects`: hosts with
+    `workers: auto` report their cores, once no other fault is left; else the plan has workers of this machine in their
+    place.
 
     Raises:
         ConfigError: One message that names key, value and fix.
