@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.shared_memory.bus_plans import bus_plan
-from zmqrl.broker.limiter import LeaseLimiter, least_slack
+from zmqrl.broker.leases import LeaseLimiter, least_slack
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection, LimitsSection, ReplaySection
 from zmqrl.replay.limiter import updates_due

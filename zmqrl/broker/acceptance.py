@@ -10,10 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.assignment import Assignment
-from zmqrl.broker.due_segments import DueSegments
+from zmqrl.broker.leases import DueSegments, LeaseLimiter, Slots
 from zmqrl.broker.ledger import StreamLedger
-from zmqrl.broker.limiter import LeaseLimiter
-from zmqrl.broker.slots import Slots
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena

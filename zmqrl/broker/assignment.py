@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from zmqrl.broker import events as ev
-from zmqrl.broker.due_segments import DueSegments
 from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest, StreamAssignment
+from zmqrl.broker.leases import DueSegments
 from zmqrl.broker.ledger import Rollback, StreamLedger
 from zmqrl.broker.owners import Owners, SpeedMoves
 from zmqrl.broker.workers import WorkerProcess, Workers

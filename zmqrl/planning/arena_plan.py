@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import state_columns
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.broker.limiter import least_slack
+from zmqrl.broker.leases import least_slack
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec

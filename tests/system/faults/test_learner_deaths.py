@@ -15,7 +15,7 @@ from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import CARTPOLE, DQN, IDLE_DQN, PPO, SLOW_SEQUENCES, SLOW_TALLY, system_plan
 from tests.support.runs.system_runs import SAME, PlanRun
-from zmqrl.broker.limiter import least_slack
+from zmqrl.broker.leases import least_slack
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, StoreSection

@@ -163,7 +163,7 @@ def experience(run: RecordedRun, mode: str) -> list[str]:
     """From the env step to the gradient."""
     if mode == "single":
         return [
-            *run.below("rollout.collector.collect", then="bus_ends.inproc.poll", until="broker.limiter.allows"),
+            *run.below("rollout.collector.collect", then="bus_ends.inproc.poll", until="broker.leases.allows"),
             *run.below("bus_ends.inproc.take", then="learner.sync_loop._learn"),
         ]
     return [

@@ -1,0 +1,162 @@
+"""What a lease needs: a free slot, room under the limits of async, and in sync a segment that is due."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+from zmqrl.broker.ledger import StreamLedger
+from zmqrl.broker.workers import WorkerProcess, Workers
+from zmqrl.config.plan import RunPlan
+from zmqrl.shared_memory.arena import RELEASE, Arena
+from zmqrl.types import SlotRef, Version
+
+NEVER = 1e18
+"""More env steps than a run can have: 1 / ratio overflows where the ratio is next to nothing."""
+
+
+class Slots:
+    """Which slots are free, leased or held; rebuilt from the arena's words when a broker begins.
+
+    Free slots are known here alone. Until every worker has reported, unresolved slots stay aside.
+    """
+
+    def __init__(self, arena: Arena, first: bool) -> None:
+        """`first`: no worker of a broker before can have a lease."""
+        self._arena = arena
+        held = sorted(arena.held(), key=lambda ref: arena.meta(ref.slot).id.index)
+        self._held: dict[int, int] = dict(held)
+        """Slot to generation, the oldest first."""
+        others = [slot for slot in range(arena.layout.slots) if slot not in self._held]
+        self._free: deque[int] = deque(others if first else ())
+        self.unresolved: set[int] = set() if first else set(others)
+        """Perhaps leased under a broker before."""
+
+    def free_unresolved(self) -> None:
+        """Every worker has reported or is dead: what no process claimed is free."""
+        for slot in sorted(self.unresolved):
+            self.free(slot)
+        self.unresolved = set()
+
+    def claim(self, slot: int) -> None:
+        """A worker named it as its lease."""
+        self.unresolved.discard(slot)
+
+    def hold(self, ref: SlotRef) -> None:
+        """The learner's from now on."""
+        self.unresolved.discard(ref.slot)
+        self._held[ref.slot] = ref.generation
+
+    def free(self, slot: int) -> None:
+        """No worker has it."""
+        self._free.append(slot)
+
+    def collect(self, thoroughly: bool) -> None:
+        """Find what the learner released: the oldest first; all of them when nothing is free and `thoroughly`."""
+        held, word = self._held, self._arena.word
+        while held:
+            slot = next(iter(held))
+            if word(slot, RELEASE) < held[slot]:
+                break
+            del held[slot]
+            self._free.append(slot)
+        if thoroughly and not self._free and held:
+            for slot in self._arena.released():
+                if held.pop(slot, None) is not None:
+                    self._free.append(slot)
+
+    def count_held(self) -> int:
+        """Slots that the learner has not released."""
+        return sum(self._arena.word(slot, RELEASE) < generation for slot, generation in self._held.items())
+
+    def lease(self) -> SlotRef | None:
+        """The next free slot under a new generation."""
+        return self._arena.lease(self._free.popleft()) if self._free else None
+
+
+def least_slack(workers: int, leases_per_worker: int, segment_rows: int, ratio: float) -> int:
+    """The least slack, in env steps: with less, workers and learner could wait for each other for ever.
+
+    A segment for each lease; and where updates are rare, a segment beyond the `1 / ratio` env steps of one update,
+    for a lease is charged as a whole and the learner counts whole updates.
+    """
+    return max(workers * leases_per_worker * segment_rows, segment_rows + math.ceil(min(1 / ratio, NEVER)))
+
+
+class LeaseLimiter:
+    """Two limits of async, checked when a lease is given.
+
+    Off-policy, env steps may run ahead of `updates / ratio + learning_starts` by at most the slack. On-policy, the run
+    ends with the batch that reaches `run.total_env_steps`, and no more is collected than this batch needs.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        env, replay, leases = plan.config.env, plan.config.replay, plan.config.limits.leases_per_worker
+        self._async, self._on_policy = not plan.config.mode.deterministic, plan.on_policy
+        self._segment_rows = env.num_envs * env.segment_steps
+        self._ratio, self._learning_starts = replay.ratio, replay.learning_starts
+        self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows, replay.ratio)
+        self._total_env_steps = plan.config.run.total_env_steps
+        self._batch_rows = plan.batch_segments * self._segment_rows
+        self._arena_rows = plan.slots * self._segment_rows
+        self._env_steps = self._updates = 0
+
+    def report(self, env_steps: int, updates: int) -> None:
+        """Where the learner is: also behind its predecessor, when it continues from a full checkpoint."""
+        self._env_steps, self._updates = env_steps, updates
+
+    def allows(self, stored: int, outstanding: int, count_held: Callable[[], int]) -> bool:
+        """Whether one more lease may be given.
+
+        Args:
+            stored: Rows of the whole run.
+            outstanding: Leases.
+            count_held: Returns the number of segments that the learner has not released.
+        """
+        if not self._async:
+            return True
+        if self._on_policy:
+            return self._is_far_from_the_end or self._is_needed(count_held() + outstanding + 1)
+        rows = stored + (outstanding + 1) * self._segment_rows
+        return self._ratio * (rows - self._learning_starts - self._slack) <= self._updates
+
+    @property
+    def _is_far_from_the_end(self) -> bool:
+        """Whether the learner needs more than the arena can hold."""
+        return self._env_steps + self._arena_rows <= self._total_env_steps
+
+    def _is_needed(self, segments: int) -> bool:
+        """Whether the learner may need so many segments. It does while they are less than a batch: no deadlock."""
+        return self._env_steps + segments * self._segment_rows <= self._total_env_steps + self._batch_rows
+
+
+class DueSegments:
+    """Which segments may be stepped now, and how many leases there are beyond these."""
+
+    def __init__(self, plan: RunPlan, ledger: StreamLedger, workers: Workers) -> None:
+        self._ledger, self._workers, self._sync = ledger, workers, plan.config.mode.deterministic
+        self.version: Version | None = None
+        """The learner's newest."""
+        self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
+        """Number of leases (sync) with slots beyond those that fill the current round. Workers may be more than at the
+        start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
+        """
+
+    def of(self, process: WorkerProcess) -> int:
+        """Vector envs of the process whose next segment may be stepped now."""
+        if not self._sync:
+            return len(process.assigned)
+        n, records = self.version.n if self.version else 0, self._ledger.records
+        return sum(records[v].next_index <= n for v in process.assigned)
+
+    def spare_leases(self) -> int:
+        """Leases of all processes beyond the vector envs that they may step now."""
+        return sum(max(0, len(process.leases) - self.of(process)) for process in self._workers.processes())
+
+    def strands_lease(self, holder: WorkerProcess, vector_env: int) -> bool:
+        """Whether its holder would keep a lease that it cannot use now, and that the next holder would lack."""
+        if not self._sync or vector_env not in holder.assigned:
+            return False
+        is_due = self.version is not None and self._ledger.records[vector_env].next_index <= self.version.n
+        return is_due and len(holder.leases) >= self.of(holder) and self.spare_leases() >= self.most_spare
