@@ -15,8 +15,7 @@ from tests.bus_ends.far_bus import FarBus, ready, write
 from tests.shared_memory.bus_plans import HEARTBEAT_S
 from tests.support.waiting import until
 from zmqrl.bus_ends.remote_sink import MOST_RESEND_S
-from zmqrl.bus_ends.resending import Resending
-from zmqrl.bus_ends.zmq_sink import RESEND_HEARTBEATS
+from zmqrl.bus_ends.zmq_sink import RESEND_HEARTBEATS, Resending
 from zmqrl.messages.bus import WorkerAssignments
 from zmqrl.types import SegmentId
 
