@@ -11,8 +11,8 @@ from typing import Any
 
 import zmq
 
+from zmqrl.broker.env_records import RecordFetching
 from zmqrl.broker.events import Assignments, AssignmentSnapshot, StreamAssignment
-from zmqrl.bus_ends.record_fetching import RecordFetching
 from zmqrl.bus_ends.worker_end import ArenaWriter, LeasedSink, SegmentWriter
 from zmqrl.config.plan import Boot
 from zmqrl.errors import WireError

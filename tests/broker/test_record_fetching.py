@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from zmqrl.broker.env_records import pack_record
+from zmqrl.broker.env_records import AGAIN_MAX_S, RecordFetching, pack_record
 from zmqrl.broker.events import StreamAssignment
-from zmqrl.bus_ends.record_fetching import AGAIN_MAX_S, RecordFetching
 from zmqrl.envs.base import EnvSlotState
 
 ASSIGNMENTS = [StreamAssignment(vector_env, 1, 7, ()) for vector_env in range(2)]
