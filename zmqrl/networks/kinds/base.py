@@ -18,7 +18,7 @@ from zmqrl.plugins import load, modules
 from zmqrl.types import Array, Weights
 
 WITH_BACKWARD = frozenset({"dueling", "flatten", "linear", "relu", "scale", "tanh"})
-"""Kinds whose backward pass is written out in `zmqrl.networks.layers`."""
+"""Kinds whose backward pass is written out in `zmqrl.networks.module`."""
 NO_OPTIONS: Mapping[str, float] = MappingProxyType({})
 
 
