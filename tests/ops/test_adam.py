@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zmqrl.ops.adam import FlatAdam, clip_by_norm
+from zmqrl.ops.manual import FlatAdam, clip_by_norm
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -14,8 +14,7 @@ from zmqrl.learning.schedule import value_at
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.torch_input import TorchInput
-from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.manual import double_q_target, half_square, huber, q_target
+from zmqrl.ops.manual import FlatAdam, clip_by_norm, double_q_target, half_square, huber, q_target
 from zmqrl.replay.base import Replay, ReplaySample, SegmentBatch
 from zmqrl.types import Array, Weights
 

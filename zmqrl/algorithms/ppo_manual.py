@@ -18,8 +18,15 @@ from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
-from zmqrl.ops.adam import FlatAdam, clip_by_norm
-from zmqrl.ops.manual import CategoricalGradients, GaussianGradients, approximate_kl, clipped_surrogate, value_loss
+from zmqrl.ops.manual import (
+    CategoricalGradients,
+    FlatAdam,
+    GaussianGradients,
+    approximate_kl,
+    clip_by_norm,
+    clipped_surrogate,
+    value_loss,
+)
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentBatch
