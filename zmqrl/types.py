@@ -106,7 +106,7 @@ class SegmentMeta(Struct, frozen=True):
 class ColumnSpec(Struct, frozen=True):
     """One column of a segment. `shape` is whole: `[T, N, ...]`, for `obs` `[T + 1, N, ...]`.
 
-    With `env.frame_stack` k, `obs` is `[T + k, N, ...]`: single frames, read by `zmqrl.replay.observations`.
+    With `env.frame_stack` k, `obs` is `[T + k, N, ...]`: single frames, read by `zmqrl.replay.base`.
     """
 
     name: str

@@ -19,8 +19,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.errors import ConfigError
-from zmqrl.replay.base import gather
-from zmqrl.replay.observations import last_observation
+from zmqrl.replay.base import gather, last_observation
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.rollout.collector import Collector

@@ -1,4 +1,4 @@
-"""The last k observations as one, for acting. Segments hold each frame once (`zmqrl.replay.observations`)."""
+"""The last k observations as one, for acting. Segments hold each frame once (`zmqrl.replay.base`)."""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.broker.events import Handover
 from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.learner.session import Session
-from zmqrl.replay.base import SegmentBatch, gather
+from zmqrl.replay.base import SegmentBatch, gather, last_observation
 from zmqrl.replay.limiter import NO_LIMIT
-from zmqrl.replay.observations import last_observation
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import SlotRef
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from zmqrl.ops.returns import sequence_priorities
-from zmqrl.replay.base import SequenceSample
+from zmqrl.replay.base import Observations, SequenceSample
 from zmqrl.replay.columns import STATE_PREFIX, extra_columns, state_columns
 from zmqrl.replay.held_segments import HeldSegments
-from zmqrl.replay.observations import Observations
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.types import Array
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from zmqrl.ops.returns import n_step_targets
-from zmqrl.replay.base import ReplaySample
+from zmqrl.replay.base import Observations, ReplaySample
 from zmqrl.replay.columns import extra_columns
 from zmqrl.replay.held_segments import HeldSegments
-from zmqrl.replay.observations import Observations
 from zmqrl.types import Array
 
 
