@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zmqrl.config.sections import Config, LimitsSection, RunSection
-from zmqrl.learner.end_conditions import EndConditions
+from zmqrl.learner.counters import EndConditions
 from zmqrl.planning.plan_run import plan_run
 
 

@@ -11,8 +11,7 @@ from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, unprefixed
 from zmqrl.learner.checkpointing import FullCheckpoints
-from zmqrl.learner.counters import RunProgress
-from zmqrl.learner.end_conditions import EndConditions
+from zmqrl.learner.counters import EndConditions, RunProgress
 from zmqrl.learner.episodes import EpisodeTracker
 from zmqrl.learner.publishing import Publisher
 from zmqrl.learner.reporting import Reporter
