@@ -14,7 +14,7 @@ import torch
 from tests.contracts.suites import name_of
 from tests.support.raising import fields, raises
 from tests.support.waiting import WAIT_S
-from zmqrl.acting.layers import make_layers
+from zmqrl.acting.numpy_policy import make_layers
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower

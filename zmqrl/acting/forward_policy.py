@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head
-from zmqrl.acting.layers import ObservationInput
 from zmqrl.acting.make_head import make_head
+from zmqrl.acting.numpy_policy import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of, zero_state
 from zmqrl.networks.kinds.base import check_layer
