@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zmqrl.broker.segment_times import LEAST_S, LEAST_SEGMENTS, WINDOW_S, SegmentTimes
+from zmqrl.broker.workers import LEAST_S, LEAST_SEGMENTS, WINDOW_S, SegmentTimes
 
 
 def of(*reports: tuple[float, int, float], spawn: int = 0) -> float | None:

@@ -10,8 +10,7 @@ from statistics import median
 
 from zmqrl.broker.events import Relieved, StreamAssignment
 from zmqrl.broker.ledger import StreamLedger
-from zmqrl.broker.segment_times import SegmentTimes
-from zmqrl.broker.workers import Workers
+from zmqrl.broker.workers import SegmentTimes, Workers
 
 REVIEW_S = 0.5
 LEAST_GAIN = 1.15
