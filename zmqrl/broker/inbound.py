@@ -10,8 +10,7 @@ import zmq
 from zmqrl.broker import events as ev
 from zmqrl.broker.liveness import Hosts, Liveness
 from zmqrl.broker.outbound import OutboundReplies
-from zmqrl.broker.senders import Senders
-from zmqrl.broker.sockets import BrokerSockets
+from zmqrl.broker.sockets import BrokerSockets, Senders
 from zmqrl.broker.state import BrokerState
 from zmqrl.broker.weights_server import WeightsServer
 from zmqrl.config.plan import RunPlan
