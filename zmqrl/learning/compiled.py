@@ -29,8 +29,8 @@ from zmqrl.learning.package_cache import (
     keep_package,
     read_package,
 )
-from zmqrl.learning.rational_tanh import rational_tanh
 from zmqrl.loading import Tensor, torch
+from zmqrl.ops.tanh import rational_tanh
 
 COMPARE_EVERY = 1_000
 """Compiled updates between two that also run eagerly."""

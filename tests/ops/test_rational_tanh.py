@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from zmqrl.learning.rational_tanh import rational_tanh
+from zmqrl.ops.tanh import rational_tanh
 
 TABLE = {torch.ops.aten.tanh.default: rational_tanh}
 
