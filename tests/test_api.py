@@ -131,7 +131,7 @@ def test_the_env_of_the_examples_trains(tmp_path: Path) -> None:
     assert summary["env_steps"] >= 1024
 
 
-def test_an_env_beside_the_script_is_found_from_any_directory(tmp_path: Path) -> None:
+def test_an_env_next_to_the_script_is_found_from_any_directory(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     shutil.copy(EXAMPLES / "own_env.py", tmp_path / "lab")
     script = tmp_path / "lab" / "study.py"

@@ -109,7 +109,7 @@ def ended(folder: Path, body: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(("raised", "code"), [("ValueError('x')", 1), ("ConfigError('x')", 2)])
-def test_a_fault_is_told_with_its_lines_and_gives_the_exit_code(tmp_path: Path, raised: str, code: int) -> None:
+def test_a_fault_is_reported_with_its_lines_and_exit_code(tmp_path: Path, raised: str, code: int) -> None:
     returned, err, events = ended(
         tmp_path, f"from zmqrl.errors import ConfigError\ndef main(boot):\n    raise {raised}\n"
     )

@@ -124,7 +124,7 @@ def constants_below_code(tree: ast.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("package", ["zmqrl", "benchmarks", "generate"])
-def test_constants_stand_above_code(package: str) -> None:
+def test_constants_precede_code(package: str) -> None:
     found = {path: constants_below_code(tree) for path, tree in trees(package).items()}
     assert not {path: names for path, names in found.items() if names}
 

@@ -27,7 +27,7 @@ def test_versions_are_those_of_the_metadata() -> None:
         assert installed(package) == expected
 
 
-def test_a_package_that_nobody_has() -> None:
+def test_a_missing_package() -> None:
     assert installed("no-such-package") is None
 
 

@@ -71,7 +71,7 @@ def test_a_place_is_the_number_of_the_env_in_the_run() -> None:
     assert Place.of(5, 4, 3).slots.tolist() == [3, 4, 5], "of a worker that was added during the run"
 
 
-def test_a_ladder_of_epsilons() -> None:
+def test_a_per_slot_epsilon_schedule() -> None:
     policy = make_policy(spec_of("epsilon_greedy", options=LADDER))
     policy.load(weights(5), {})
     obs = np.random.default_rng(2).standard_normal((N, 2)).astype(np.float32)

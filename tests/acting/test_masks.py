@@ -131,7 +131,7 @@ def test_epsilon_greedy_takes_allowed_actions_alone(epsilon: float) -> None:
         assert actions[row] == expected
 
 
-def test_a_ladder_takes_allowed_actions_alone() -> None:
+def test_an_epsilon_schedule_takes_allowed_actions() -> None:
     rng, (base, alpha) = np.random.default_rng(4), (0.9, 7.0)
     options = {"ladder_base": base, "ladder_alpha": alpha}
     spec = ActingSpec((), "epsilon_greedy", action_space((6,), "epsilon_greedy"), masked(6), options=options)
@@ -178,7 +178,7 @@ def test_a_policy_hands_the_mask_of_its_observations_to_the_head(runtime: str) -
         assert mask[np.arange(N), policy.act(obs, t, context(noise))].all()
 
 
-def test_a_head_that_knows_no_masks_is_refused() -> None:
+def test_a_head_without_mask_support_is_refused() -> None:
     box = SpaceSpec("box", (2,), "float32")
     with raises(ConfigError, key=(), what="head 'gaussian' does not apply the action_mask of the observations"):
         make_head(ActingSpec((), "gaussian", box, masked(2)), 1)

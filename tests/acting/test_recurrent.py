@@ -115,7 +115,7 @@ def test_a_core_and_its_state_have_one_size() -> None:
         check_acting(replace(SPEC, state=()), T)
 
 
-def test_a_loaded_policy_remembers_until_it_is_reset() -> None:
+def test_a_loaded_policy_keeps_its_state_until_reset() -> None:
     _, weights = cell_and_weights()
     policy = make_policy(SPEC)
     policy.load(weights, {})

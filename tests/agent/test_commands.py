@@ -36,7 +36,7 @@ def test_half_a_line_waits_for_the_other(pipe: Pipe) -> None:
 
 
 @pytest.mark.parametrize("last", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
-def test_a_request_to_end_is_seen_before_the_commands_are_read(pipe: Pipe, last: bytes) -> None:
+def test_a_request_to_end_is_handled_before_the_commands(pipe: Pipe, last: bytes) -> None:
     """The agent may still be choosing its GPU."""
     told, fd = pipe
     os.write(fd, b'{"command": "set_workers", "workers": [1], "stays": false}\n')

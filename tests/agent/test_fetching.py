@@ -8,7 +8,7 @@ from zmqrl.types import Version
 ONE, TWO, THREE = (Version(0, n) for n in (1, 2, 3))
 
 
-def test_a_newer_version_is_asked_for_when_the_older_has_come() -> None:
+def test_a_newer_version_is_requested_after_the_older_arrived() -> None:
     fetching = Fetching()
     fetching.require(ONE)
     assert fetching.due(1, 0.0) == ONE
@@ -21,7 +21,7 @@ def test_a_newer_version_is_asked_for_when_the_older_has_come() -> None:
     assert fetching.due(1, 9.0) is None
 
 
-def test_a_newer_one_than_asked_for_counts() -> None:
+def test_a_newer_one_than_requested_counts() -> None:
     fetching = Fetching()
     fetching.require(ONE)
     assert fetching.due(1, 0.0) == ONE
@@ -37,7 +37,7 @@ def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
     assert asked == [0, AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S, 15 * AGAIN_S, 15 * AGAIN_S + AGAIN_MAX_S, 90]
 
 
-def test_another_broker_is_asked_at_once() -> None:
+def test_another_broker_is_queried_at_once() -> None:
     fetching = Fetching()
     fetching.require(ONE)
     assert fetching.due(None, 0.0) == ONE

@@ -146,7 +146,7 @@ def test_memory_is_measured_once_a_process_is_ready(host_of: MakeHost) -> None:
     assert finished["peak_pss_mb"]["worker"] > 1.0
 
 
-def test_a_stalled_worker_is_killed_once_with_its_stacks_asked_for(host_of: MakeHost) -> None:
+def test_a_stalled_worker_is_killed_once_after_its_stacks_are_requested(host_of: MakeHost) -> None:
     host = host_of(0, 1)
     host.judge(Hanging("worker", 1, 0, "stalled"), Hanging("worker", 1, 0, "lost"))
     host.until(lambda: host.report.alive == {0: 0, 1: 1})

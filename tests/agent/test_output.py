@@ -34,7 +34,7 @@ def assert_pending(output: AgentOutput, pending: bool) -> None:
     assert output.pending is pending
 
 
-def test_a_reader_that_is_gone_is_no_error() -> None:
+def test_a_reader_that_is_gone_is_not_an_error() -> None:
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
     output = AgentOutput(write_fd)

@@ -74,7 +74,7 @@ def ended(agent: subprocess.Popen[bytes], last_words: bytes = b"") -> list[dict[
     return [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
 
 
-def test_a_far_agent_takes_its_folder_along_and_leaves_that_of_others(tmp_path: Path) -> None:
+def test_a_remote_agent_removes_its_own_folder_only(tmp_path: Path) -> None:
     (tmp_path / "runs" / "other").mkdir(parents=True)
     boot = far_boot("runs/mine")
     with agent_of(boot, tmp_path) as agent:

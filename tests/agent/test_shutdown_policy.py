@@ -24,7 +24,7 @@ def test_every_wait_ends_with_a_kill() -> None:
     assert ending.step({"learner"}, 5.1) == [], "once"
 
 
-def test_a_process_that_does_not_hear_sigkill_holds_nobody_up() -> None:
+def test_a_process_not_ended_by_sigkill_blocks_no_other() -> None:
     ending = ShutdownPolicy(ShutdownMode.CLEAN, grace_s=1.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner", "worker"}, 0.0)
     ending.step({"learner", "worker"}, 1.0)

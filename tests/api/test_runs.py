@@ -58,7 +58,7 @@ def test_runs_in_threads_side_by_side_leave_the_process_as_it_was(
     assert zmqrl.resume(directory, quiet=True).trained_env_steps == 0
 
 
-def test_a_run_in_the_background_is_seen_and_stopped(
+def test_a_run_in_the_background_is_listed_and_stopped(
     tmp_path: Path,
     zmqrl_command: Command,  # noqa: F811
 ) -> None:

@@ -156,7 +156,7 @@ def test_near_the_end_of_async_no_more_is_leased_than_the_last_batch_needs() -> 
     assert len(bus.leases()) == 4, "a learner that continues from a full checkpoint needs more"
 
 
-def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broker(bus: Bus) -> None:
+def test_a_lease_accepted_and_released_is_not_claimed_from_the_next_broker(bus: Bus) -> None:
     """The worker has not received the acceptance: writing into that life of the slot again would never be accepted."""
     ref = bus.leases()[0]
     bus.seal(ref, SegmentId(0, 0, 0))
@@ -168,7 +168,7 @@ def test_a_lease_that_was_booked_and_released_is_not_claimed_from_the_next_broke
     assert ref not in bus.leases()
 
 
-def test_a_lease_that_is_no_slot_is_not_claimed(bus: Bus) -> None:
+def test_a_lease_that_is_not_a_slot_is_not_claimed(bus: Bus) -> None:
     bus.state = BrokerState(PLAN, bus.arena)
     nonsense = (SlotRef(1 << 50, 1), SlotRef(99, 1))
     bus.state.handle(ev.WorkerReported(0, 0, nonsense, {}, bus.state.incarnation))

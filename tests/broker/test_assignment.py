@@ -129,7 +129,7 @@ def test_a_vector_env_that_the_run_does_not_have_is_ignored(placed: Placed) -> N
     assert placed.assignment.snapshot(placed.process(0), False).acked == {0: (0, 0), 1: (0, 0)}
 
 
-def test_a_successor_goes_on_where_the_learner_says(placed: Placed) -> None:
+def test_a_successor_continues_where_the_learner_reports(placed: Placed) -> None:
     placed.fill(1, 3)
     placed.arena.streams.write_open(1, 3, 5)
     placed.leave(0)

@@ -125,7 +125,7 @@ def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
     return second, arena
 
 
-def test_a_far_worker_that_is_back_before_its_agent_keeps_what_it_steps() -> None:
+def test_a_remote_worker_back_before_its_agent_keeps_its_steps() -> None:
     broker, _ = restarted_with_a_near_worker()
     broker.handle(far_worker(1, 1, {1: 0}))
     assert streams_of(broker, 1) == {1: 0}
@@ -143,7 +143,7 @@ def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
     assert streams_of(broker, 1) == {}
 
 
-def test_a_booked_segment_whose_acknowledgement_was_lost_is_not_dropped_when_its_vector_env_moves() -> None:
+def test_an_accepted_segment_with_lost_acknowledgement_is_kept_when_its_vector_env_moves() -> None:
     """Its worker reports it as unaccepted to the broker after that; then it is notified, and stops."""
     broker, arena = restarted_with_a_near_worker()
     report = far_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])

@@ -42,7 +42,7 @@ def test_each_way_to_be_dropped_is_an_action_that_names_segment_rows_and_reason(
     assert arena.ledger().dropped == rows
 
 
-def test_a_broker_says_what_a_dead_worker_stepped_and_did_not_seal() -> None:
+def test_a_broker_reports_unsealed_steps_of_a_dead_worker() -> None:
     plan = bus_plan("async", workers=1, vector_envs=1)
     arena = Arena.private(plan)
     state = BrokerState(plan, arena)

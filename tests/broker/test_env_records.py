@@ -85,7 +85,7 @@ def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
     assert parts.offset(REQUEST) == 0
 
 
-def test_another_record_than_before_begins_anew() -> None:
+def test_a_different_record_starts_from_scratch() -> None:
     """A learner that was started again may answer otherwise."""
     parts = HandoverParts()
     parts.take(part(0, 20), [REQUEST])

@@ -15,6 +15,6 @@ def test_none_of_them_can_be_changed(kind: type) -> None:
     assert issubclass(kind, Struct) and kind.__struct_config__.frozen
 
 
-def test_a_report_that_counts_nothing_says_nothing_of_speed() -> None:
+def test_a_report_without_counts_has_no_speed() -> None:
     report = events.WorkerReported(0, 0, (), {})
     assert (report.segments, report.busy_s, report.at, report.remote, report.serial) == (0, 0.0, 0.0, False, -1)

@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Iterator[PlanRun]:
         started.process.communicate()
 
 
-def test_a_run_goes_on_under_hostile_bytes(run: PlanRun) -> None:
+def test_a_run_continues_under_hostile_bytes(run: PlanRun) -> None:
     run.wait_for_updates(4)
     broker = child_of(run.process.pid, "broker")
     assert broker is not None

@@ -133,7 +133,7 @@ def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> Non
         peers.receive(peers.far, report)
 
 
-def test_an_agent_speaks_for_its_own_host_alone(peers: BrokerWithPeers) -> None:
+def test_an_agent_reports_for_its_own_host_alone(peers: BrokerWithPeers) -> None:
     assert peers.receive(peers.far, agent("far", [1])) == ev.HostReported({}, [], "far", [1])
     assert peers.replies_to(peers.far) == ["welcome"]
     with raises(WireError, reason="host", detail="far sends for local"):
@@ -425,7 +425,7 @@ def test_the_learner_is_sent_each_accepted_segment_once(
         learner.close(0)
 
 
-def test_agents_of_other_hosts_are_told_when_the_run_ends(peers: BrokerWithPeers) -> None:
+def test_agents_of_other_hosts_are_notified_of_the_end(peers: BrokerWithPeers) -> None:
     peers.receive(peers.near, agent("local", [0]))
     peers.receive(peers.far, agent("far", [1]))
     for peer in (peers.near, peers.far):

@@ -172,7 +172,7 @@ def test_off_policy_leases_wait_for_updates_with_what_was_stored_before_and_in_t
     assert leased == [4, 0, 1, 1, 1]
 
 
-def test_a_resumed_run_gives_nothing_out_before_the_learner_says_what_it_put_back() -> None:
+def test_a_resumed_run_leases_nothing_before_the_learner_reports_its_replay() -> None:
     leasing = Leasing(resume=True)
     assert not leasing.acceptance.is_open
     put_back = leasing.arena.restore(2, SegmentMeta(SegmentId(0, 0, 0), Version(0, 0), ROWS))

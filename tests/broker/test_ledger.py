@@ -253,7 +253,7 @@ def test_a_late_segment_leaves_unsealed_and_enters_superseded() -> None:
     assert bus.lease(), "the slots come back"
 
 
-def test_a_booked_segment_that_is_sent_again_is_a_duplicate_and_no_more() -> None:
+def test_an_accepted_segment_sent_again_is_counted_as_duplicate_only() -> None:
     bus = OneWorker("async", remote=True)
     bus.delivers(0)
     bus.delivers(0)

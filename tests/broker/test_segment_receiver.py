@@ -157,7 +157,7 @@ def frames_of(message: Sequence[Any]) -> list[zmq.Frame]:
     return list(found)
 
 
-def test_a_carried_segment_is_bound_to_the_host_that_sealed_it(peers: BrokerWithPeers) -> None:
+def test_a_forwarded_segment_is_bound_to_the_host_that_sealed_it(peers: BrokerWithPeers) -> None:
     run_id = peers.plan.run_id
     peers.inbound._opening = Opening(run_id, SERVER, peers.sockets.admission)
     sealing = Sealing(run_id, FAR_KEYS)

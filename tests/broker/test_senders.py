@@ -64,7 +64,7 @@ def test_another_host_does_not_speak_for_a_local_worker(peers: BrokerWithPeers, 
     assert peers.receive(peers.near, worker_exit(LOCAL)) == ev.WorkerExited(LOCAL, 3), "the worker itself does"
 
 
-def test_a_live_local_worker_keeps_its_place_under_forged_farewells(peers: BrokerWithPeers) -> None:
+def test_a_live_local_worker_keeps_its_slot_under_forged_shutdown_notices(peers: BrokerWithPeers) -> None:
     alive = ev.HostReported({LOCAL: 3}, (), "local", (LOCAL,))
     peers.state.handle_all([alive, ev.WorkerReported(LOCAL, 3, (), {}), ev.Announced(NOTICE)])
     before = peers.state.snapshot(LOCAL)

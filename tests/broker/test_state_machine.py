@@ -400,7 +400,7 @@ class BusMachine(RuleBasedStateMachine):
         assert self.leased == set(range(SLOTS)), "slots lost"
 
 
-def test_a_slot_that_was_booked_and_released_is_no_lease_of_its_worker_any_more() -> None:
+def test_a_slot_accepted_and_released_is_not_leased_to_its_worker_any_more() -> None:
     """Its worker has not received that, and names it to the next broker."""
     machine = BusMachine()
     machine.begin(mode="sync", vector_envs=2)

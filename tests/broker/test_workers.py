@@ -81,7 +81,7 @@ def test_another_host_cannot_take_or_give_up_what_is_not_its_own() -> None:
     assert workers.members == {0}
 
 
-def test_a_worker_may_greet_before_its_host_says_anything() -> None:
+def test_a_worker_may_register_before_its_host_reports() -> None:
     workers = Workers(LIMIT)
     workers.add(3, 0)
     assert workers.members == {3}

@@ -121,7 +121,7 @@ def test_a_worker_killed_between_two_parts_has_a_successor(bus: LongBus) -> None
     )
 
 
-def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) -> None:
+def test_a_broker_killed_between_two_parts_requests_them_again(bus: LongBus) -> None:
     successor = bus.successor()
     bus.until_a_part_came(successor)
     bus.kill(bus.broker)
@@ -131,7 +131,7 @@ def test_a_broker_killed_between_two_parts_asks_the_learner_again(bus: LongBus) 
     assert bus.arena.ledger().balanced
 
 
-def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> None:
+def test_a_learner_restarted_between_two_parts_continues(bus: LongBus) -> None:
     successor = bus.successor()
     source, channel = bus.ends
     until(lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "requested")
@@ -142,7 +142,7 @@ def test_a_learner_that_comes_back_between_two_parts_goes_on(bus: LongBus) -> No
     check(bus.all_assignments(successor))
 
 
-def test_a_lost_part_is_asked_for_again(bus: LongBus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_part_is_requested_again(bus: LongBus, monkeypatch: pytest.MonkeyPatch) -> None:
     successor = bus.successor()
     taken, lost = successor._records.take_part, []
 

@@ -99,7 +99,7 @@ def broker(tmp_path: Path) -> Iterator[HandBroker]:
     held.close()
 
 
-def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
+def test_a_worker_continues_under_garbage(broker: HandBroker) -> None:
     peer = broker.peer_of("worker")
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))
@@ -118,7 +118,7 @@ def test_a_worker_goes_on_under_garbage(broker: HandBroker) -> None:
     assert broker.refused() == {"not msgpack": 6, "kind": 1, "value": 2}
 
 
-def test_a_learner_goes_on_under_garbage(broker: HandBroker) -> None:
+def test_a_learner_continues_under_garbage(broker: HandBroker) -> None:
     peer = broker.peer_of("learner")
     for frame in GARBAGE:
         broker.sockets["control"].send_multipart((peer, frame))

@@ -84,7 +84,7 @@ def test_what_is_sealed_at_the_end_is_booked_and_the_open_rows_are_counted(bus: 
     assert ledger.balanced
 
 
-def test_a_silent_worker_is_buried_and_its_late_words_are_not_stored(tmp_path: Path) -> None:
+def test_a_silent_worker_is_removed_and_its_late_messages_are_dropped(tmp_path: Path) -> None:
     bus = FarBus(tmp_path, lost_after_s=0.3)
     try:
         (source, channel), sink = bus.learner(), bus.far_sink()

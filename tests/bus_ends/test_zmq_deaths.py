@@ -119,7 +119,7 @@ def test_a_lost_descriptor_is_sent_again(bus: RealBus, monkeypatch: pytest.Monke
     assert bus.arena.ledger().balanced
 
 
-def test_a_learner_that_comes_back_finds_what_was_booked(bus: RealBus) -> None:
+def test_a_restarted_learner_finds_what_was_accepted(bus: RealBus) -> None:
     first, sink = bus.source(), bus.sink()
     ready(sink)
     write(sink, 0)

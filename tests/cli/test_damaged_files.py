@@ -64,7 +64,7 @@ def test_the_run_itself_is_sound(zmqrl: Command, run: Path) -> None:
 
 
 @pytest.mark.parametrize("content", NOT_JSON)
-def test_a_config_that_is_no_object(zmqrl: Command, run: Path, content: bytes) -> None:
+def test_a_config_that_is_not_an_object(zmqrl: Command, run: Path, content: bytes) -> None:
     (run / "config.json").write_bytes(content)
     cause = "the file is empty" if not content else "not JSON" if content in (b"{", b"\xff") else "not a JSON object"
     assert f"r/config.json is not the configuration of a run: {cause}" in fails(zmqrl, "eval", run)
@@ -106,7 +106,7 @@ def test_a_config_that_is_a_directory(zmqrl: Command, run: Path) -> None:
     assert "r/config.json cannot be read: Is a directory" in fails(zmqrl, "eval", run)
 
 
-def test_another_file_is_no_connection_file(zmqrl: Command, run: Path) -> None:
+def test_another_file_is_not_a_connection_file(zmqrl: Command, run: Path) -> None:
     line = fails(zmqrl, "worker", "--connect", run / "config.json")
     assert "r/config.json is not a connection file" in line and "`format_version`" in line
 

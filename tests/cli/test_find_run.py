@@ -77,7 +77,7 @@ def test_what_names_no_run(zmqrl: Command, stored: Path, command: tuple[str, ...
     assert ended.code == 2 and words in ended.err
 
 
-def test_a_name_that_is_no_run_is_a_path(stored: Path) -> None:
+def test_a_name_that_is_not_a_run_is_a_path(stored: Path) -> None:
     assert directory_of("nothing") == Path("nothing")
     assert directory_of("runs/nothing") == Path("runs/nothing")
     Path(NOW).mkdir()

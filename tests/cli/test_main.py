@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_reader_that_has_read_enough_is_no_failure() -> None:
+def test_a_reader_that_has_read_enough_is_not_a_failure() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:

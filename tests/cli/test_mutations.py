@@ -44,7 +44,7 @@ def mutated(rng: random.Random) -> str:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("part", [0, 1, *map(long, range(2, PARTS))])
-def test_a_mutation_is_refused_in_one_message_or_planned(zmqrl: Command, part: int) -> None:
+def test_a_mutated_file_is_refused_in_one_message_or_planned(zmqrl: Command, part: int) -> None:
     rng, codes = random.Random(part), []
     for _ in range(MUTATIONS // PARTS):
         Path("hosts.yaml").write_text(mutated(rng))

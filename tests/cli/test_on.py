@@ -53,15 +53,13 @@ def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
         (("train", "cartpole-ppo", "--on", "h", "--set", "run.sed=1"), "run.sed"),
     ],
 )
-def test_a_fault_is_one_message_before_anything_is_connected_to(
-    zmqrl: Command, words: tuple[str, ...], message: str
-) -> None:
+def test_a_fault_gives_one_message_before_any_connection(zmqrl: Command, words: tuple[str, ...], message: str) -> None:
     ended = zmqrl(*words)
     assert ended.code == 2 and message in ended.err and ended.err.count("zmqrl: ") == 1
 
 
 @pytest.mark.parametrize("words", [("status", "r"), ("down",), ("train", "cartpole-ppo"), ("logs", "-f")])
-def test_an_unreachable_host_is_one_message(zmqrl: Command, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_unreachable_host_gives_one_message(zmqrl: Command, words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text("hosts: {gpu1: {ssh: 127.0.0.1, port: 1}}\n")
     ended = zmqrl(*words, "--on", "gpu1")
     assert ended.code == 2 and ended.err.count("zmqrl: ") == 1

@@ -69,9 +69,7 @@ def stored(env: str, limit_s: float = 60.0, before: str = "tests.envs.odd_envs:C
     ("sys_exit", "reset", 1, "reset called sys.exit(0)"),
     ("interrupt", "step", 1, "KeyboardInterrupt"),
 ])  # fmt: skip
-def test_an_env_that_ends_its_process_is_no_success(
-    zmqrl: Command, how: str, where: str, code: int, words: str
-) -> None:
+def test_an_env_that_ends_its_process_is_a_failure(zmqrl: Command, how: str, where: str, code: int, words: str) -> None:
     ended = zmqrl("eval", stored(QUIET, how=how, where=where), "--episodes", "2")
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert words in ended.err and QUIET in ended.err

@@ -88,7 +88,7 @@ def test_a_live_run_is_found_shown_and_stopped(
 
 
 @pytest.mark.whole
-def test_a_detached_launch_that_waits_for_a_host_says_so_and_is_stopped_by_sigterm(tmp_path: Path) -> None:
+def test_a_detached_launch_waiting_for_a_host_reports_it_and_stops_at_sigterm(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text("run: {preset: cartpole-ppo}\nhosts: {local: {workers: 1}, away: {manual: true, workers: 1}}\n")
     run_dir = tmp_path / "run"

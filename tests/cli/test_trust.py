@@ -325,7 +325,7 @@ def test_a_question_on_a_terminal(zmqrl: Command, mark: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("uid", [OTHER, UNMAPPED])
-def test_an_owner_that_cannot_be_compared_is_asked_about_once(
+def test_an_owner_that_cannot_be_compared_is_queried_once(
     uid: int, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stored(tmp_path / "run", {"env.id": f"{MODULE}:Walk"}, uid)
@@ -403,7 +403,7 @@ def test_a_resume_names_programs_and_hosts_too(changes: Mapping[str, Any], zmqrl
     assert load(stored=stored(tmp_path / "plain", {"hosts": {"local": {"workers": 3}}}), trusted=False).config
 
 
-def test_a_damaged_configuration_of_another_user_is_one_message(zmqrl: Command, tmp_path: Path) -> None:
+def test_a_damaged_configuration_of_another_user_gives_one_message(zmqrl: Command, tmp_path: Path) -> None:
     run = stored(tmp_path / "run")
     (run / "config.json").write_text("[" * 100_000)
     assert zmqrl("eval", run).code == 2

@@ -205,7 +205,7 @@ def test_a_password_is_refused_and_not_repeated(tmp_path: Path, key: str) -> Non
     assert "hunter2" not in str(caught.value)
 
 
-def test_code_to_send_is_found_beside_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_to_send_is_found_next_to_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         (folder / "my_envs").mkdir(parents=True)

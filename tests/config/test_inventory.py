@@ -80,7 +80,7 @@ def test_limit_by_group_and_a_flag_instead_of_the_file(tmp_path: Path) -> None:
     ("n1 ansible_user='{{ who }}'", fields("ansible_user", "'{{ who }}'", what="templates are not evaluated")),
     ("n1 zmqrl_workers=x", fields("hosts.n1.workers", "'x'", what="must be a valid integer, or 'auto'")),
 ])  # fmt: skip
-def test_bad_inventories_are_one_message(tmp_path: Path, ini: str, fault: dict[str, Any]) -> None:
+def test_bad_inventories_give_one_message(tmp_path: Path, ini: str, fault: dict[str, Any]) -> None:
     with raises(ConfigError, **fault):
         resolved(tmp_path, "inventory: lab.ini\n", ini)
 

@@ -104,7 +104,7 @@ def test_an_error_without_a_key_has_no_place() -> None:
         assert sources.place(error) is error
 
 
-def test_a_preset_is_found_beside_the_hosts_file(tmp_path: Path) -> None:
+def test_a_preset_is_found_next_to_the_hosts_file(tmp_path: Path) -> None:
     written(tmp_path, "run: {seed: 4}", "mine.yaml")
     file = written(tmp_path, "run: {preset: mine.yaml}")
     config = load_config(hosts_file=file)

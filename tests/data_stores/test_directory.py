@@ -454,7 +454,7 @@ def test_lineages_are_kept_apart_in_a_store_outside_of_the_run(
     DirectoryStore.check_mode(config, "async")
 
 
-def test_a_url_is_no_directory() -> None:
+def test_a_url_is_not_a_directory() -> None:
     with raises(ConfigError, key=("store", "path"), value="'s3://bucket'"):
         DirectoryStore.check_mode(DirectoryConfig("s3://bucket"), "async")
 

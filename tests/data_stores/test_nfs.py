@@ -59,7 +59,7 @@ def test_a_new_version_is_loaded_within_a_second_of_its_notice(nfs: Lab) -> None
     assert_within(took, 1.0)
 
 
-def test_a_name_that_was_looked_up_too_early_is_seen_soon_all_the_same(nfs: Lab, tmp_path: Path) -> None:
+def test_a_name_resolved_too_early_is_resolved_again_soon(nfs: Lab, tmp_path: Path) -> None:
     """Polling that name would show it half a minute late: the client remembers that it was absent."""
     same = DirectoryStore(str(tmp_path), 3).save(Version(0, 30), {"w": np.full(20_000, 30, "f4")}, {})
     notice = f"{same.key} {same.nbytes} {same.sha256}"

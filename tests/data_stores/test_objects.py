@@ -201,7 +201,7 @@ def test_a_url_of_another_form_is_refused_without_its_secrets(url: str, named: s
         assert "secret" not in str(refused.value)
 
 
-def test_a_container_of_azure_stands_where_other_urls_have_a_user() -> None:
+def test_an_azure_url_has_its_container_in_place_of_the_user() -> None:
     check_url("store.url", "abfss://container@account.dfs.core.windows.net/runs")
     with raises(ConfigError, key=("store", "url"), value="'abfss://account.dfs.core.windows.net/runs'"):
         check_url("store.url", "abfss://container:secret@account.dfs.core.windows.net/runs")

@@ -46,7 +46,7 @@ def test_what_stands_in_the_way_is_exit_code_2(tmp_path: Path) -> None:
     assert all("licence" in fault["cause"] for fault in faults)
 
 
-def test_bad_configuration_is_one_message(tmp_path: Path) -> None:
+def test_bad_configuration_gives_one_message(tmp_path: Path) -> None:
     ended = doctor(tmp_path, "hosts: {local: {worker: 1}}\n")
     assert ended.returncode == 2 and ended.stdout == ""
     assert ended.stderr.startswith("zmqrl: hosts.yaml:1") and "did you mean 'workers'?" in ended.stderr

@@ -136,7 +136,7 @@ def test_who_dies_while_it_waits_for_that_leaves_nothing_in_the_store() -> None:
     assert exam.handle("gpu1", Written(write.name, NOW, None), NOW) == []
 
 
-def test_another_directory_and_none_are_told_apart() -> None:
+def test_another_directory_differs_from_none() -> None:
     exam = Examination({"gpu1": LEARNER, "a": WORKER, "b": WORKER}, "gpu1")
     for host in ("a", "b"):
         begin(exam, host)
@@ -173,7 +173,7 @@ def test_without_the_learners_host_the_others_are_examined_all_the_same() -> Non
     assert exam.done and exam.measurements["node07"].reached is None
 
 
-def test_a_learners_host_that_dies_later_leaves_no_one_waiting() -> None:
+def test_a_late_death_of_the_learners_host_ends_every_wait() -> None:
     exam = Examination({"gpu1": LEARNER, "a": WORKER, "b": WORKER}, "gpu1")
     for host in ("a", "b"):
         begin(exam, host)
@@ -204,7 +204,7 @@ def test_a_store_that_cannot_be_written_and_a_port_that_is_taken_are_not_tried()
     assert kinds(exam.handle("node07", Examined(), NOW)) == [("node07", Finish)]
 
 
-def test_a_host_that_failed_is_not_heard_any_more() -> None:
+def test_messages_of_a_failed_host_are_ignored() -> None:
     exam = two()
     exam.fail("node07", Failure("answer", "silence"))
     assert exam.handle("node07", HELLO, NOW) == []

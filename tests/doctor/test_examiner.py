@@ -108,7 +108,7 @@ def test_what_an_env_starts_is_not_left_on_the_host() -> None:
 
 
 @at_once
-def test_an_env_that_hangs_is_given_up_in_time() -> None:
+def test_an_env_that_hangs_is_stopped_in_time() -> None:
     facts = env_of("hang", structs.replace(ASKED, env_limit_s=5.0))
     assert facts.stage == "steps, out of time" and facts.spaces is not None and facts.error is None
 
@@ -140,7 +140,7 @@ def test_modules_that_would_be_sent_are_found(tmp_path: Path) -> None:
     assert env_of("", structs.replace(request, code=packed(tmp_path / "mine"))).stage == "done"
 
 
-def test_a_host_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+def test_a_host_that_sends_nothing_has_failed(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     examination = Examination({"local": HostRequests(ASKED, None, False)}, "local")
     links = [("local", lambda: link_here(HostSection(env={"PYTHONPATH": str(tmp_path)})))]
@@ -227,7 +227,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize(
     "line", ["", "Welcome to node07!", '{"word": "Broken", "cause": "c"}', "ZMQRL-PROBER {}", "ZMQRL ZMQRL-PROBE {}"]
 )
-def test_a_shells_greeting_is_no_reply(line: str) -> None:
+def test_a_shell_banner_is_not_a_reply(line: str) -> None:
     assert read_reply(line) is None
 
 
@@ -239,7 +239,7 @@ def test_a_shells_greeting_is_no_reply(line: str) -> None:
     ('{"word": "Clock", "time_s": 1.0, "more": 1}', "fields"),
     ('{"word": "Clock", "time_s": "now"}', "value"),
 ])  # fmt: skip
-def test_a_malformed_word_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
+def test_a_malformed_message_is_refused_and_the_next_one_is_read(text: str, reason: str) -> None:
     link = link_here(HostSection())
     try:
         replies = list(link.replies_in(["Welcome!", f"ZMQRL-PROBE {text}", reply_line(Broken("c"))]))
@@ -312,7 +312,7 @@ def test_an_order_that_is_none_ends_the_probe(probe: subprocess.Popen[bytes]) ->
     assert probe.wait(WAIT_S) == 1
 
 
-def test_a_host_without_msgspec_still_says_who_it_is(tmp_path: Path) -> None:
+def test_a_host_without_msgspec_still_reports_its_identity(tmp_path: Path) -> None:
     (tmp_path / "msgspec.py").write_text("raise ImportError('no msgspec here')\n")
     found = examined(ASKED, {"PYTHONPATH": f"{tmp_path}:{HERE.parents[1]}"})
     assert found.hello is not None and found.hello.versions["zmqrl"]

@@ -349,7 +349,7 @@ def test_what_launch_would_refuse_is_a_fault_and_comes_first() -> None:
         (None, "Killed\n\n", "probe", "code unknown): Killed"),
     ],
 )
-def test_a_far_program_that_ends_early_says_why(code: int | None, stderr: str, check: str, says: str) -> None:
+def test_a_remote_program_that_ends_early_reports_why(code: int | None, stderr: str, check: str, says: str) -> None:
     failure = why_it_ended(code, stderr)
     assert failure.check == check and says in failure.cause
     assert only(judge(Measurement("node07", failure=failure), NEEDS)).fix

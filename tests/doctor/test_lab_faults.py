@@ -162,7 +162,7 @@ def seen(lab: Lab) -> Doctor:
     return doctor(lab, lab.by_own_names(hosts), "--json")
 
 
-def test_a_sound_host_beside_all_the_others_has_no_fault(seen: Doctor) -> None:
+def test_a_sound_host_among_all_the_others_has_no_fault(seen: Doctor) -> None:
     assert seen.of("faults", "sound") == {}
     measured = seen.data["hosts"]["sound"]
     assert abs(measured["clock"]["skew_s"]) < 0.5

@@ -115,7 +115,7 @@ def test_a_last_segment_that_is_gone_is_found_by_what_the_envs_stepped() -> None
     assert found.unstored == 4 * 40
 
 
-def test_an_open_segment_is_no_loss() -> None:
+def test_an_open_segment_is_not_a_loss() -> None:
     rows = _run(ASYNC)
     found = check([Given(rows[rows["index"] < 12])], _stepped([rows]), ASYNC)
     assert found.holds and found.unstored == 4 * 8
@@ -129,7 +129,7 @@ def test_a_successor_that_is_given_again_what_was_not_released_is_no_double() ->
     assert found.holds and found.rows == len(rows)
 
 
-def test_a_learner_that_goes_back_undoes_the_rounds_after() -> None:
+def test_a_learner_rollback_undoes_the_later_rounds() -> None:
     rows = _run(SYNC)
     first, second = rows[rows["index"] <= 8].copy(), rows[rows["index"] >= 6].copy()
     second["incarnation"] = 1

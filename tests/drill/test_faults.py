@@ -157,6 +157,6 @@ def test_a_minimum_of_an_unknown_kind_suggests_no_role_alone() -> None:
         minimums_named(["broker:foo=2"])
 
 
-def test_a_run_without_the_role_that_was_asked_for_is_refused() -> None:
+def test_a_run_without_the_requested_role_is_refused() -> None:
     with raises(ConfigError, key=("--only",)):
         plan_faults(1, 5, 10.0, [DrillTarget("single", frozenset({"learner"}), 0, only=kinds_named(["broker"]))])

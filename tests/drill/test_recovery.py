@@ -32,7 +32,7 @@ def test_a_broker_is_back_when_rows_are_stored_again() -> None:
     assert clock.is_over(_with("broker-0", stored=(120, 121)))
 
 
-def test_a_worker_is_back_when_every_vector_env_goes_on_in_sync() -> None:
+def test_a_worker_is_back_when_every_vector_env_continues_in_sync() -> None:
     clock = _recovery("worker", index=1)
     assert not clock.is_over(_without("worker-1"))
     assert not clock.is_over(_with("worker-1"))
@@ -40,7 +40,7 @@ def test_a_worker_is_back_when_every_vector_env_goes_on_in_sync() -> None:
     assert clock.is_over(_with("worker-1", stored=(150, 101)))
 
 
-def test_a_worker_is_back_when_its_own_vector_env_goes_on_in_async() -> None:
+def test_a_worker_is_back_when_its_own_vector_env_continues_in_async() -> None:
     clock = _recovery("worker", index=1, own_stream=True)
     assert not clock.is_over(_with("worker-1"))
     assert not clock.is_over(_with("worker-1", stored=(150, 100)))
@@ -125,7 +125,7 @@ def test_a_death_shortly_before_delays_the_restart_of_that_process_alone() -> No
     assert not deaths.delay(_fault("worker", index=0), 11.0)
 
 
-def test_a_pause_delays_no_restart_and_a_new_attempt_forgets_the_deaths() -> None:
+def test_a_pause_delays_no_restart_and_a_new_attempt_clears_the_deaths() -> None:
     deaths = RecentDeaths(5.0)
     deaths.add(_fault("broker", FaultAction.PAUSE), 10.0)
     assert not deaths.delay(_fault("broker"), 11.0)

@@ -104,7 +104,7 @@ def test_the_table_has_each_kind_and_each_role() -> None:
     assert lines["agent", "kill"].gone_max_s == 0.3
 
 
-def test_a_kill_of_several_roles_counts_for_each_and_says_how_close_they_were() -> None:
+def test_a_kill_of_several_roles_counts_for_each_and_reports_the_spread() -> None:
     both = FaultOutcome(
         PlannedFault(3, 1.0, "witness", Kind("broker+learner", FaultAction.KILL)), 1.0, 2.0, spread_s=0.00012
     )

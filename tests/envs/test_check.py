@@ -68,9 +68,7 @@ def _checked(section: EnvSection) -> list[Stage]:
     ],
 )
 @pytest.mark.parametrize("at", [1, 50])
-def test_a_fault_of_the_first_steps_is_one_message_with_the_traceback_of_the_user(
-    fault: str, words: str, at: int
-) -> None:
+def test_a_fault_of_the_first_steps_gives_one_message_with_the_user_traceback(fault: str, words: str, at: int) -> None:
     with pytest.raises(ConfigError) as caught:
         _checked(EnvSection(id=BREAKING, kwargs={"fault": fault, "at": at}))
     first, *further = str(caught.value).splitlines()

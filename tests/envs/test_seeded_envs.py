@@ -48,7 +48,7 @@ def test_the_same_trajectory_as_gymnasium_itself() -> None:
     assert truncated
 
 
-def test_a_successor_goes_on_with_the_same_bits() -> None:
+def test_a_successor_continues_with_the_same_bits() -> None:
     section = EnvSection(num_envs=2)
     spec = probe(section)
     first = make_vector_env(section, spec, "sync", 1, 0)

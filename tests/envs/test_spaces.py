@@ -134,7 +134,7 @@ def test_a_number_outside_of_a_discrete_space_is_the_envs_fault() -> None:
         env.step(random_actions(spec, 2, np.random.default_rng(0)))
 
 
-def test_a_mask_that_allows_nothing_is_no_fault_after_the_end_of_an_episode() -> None:
+def test_an_empty_mask_is_allowed_after_the_end_of_an_episode() -> None:
     """Mixed returns one with every final observation; the next step resets, whatever the action."""
     env = make_vector_env(section("Mixed", 4), spec := probe(section("Mixed", 4)), "sync", 1, 0)
     obs, rng, ends = np.array(env.start()), np.random.default_rng(0), 0

@@ -388,7 +388,7 @@ def test_a_run_for_several_hosts_of_which_none_can_be_used_does_not_train_here_a
     assert (Stop() in sent) == bool(here)
 
 
-def test_a_run_of_several_hosts_without_workers_ends_with_the_last_words_of_its_learner(run_dir: Path) -> None:
+def test_a_run_of_several_hosts_without_workers_ends_with_the_log_tail_of_its_learner(run_dir: Path) -> None:
     """A full checkpoint takes longer than `limits.grace_s` on a slow store."""
     first = [
         *(host_event(host, "agent", public=host) for host in ("local", "b")),

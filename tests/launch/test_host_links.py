@@ -159,7 +159,7 @@ def test_ports_and_tunnels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["agent", "broker"])
-def test_a_host_joins_once_the_broker_knows_its_key(links: Links, first: str) -> None:
+def test_a_host_joins_once_the_broker_has_its_key(links: Links, first: str) -> None:
     links.tell("local", "agent", public="server")
     if first == "broker":
         links.listen()
@@ -216,7 +216,7 @@ def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
     ("host_failed", {"cause": "no route", "fix": "plug it in"}, "failed", ("no route", "plug it in")),
     ("lease_lost", {"source": "broker"}, "lost", ("no broker heartbeat for limits.host_lease_s (60 s)",)),
 ])  # fmt: skip
-def test_a_lost_host_is_told_once_and_with_its_cause(
+def test_a_lost_host_is_reported_once_with_its_cause(
     links: Links, event: str, data: dict[str, Any], state: str, texts: tuple[str, ...]
 ) -> None:
     links.tell("b", "agent", public="key")
@@ -230,7 +230,7 @@ def test_a_lost_host_is_told_once_and_with_its_cause(
 
 
 @pytest.mark.parametrize("ending", [False, True], ids=["the run continues", "the run ends"])
-def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path: Path, ending: bool) -> None:
+def test_a_host_that_exited_cleanly_is_lost_only_when_the_run_continues(tmp_path: Path, ending: bool) -> None:
     """At the end of a run the broker ends the other hosts, which may be known before the learner's last event."""
     links = Links(replace(plan_of(tmp_path, rejoin="manual"), workers={"b": 2}))
     links.tell("b", "agent")
@@ -251,7 +251,7 @@ def test_a_host_that_ended_in_order_is_lost_only_when_the_run_continues(tmp_path
     assert found == (("leaving", [], None) if ending else ("lost", [cause], f"no usable host left\nb: {cause}"))
 
 
-def test_a_host_that_has_just_ended_in_order_is_connected_to_again(links: Links, tmp_path: Path) -> None:
+def test_a_host_that_has_just_exited_cleanly_is_connected_to_again(links: Links, tmp_path: Path) -> None:
     links.tell("b", "agent", public="key")
     links.tell("b", "joined", address="10.0.0.1", milliseconds=1.0, store=True)
     links.tell("b", "agent_exit", code=0, introduced=True)
@@ -390,7 +390,7 @@ def test_a_host_that_has_joined_by_a_file_is_drained_and_not_scaled(manual: Link
     assert invitation(tmp_path)[0].workers == (3,)
 
 
-def test_a_host_that_is_not_invited_any_more_is_not_let_in(manual: Links, tmp_path: Path) -> None:
+def test_a_host_no_longer_listed_is_refused(manual: Links, tmp_path: Path) -> None:
     manual.listen()
     token = digest_of(str(invitation(tmp_path)[1].enrolment))
     assert "b: removed from the run" in manual.serve(tmp_path, '{"scale": {"b": 0}}', 1.0)
@@ -580,7 +580,7 @@ links.tell("b", "log", name="b-worker-1", text="tw\\xf6 \\U0001f642\\n")
 """
 
 
-def test_a_far_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
+def test_a_remote_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
     """The characters come from another host; an error of their encoding is no OSError, and ended the run."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", FAR_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)

@@ -174,7 +174,7 @@ def test_these_are_left_alone(tmp_path: Path, state: str) -> None:
     assert run.attempts(60.0) == []
 
 
-def test_async_without_room_for_its_workers_leaves_the_host_out_and_says_so_once(tmp_path: Path) -> None:
+def test_async_without_room_for_its_workers_omits_the_host_and_reports_it_once(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     plan = replace(plan, config=replace(plan.config, run=replace(plan.config.run, mode="async")), streams=3)
     run = Run.__new__(Run)

@@ -97,7 +97,7 @@ def test_what_cannot_be_removed_leaves_no_other_request_of_an_earlier_attempt(
     assert [path.name for path in folder.iterdir()] == ["2.json"]
 
 
-def test_a_folder_is_no_request(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_request(tmp_path: Path) -> None:
     requests, folder = Requests(tmp_path), tmp_path / FOLDER
     (folder / "1.json").mkdir(parents=True)
     (folder / "2.json").write_text('{"scale": {"a": 1}}')

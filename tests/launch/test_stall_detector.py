@@ -25,7 +25,7 @@ def stored(state: RunState, env_steps: int, updates: int = 0) -> None:
     take(state, host_event("local", "metrics", role="learner", index=0, values=values))
 
 
-def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) -> None:
+def test_a_stalled_run_is_reported_once_until_it_continues(state: RunState) -> None:
     detector = StallDetector(60.0)
     stored(state, 100)
     reported = [second for second in range(200) if detector.check(state, second)]
@@ -34,7 +34,7 @@ def test_a_run_that_stands_still_is_told_once_until_it_gets_on(state: RunState) 
     assert [second for second in range(200, 400) if detector.check(state, second)] == [260]
 
 
-def test_a_batch_that_comes_together_slowly_is_no_standstill(state: RunState) -> None:
+def test_a_batch_that_fills_slowly_is_not_a_stall(state: RunState) -> None:
     """The learner counts rows when it uses them; the broker's books have them before."""
     detector = StallDetector(60.0)
     stored(state, 100)

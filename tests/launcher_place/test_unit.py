@@ -39,7 +39,7 @@ def test_the_unit_is_valid_and_a_wrong_one_is_found(tmp_path: Path) -> None:
     assert "Failed to parse time value" in verified(tmp_path, replace(UNIT, command=["/bin/true"], stop_s="soon"))  # type: ignore[arg-type]
 
 
-def test_a_fault_of_the_configuration_is_not_retried_and_a_stop_is_no_failure() -> None:
+def test_a_fault_of_the_configuration_is_not_retried_and_a_stop_is_not_a_failure() -> None:
     lines = UNIT.text().splitlines()
     assert {"Restart=on-failure", "RestartPreventExitStatus=2", "SuccessExitStatus=130"} <= set(lines)
     assert {"KillMode=mixed", "TimeoutStopSec=400", "StartLimitBurst=10", "WantedBy=default.target"} <= set(lines)

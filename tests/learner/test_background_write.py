@@ -65,7 +65,7 @@ def test_what_is_still_held_comes_back_with_its_priorities(tmp_path: Path) -> No
     assert again.state()["replay.largest"] == state["replay.largest"]
 
 
-def test_a_store_that_fails_is_told_at_the_end(tmp_path: Path) -> None:
+def test_a_store_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
     tmp_path.joinpath("file").write_text("no folder")
     store = DirectoryStore(str(tmp_path / "file"), 3)
     beside = BackgroundWrite(store, Full(Version(0, 1), {}, {}), [], _columns(1), lambda ref: True)
@@ -92,7 +92,7 @@ def test_it_needs_one_copy_of_replay(tmp_path: Path) -> None:
     assert peak < copy + (8 << 20)
 
 
-def test_any_error_of_its_thread_is_told_as_that_of_a_store(tmp_path: Path) -> None:
+def test_any_error_of_its_thread_is_reported_as_a_store_error(tmp_path: Path) -> None:
     """Else it would count as written, and the clock of durable FULLs would be reset by it."""
 
     def is_held(ref: SlotRef) -> bool:

@@ -159,9 +159,7 @@ def test_learner_only_networks_of_another_run_are_in_the_first_full_alone(tmp_pa
         assert not any(name.startswith("q") for name in tensors.parse(newest[1])[0])
 
 
-def test_a_learner_on_another_device_than_the_one_before_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_on_another_device_than_before_reports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as after a resume with `learner.device: auto` on a machine without a GPU."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA L4")
     plan = plan_run(Config(run=RunSection(mode="sync"), algorithm={"kind": "ppo"}), tmp_path / "run", time.time())

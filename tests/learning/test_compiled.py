@@ -221,7 +221,7 @@ def test_rounding_of_numbers_that_nearly_cancel_is_no_error(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("size", [0.0, 3000.0])
-def test_a_frozen_number_is_found_beside_rounding(cache: Path, monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+def test_a_frozen_number_is_found_despite_rounding(cache: Path, monkeypatch: pytest.MonkeyPatch, size: float) -> None:
     monkeypatch.setattr(compiled, "COMPARE_EVERY", 1)
     learner = Cancelling(size)
     executor = CompiledExecutor(learner.net, cache)

@@ -61,7 +61,7 @@ def test_every_algorithm_has_it_as_its_learning_rate(name: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["manual", "eager"])
-def test_a_learner_takes_the_steps_that_it_says(executor: str) -> None:
+def test_a_learner_takes_the_steps_that_it_reports(executor: str) -> None:
     """Adam's first step is as long as the rate, whatever the gradient is."""
     moved = []
     for number in (0, 50):  # at 0 and 0.5 of the horizon
@@ -89,7 +89,7 @@ def test_a_learner_takes_the_steps_that_it_says(executor: str) -> None:
         ({"start": 1, "shape": "exponential"}, "algorithm.learning_rate: a schedule from 1 to 0 cannot be exponential"),
     ],
 )
-def test_a_bad_one_is_one_message(value: object, message: str) -> None:
+def test_a_bad_one_gives_one_message(value: object, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_config("cartpole-dqn", overrides={"algorithm.learning_rate": value})
     assert message in str(refused.value)

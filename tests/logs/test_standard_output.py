@@ -26,7 +26,7 @@ def test_a_full_disk_refuses_no_print_and_the_exit_code_stays() -> None:
         assert subprocess.run([sys.executable, "-c", SCRIPT], stdout=full, stderr=full, check=False).returncode == 7
 
 
-def test_a_reader_that_is_gone_is_no_error() -> None:
+def test_a_reader_that_is_gone_is_not_an_error() -> None:
     read, write = os.pipe()
     os.close(read)
     try:

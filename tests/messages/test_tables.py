@@ -22,7 +22,7 @@ def test_the_tables_of_the_protocol_are_those_of_the_types() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_message_says_its_sender_receiver_time_and_what_a_wrong_one_causes(kind: type[msgspec.Struct]) -> None:
+def test_a_message_documents_sender_receiver_time_and_effect_of_a_wrong_one(kind: type[msgspec.Struct]) -> None:
     what, when, wrong = paragraphs(kind)
     assert FROM_TO_WHEN.fullmatch(when), when
     assert what.endswith(".") and wrong.endswith(".")

@@ -30,7 +30,7 @@ def test_both_hold_the_same_names_and_values(tmp_path: Path) -> None:
     ]
 
 
-def test_a_resumed_run_goes_on_in_the_same_file_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_the_same_file_without_the_cut_line(tmp_path: Path) -> None:
     for wall in (1.0, 2.0):
         recorder = Recorder(tmp_path, 0.0)
         recorder.record(wall, 1, {"a": math.pi})

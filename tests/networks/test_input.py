@@ -160,7 +160,7 @@ def test_a_cnn_of_parts_or_numbers_is_refused() -> None:
         tower("q", NetworkSection("cnn"), LEAVES["discrete"], 2, output_gain=1.0)
 
 
-def test_a_mask_alone_is_no_input() -> None:
+def test_a_mask_alone_is_not_an_input() -> None:
     with raises(
         ConfigError,
         key=("env", "id"),

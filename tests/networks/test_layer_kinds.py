@@ -81,7 +81,7 @@ def reference_of(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activations_far_from_zero(kind: str) -> None:
+def test_activations_of_large_size(kind: str) -> None:
     x = np.array([[-1e30, -100.0, -20.0, -1.0, 0.0, 1.0, 20.0, 100.0, 1e12]], np.float32)
     (layer,) = make_layers((LayerSpec(kind),), 1)
     expected = reference_of(kind)(torch.from_numpy(x)).numpy()
@@ -139,7 +139,7 @@ def test_the_first_values_of_a_noisy_layer_are_those_of_the_paper() -> None:
         lambda: Tower((NORM,), FlatParameters({})),
     ],
 )
-def test_an_unknown_kind_is_one_message_everywhere(use: Callable[[], object]) -> None:
+def test_an_unknown_kind_gives_one_message_everywhere(use: Callable[[], object]) -> None:
     with raises(ConfigError, key=(), what="layer kind 'norm' is unknown"):
         use()
 

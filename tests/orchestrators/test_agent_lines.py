@@ -85,7 +85,7 @@ def test_bad_lines_are_counted_and_the_good_ones_arrive(received: Received, tmp_
 
 
 @pytest.mark.parametrize("handshake", ["{", "[]", "{}", '{"versions": 7, "pid": 1, "time": 1.0}'])
-def test_a_handshake_that_is_none_is_the_hosts_failure(received: Received, handshake: str) -> None:
+def test_an_invalid_handshake_is_a_failure_of_the_host(received: Received, handshake: str) -> None:
     failed, end = received([SENTINEL + handshake])
     assert isinstance(failed.event, HostUnusable) and isinstance(end.event, AgentExited)
     assert "is not a handshake" in failed.event.cause and failed.event.fix

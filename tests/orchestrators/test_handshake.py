@@ -11,7 +11,7 @@ from tests.support.waiting import WAIT_S
 from zmqrl.orchestrators.handshake import SENTINEL
 
 
-def test_an_agent_says_it_before_it_reads_anything() -> None:
+def test_an_agent_sends_it_before_it_reads_anything() -> None:
     agent = subprocess.Popen(
         [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "r", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

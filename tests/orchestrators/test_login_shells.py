@@ -80,7 +80,7 @@ def test_the_handshake_may_follow_other_text(agents: list[Agents], tmp_path: Pat
     until(lambda: agents[0].one(Handshake), "the handshake")
 
 
-def test_a_host_that_sends_no_handshake_is_given_up_and_its_output_quoted(agents: list[Agents], tmp_path: Path) -> None:
+def test_a_host_without_handshake_has_failed_and_its_output_is_quoted(agents: list[Agents], tmp_path: Path) -> None:
     agents.append(Agents(plan(tmp_path, 2.0), "Welcome\n\x1b]0;title\x07\x1b[1mKerberos password: "))
     begun = time.monotonic()
     until(lambda: agents[0].one(HostUnusable), "the end of the wait")
@@ -94,7 +94,7 @@ def test_a_host_that_sends_no_handshake_is_given_up_and_its_output_quoted(agents
     assert len(failures) == 1
 
 
-def test_a_host_that_prints_nothing_is_given_up_too(agents: list[Agents], tmp_path: Path) -> None:
+def test_a_host_that_prints_nothing_has_failed_too(agents: list[Agents], tmp_path: Path) -> None:
     agents.append(Agents(plan(tmp_path, 0.3), ""))
     until(lambda: agents[0].one(HostUnusable), "the end of the wait")
     assert "its login shell printed nothing" in str(agents[0].events)

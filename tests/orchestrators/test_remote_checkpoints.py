@@ -237,7 +237,7 @@ def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here
     assert len(shell.gets) <= took_s * BUSY_SHARE / shell.slow_s + 1
 
 
-def test_a_failure_is_told_once_and_then_gets_over_it(shell: Shell, far: Path, here: Path) -> None:
+def test_a_failure_and_its_recovery_are_each_reported_once(shell: Shell, far: Path, here: Path) -> None:
     warnings: list[str] = []
     write(far, "full-0-1")
     shell.fails = True

@@ -78,7 +78,7 @@ def test_what_slurm_rejects_is_reported_with_its_message(
     assert not here.jobs()
 
 
-def test_an_account_that_the_site_knows_is_taken(here: Slurm, tmp_path: Path) -> None:
+def test_an_account_registered_at_the_site_is_taken(here: Slurm, tmp_path: Path) -> None:
     make_orchestrator(plan_of(tmp_path, orchestrator={"account": "physics", "time": "1-00:00"}))
 
 
@@ -239,7 +239,7 @@ def test_words_of_slurm_are_told_once_and_without_the_names_of_its_programs() ->
     assert error_text(output) == "invalid partition specified: x; gone"
 
 
-def test_a_command_of_slurm_that_fails_without_words_is_named(here: Slurm) -> None:
+def test_a_slurm_command_that_fails_without_output_is_named(here: Slurm) -> None:
     with raises(HostFailed, host="n1", cause="scancel ended with exit code 1"):
         slurm("n1", "scancel", "--quiet", "99.9")
 

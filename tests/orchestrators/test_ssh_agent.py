@@ -50,7 +50,7 @@ class Far:
         self.lines.append(json.loads(line))
 
 
-def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> None:
+def test_a_remote_host_with_another_processor_receives_nothing(tmp_path: Path) -> None:
     far = Far()
     place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
     far.agent = SshAgent(
@@ -67,7 +67,7 @@ def test_a_far_host_with_another_processor_receives_nothing(tmp_path: Path) -> N
     assert far.lines == []
 
 
-def test_a_far_host_without_the_runtime_of_its_workers_receives_nothing(tmp_path: Path) -> None:
+def test_a_remote_host_without_the_runtime_of_its_workers_receives_nothing(tmp_path: Path) -> None:
     far, plan = Far(), stand_in_plan(tmp_path / "run")
     plan = replace(plan, config=replace(plan.config, network=NetworkSection(runtime="onnx")))
     place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
@@ -118,7 +118,7 @@ def test_the_boot_has_the_age_of_the_run_when_it_is_sent(tmp_path: Path) -> None
     assert 7200.0 <= time.monotonic() - received.plan.began < 7260.0
 
 
-def test_a_handshake_after_its_limit_is_late_whoever_looks_first(tmp_path: Path) -> None:
+def test_a_handshake_after_its_limit_is_late_in_either_order(tmp_path: Path) -> None:
     far = Far()
     place = AgentContext(make_client(SshSection()), tmp_path / "log", lambda host, text: None, None)
     boot = Boot("agent", 0, 0, "far", stand_in_plan(tmp_path / "run"))

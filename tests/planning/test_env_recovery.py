@@ -76,7 +76,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
         check_recovery(with_limit(plan, fits + 1))
 
 
-def test_a_record_that_no_take_up_carries_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_no_handover_has_is_refused(tmp_path: Path) -> None:
     plan = with_limit(planned(tmp_path), env_recovery.MOST_RECORD_BYTES // 2 + 1)
     with raises(ConfigError, key=("env", "recovery"), others=OF_SIZE) as refused:
         check_recovery(plan)

@@ -200,7 +200,7 @@ def test_faults(
     assert "\n" not in str(caught.value)
 
 
-def test_an_arena_that_does_not_fit_says_need_and_setting(tmp_path: Path) -> None:
+def test_an_arena_that_does_not_fit_names_need_and_setting(tmp_path: Path) -> None:
     with raises(ArenaTooLarge, fix="lower replay.capacity, env.num_envs or env.segment_steps"):
         planned(tmp_path, "cartpole-dqn", "async", replay__capacity=10**12)
 

@@ -164,7 +164,7 @@ def test_statistics_are_taken_where_both_runs_have_them(tmp_path: Path) -> None:
     assert_network(full, state)
 
 
-def test_a_learner_goes_on_with_the_statistics(tmp_path: Path) -> None:
+def test_a_learner_continues_with_the_statistics(tmp_path: Path) -> None:
     config, algorithm = normalised()
     weights = {**weights_of(algorithm, 7), "obs_mean": np.arange(3.0), "obs_scale": np.array([2.0, 0.5, 1.0])}
     run_directory(tmp_path / "run", config, weights)

@@ -83,7 +83,7 @@ def test_of_neither(tmp_path: Path) -> None:
         make_wheel(tmp_path / "zmqrl")
 
 
-def test_a_build_that_fails_says_what_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel, "BUILD", "raise ImportError('no setuptools')")
     what = f"no wheel could be built from {ROOT}: ImportError: no setuptools"
     with raises(ConfigError, what=what, fix=f"try: {sys.executable} -m pip install 'setuptools>=77.0.3'"):

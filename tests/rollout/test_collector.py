@@ -108,7 +108,9 @@ def test_a_segments_bits_depend_on_its_name_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("steps", [1, 5, 16])
-def test_a_successor_told_by_the_learner_goes_on_with_the_same_bits(env_id: str, form: str | None, steps: int) -> None:
+def test_a_successor_with_the_learners_report_continues_with_the_same_bits(
+    env_id: str, form: str | None, steps: int
+) -> None:
     """Its record goes through the wire and through FULL; with a saved state (in `form`) it is of one size."""
     saves_state = form is not None
     more = {"form": form} if saves_state else {}

@@ -129,7 +129,7 @@ def test_two_vector_envs_of_one_worker_do_not_mix_their_states() -> None:
 
 @pytest.mark.parametrize("form", [None, "array"])
 @pytest.mark.parametrize("steps", [1, 5, 16])
-def test_a_successor_goes_on_with_the_same_bits(form: str | None, steps: int) -> None:
+def test_a_successor_continues_with_the_same_bits(form: str | None, steps: int) -> None:
     """The record goes over the wire and through FULL, with actions to repeat or with the state of the env."""
     saves_state, kwargs = form is not None, dict[str, Any](form=form) if form else {}
     run = Run("tests.envs.odd_envs:Stateful" if form else "CartPole-v1", steps, **kwargs)

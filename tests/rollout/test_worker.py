@@ -139,7 +139,7 @@ def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() ->
     assert [tuple(i) for i, _, _ in sink.sealed] == [(0, 0, 3), (1, 0, 3), (1, 1, 2)]
 
 
-def test_async_goes_on_with_the_newest_version_while_there_are_leases() -> None:
+def test_async_continues_with_the_newest_version_while_there_are_leases() -> None:
     sink = Sink(iter([Assignments((assignment(0),))] * 6), leases=3)
     run(sink, Weights(Version(0, 5)), "async")
     assert [(i.index, v.n) for i, v, _ in sink.sealed] == [(0, 5), (1, 5), (2, 5)]

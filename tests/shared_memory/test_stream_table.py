@@ -30,7 +30,7 @@ def table(words: memoryview) -> StreamTable:
     return StreamTable(words, OFFSET, 2)
 
 
-def test_an_untouched_table_was_never_taken_up(table: StreamTable) -> None:
+def test_an_untouched_table_was_never_handed_over(table: StreamTable) -> None:
     assert table.read(1) == StreamRecord(-1, 0, 0, 0, 0, [0, 0, 0, 0])
     assert table.read_producer(1) == ProducerRecord(-1, -1, 0)
     assert table.read_open(1) == {}

@@ -122,7 +122,7 @@ def test_what_is_no_longer_listened_to_gets_the_end_of_its_stdin(lab: Lab, conne
     assert connection.run("true", WAIT_S).code == 0
 
 
-def test_a_lost_connection_is_no_exit_code(lab: Lab, ssh: SshSection) -> None:
+def test_a_lost_connection_has_no_exit_code(lab: Lab, ssh: SshSection) -> None:
     def take(chunk: bytes) -> bool:
         for process in sessions(lab.hosts[2]):
             with contextlib.suppress(ProcessLookupError):
@@ -247,7 +247,7 @@ def test_a_tunnel_leads_to_the_first_address_that_answers(lab: Lab, connection: 
         answering.join(WAIT_S)
 
 
-def test_a_tunnel_to_nobody_closes_at_once(connection: Connection) -> None:
+def test_a_tunnel_without_listener_closes_at_once(connection: Connection) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = server.getsockname()[:2]
     port = connection.forward_back([nobody])
@@ -317,7 +317,7 @@ def test_open_all_left_half_way_closes_what_nobody_was_given(lab: Lab, ssh: SshS
     until(lambda: not sessions(lab.hosts[2]))
 
 
-def test_a_cut_cable_ends_it_only_after_the_silence_that_it_bears(lab: Lab, ssh: SshSection) -> None:
+def test_a_cut_cable_ends_it_only_after_the_keepalive_timeout(lab: Lab, ssh: SshSection) -> None:
     if not lab.isolated:
         pytest.skip(lab.why_not_isolated)
     target = target_of(lab, 2)

@@ -58,7 +58,7 @@ def make_key(path: Path, passphrase: str = "") -> str:
     return str(path)
 
 
-def test_a_name_that_nobody_knows(lab: Lab) -> None:
+def test_an_unknown_name(lab: Lab) -> None:
     error = refused(target_of(lab, 1, hostname="no-such-host.invalid"))
     assert "unknown host name 'no-such-host.invalid'" in error.cause
     assert "Errno" not in error.cause
@@ -83,14 +83,14 @@ def test_a_host_that_is_silent(own_lab: Lab) -> None:
     assert "ping" in error.fix
 
 
-def test_a_listener_that_says_nothing(lab: Lab) -> None:
+def test_a_listener_that_sends_nothing(lab: Lab) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = target_of(lab, 1, hostname="127.0.0.1", port=silent.getsockname()[1])
         error = refused(target, SshSection(connect_timeout_s=1.0))
     assert "no SSH banner within 1 s" in error.cause
 
 
-def test_a_listener_that_says_nothing_after_its_banner(lab: Lab) -> None:
+def test_a_listener_that_sends_nothing_after_its_banner(lab: Lab) -> None:
     """As where full packets are lost on the way: the banner passes, and the key exchange does not."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
 
@@ -111,7 +111,7 @@ def test_a_listener_that_says_nothing_after_its_banner(lab: Lab) -> None:
     assert "MTU" in error.fix
 
 
-def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_that_always_closes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zmqrl.ssh.connection.GREETINGS", 3)
     with socket.create_server(("127.0.0.1", 0)) as shy:
         server = threading.Thread(target=lambda: [shy.accept()[0].close() for _ in range(3)])
@@ -122,7 +122,7 @@ def test_a_listener_that_always_hangs_up(lab: Lab, monkeypatch: pytest.MonkeyPat
     assert "MaxStartups" in error.fix
 
 
-def test_a_listener_that_is_no_sshd(lab: Lab) -> None:
+def test_a_listener_that_is_not_sshd(lab: Lab) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def serve() -> None:
@@ -151,7 +151,7 @@ def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab, tmp_path:
     assert not (tmp_path / "known").exists()
 
 
-def test_a_new_host_key_is_accepted_on_request_told_and_kept(lab: Lab, tmp_path: Path) -> None:
+def test_a_new_host_key_is_accepted_on_request_printed_and_kept(lab: Lab, tmp_path: Path) -> None:
     known = str(tmp_path / "new" / "known")
     target = target_of(lab, 1, known_hosts=(known,), new_keys_file=known, hash_known_hosts=True)
     with connected(target, ACCEPT) as connection:
@@ -211,7 +211,7 @@ def test_a_host_that_takes_only_other_methods(own_lab: Lab) -> None:
     assert "allowed methods: password" in error.cause
 
 
-def test_an_identity_that_is_not_there_or_is_no_key(lab: Lab, tmp_path: Path) -> None:
+def test_an_identity_that_is_missing_or_not_a_key(lab: Lab, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     error = refused(target_of(lab, 1, identities=(missing,)))
     assert f"no usable key for user {target_of(lab, 1).user}: {missing} (no such file)" in error.cause
@@ -353,7 +353,7 @@ def test_one_session_at_a_time_is_enough(own_lab: Lab) -> None:
             assert connection.run(f"echo {number}", WAIT_S).stdout == f"{number}\n".encode()
 
 
-def test_a_host_that_goes_silent_is_given_up(own_lab: Lab) -> None:
+def test_a_host_that_becomes_silent_has_failed(own_lab: Lab) -> None:
     """What the kernel is told; the 20 s themselves are not waited for here."""
     with connected(target_of(own_lab, 1)) as connection:
         kernel = connection._ssh_transport.stream

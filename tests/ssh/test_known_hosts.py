@@ -74,7 +74,7 @@ def test_a_revoked_key_is_refused(tmp_path: Path) -> None:
         check(target(tmp_path / "known"), KEY, "accept-new")
 
 
-def test_a_host_that_is_known_by_a_certificate_alone_is_named_as_such(tmp_path: Path) -> None:
+def test_a_host_with_a_certificate_alone_is_named_as_such(tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text("@cert-authority " + line("*.lab", OTHER))
     with pytest.raises(HostFailed) as caught:

@@ -106,7 +106,7 @@ def new_key(path: Path) -> Path:
     return path
 
 
-def test_a_name_that_nobody_knows(logins: Logins) -> None:
+def test_an_unknown_name(logins: Logins) -> None:
     error = refused(logins.to(ssh="no-such-host.invalid"))
     assert "unknown host name 'no-such-host.invalid'" in error.cause
     assert "getent hosts no-such-host.invalid" in error.fix

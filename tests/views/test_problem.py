@@ -40,7 +40,7 @@ def test_a_dump_that_was_followed_by_other_words_is_an_old_one() -> None:
     assert shown_tail([*DUMP, "went on", "and ended"])[-2:] == ["went on", "and ended"]
 
 
-def test_a_detail_is_not_said_twice() -> None:
+def test_a_detail_is_not_repeated() -> None:
     detail = {"env": "a_b", "vector_env": 3, "seed": 5}
     text = str(Problem("h/worker-0", "env a_b (vector env 3)", "it is started again", detail=detail))
     assert text.splitlines() == ["h/worker-0: env a_b (vector env 3) (seed 5)", "  it is started again"]
@@ -92,7 +92,7 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
     ("ready", "its vector envs move to the other workers"),
     ("exit", "no rollout worker remains; the run ends"),
 ])  # fmt: skip
-def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, other: str, said: str) -> None:
+def test_a_worker_that_exited_cleanly_is_not_expected(tmp_path: Path, other: str, said: str) -> None:
     plan = stand_in_plan(tmp_path / "run")
     state = RunState(replace(plan, workers={"local": 2}))
 
@@ -108,7 +108,7 @@ def test_a_worker_that_left_in_good_order_is_not_counted_on(tmp_path: Path, othe
     assert said in str(state.problems[-1])
 
 
-def test_an_earlier_run_s_last_words_are_not_this_one_s(tmp_path: Path) -> None:
+def test_a_log_tail_of_an_earlier_run_is_not_used(tmp_path: Path) -> None:
     log = tmp_path / "local-agent-0.log"
     assert tail_since(log, 0.0) == ()
     log.write_text("first\nlast\n")

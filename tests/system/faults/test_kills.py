@@ -128,7 +128,7 @@ def test_a_worker_killed_in_a_run_of_each_family(
 
 
 @pytest.mark.long
-def test_async_goes_on_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
+def test_async_continues_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
     run = begin(system_plan(tmp_path / "run", "async", 2, IDLE, steps=10_000_000))
     run.wait_for_updates(10)
     before = run.processes()["worker-0"]

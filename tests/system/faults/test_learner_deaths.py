@@ -102,7 +102,7 @@ def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: Ref
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(DQN, id="dqn"), long(PPO, id="ppo")])
-def test_async_goes_on_and_counts_what_it_lost(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
+def test_async_continues_and_counts_its_losses(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run", "async", algorithm, 12_000, every_s=0.4, env=SLOW))
     seen = sum(_kill_beyond_full(run, incarnation, rounds=4) for incarnation in (0, 1))
     summary = run.done()

@@ -88,7 +88,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, out + err
 
 
-def test_a_file_admits_one_host_and_whoever_has_stolen_it_none(run: InvitedRun, tmp_path: Path) -> None:
+def test_a_connection_file_admits_one_host_and_a_stolen_one_none(run: InvitedRun, tmp_path: Path) -> None:
     run.wait_for(run.file.is_file)
     ours, stolen = (tmp_path / name for name in ("ours.connect", "stolen.connect"))
     for copy in (ours, stolen):

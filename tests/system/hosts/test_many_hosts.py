@@ -235,7 +235,7 @@ def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any)
 
 @pytest.mark.timed
 @pytest.mark.parametrize("broker_too", [long(False, id="same broker"), pytest.param(True, id="new broker")])
-def test_an_agent_that_is_stopped_is_given_up_and_refused_when_it_wakes(
+def test_a_stopped_agent_has_failed_and_is_refused_when_it_continues(
     tmp_path: Path, begin: Any, one_slow_host: Mapping[str, Any], broker_too: bool
 ) -> None:
     """With its connections as they were. A new broker has the list at once: what it does not say counts for nobody."""

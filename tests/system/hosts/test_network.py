@@ -139,9 +139,7 @@ def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     assert f"limits.host_lease_s ({LEASE_S:g} s)" in run.host("h2")["cause"]
 
 
-def test_a_worker_host_that_the_learners_host_does_not_hear(
-    begin: Begin, lab: Lab, undisturbed: dict[str, Any]
-) -> None:
+def test_a_worker_host_unreachable_from_the_learners_host(begin: Begin, lab: Lab, undisturbed: dict[str, Any]) -> None:
     """The launcher hears both."""
     run = begin("partition", 1, 2, 3, learner={"host": "h1"}, rejoin="manual")
     run.wait_for_steps(1_000)
@@ -156,7 +154,7 @@ def test_a_worker_host_that_the_learners_host_does_not_hear(
 
 
 @pytest.mark.long
-def test_a_broker_killed_while_its_workers_are_far_away(begin: Begin, lab: Lab, undisturbed: dict[str, Any]) -> None:
+def test_a_broker_killed_with_remote_workers(begin: Begin, lab: Lab, undisturbed: dict[str, Any]) -> None:
     for index in (1, 2):
         lab.delay(index, DELAY_MS, LOSS)
     try:

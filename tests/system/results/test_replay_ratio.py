@@ -36,7 +36,7 @@ def test_ratio_is_held_when_one_side_is_slow(
 
 
 @pytest.mark.long
-def test_a_small_ratio_lets_both_sides_go_on(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
+def test_a_small_ratio_lets_both_sides_continue(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     """An update falls due every 50 env steps, and two leases are 64."""
     env = EnvSection(num_envs=2, vector_envs=4, segment_steps=16)
     plan = system_plan(tmp_path / "run", "async", 1, IDLE_DQN, env, steps=4000, max_wall_s=30.0)

@@ -95,7 +95,7 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
         assert len(full.arrays["held_metas"]) == section.capacity // (CARTPOLE.num_envs * CARTPOLE.segment_steps) + 1
 
 
-def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, begin: Begin) -> None:
+def test_a_run_long_past_its_full_continues_with_an_empty_replay(tmp_path: Path, begin: Begin) -> None:
     """The updates that its last FULL did not see are lost: waiting for them, nobody would fill the replay."""
     plan = _plan(tmp_path / "run", DQN, 1.0)
     run = begin(plan)
@@ -115,7 +115,7 @@ def test_a_run_far_beyond_its_full_goes_on_with_an_empty_replay(tmp_path: Path, 
     assert second["updates"] > then["updates"]
 
 
-def test_a_resumed_leg_goes_on_from_an_older_full_than_it_began_with(tmp_path: Path, begin: Begin) -> None:
+def test_a_resumed_attempt_continues_from_an_older_full_than_its_first(tmp_path: Path, begin: Begin) -> None:
     """The env steps before a leg are those that the broker was told, whatever FULL its second learner has."""
     plan = _plan(tmp_path / "run", IDLE_DQN, 2.0)
     run = begin(plan)
@@ -145,7 +145,7 @@ def _between(folder: Path) -> int:
     return sum(sizes) // 2
 
 
-def test_a_run_that_was_killed_has_its_replay_from_a_full_beside_training(tmp_path: Path, begin: Begin) -> None:
+def test_a_killed_run_has_its_replay_from_a_background_full(tmp_path: Path, begin: Begin) -> None:
     plan = _with_replay(_plan(tmp_path / "run", IDLE_PRIORITISED, 0.3))
     run = begin(plan)
     folder = Path(plan.store_path)

@@ -12,7 +12,7 @@ from tests.support.runs.command_runs import resume, summary
 MADE = Path(__file__).with_name("run_of_0_1")
 
 
-def test_a_full_of_0_1_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_full_of_0_1_is_resumed(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(MADE, run_dir)
     run = json.loads((MADE / "run.json").read_text())

@@ -97,7 +97,7 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
 
 
 @pytest.mark.parametrize("mode", [long("single"), "sync"])
-def test_a_run_stopped_in_the_middle_goes_on(
+def test_a_run_stopped_in_the_middle_continues(
     tmp_path: Path, begin: Begin, reference: References, mode: ModeName
 ) -> None:
     """SIGTERM at any moment, then with another number of workers."""

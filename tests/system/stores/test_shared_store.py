@@ -102,7 +102,7 @@ def test_a_place_of_another_lineage_is_refused_and_nothing_is_written(tmp_path: 
     assert {path: path.read_bytes() for path in (tmp_path / "A").glob("*.json")} == before
 
 
-def test_a_copied_run_directory_does_not_go_on_where_the_original_went_on(tmp_path: Path) -> None:
+def test_a_copied_run_directory_does_not_continue_after_the_original_did(tmp_path: Path) -> None:
     train(tmp_path, "A", 2_048, 1)
     shutil.copytree(tmp_path / "A", tmp_path / "copy")
     resume(tmp_path / "A", 4_096)

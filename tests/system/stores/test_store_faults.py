@@ -270,7 +270,7 @@ def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, 
     assert_same(summary, undisturbed)
 
 
-def test_a_best_that_cannot_be_written_is_told(tmp_path: Path, begin: Begin) -> None:
+def test_a_best_that_cannot_be_written_is_reported(tmp_path: Path, begin: Begin) -> None:
     plan = system_plan(
         tmp_path / "run", "sync", 2, SLOW_TALLY, steps=10_000_000, evaluator=EvaluatorSection(episodes=2)
     )

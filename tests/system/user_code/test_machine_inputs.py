@@ -919,7 +919,7 @@ def test_a_mount_whose_server_is_dead(tmp_path: Path, colleague: Path) -> None:
         ("checkpoints", ["eval"], 1, ["Permission denied"], "Traceback"),
     ],
 )
-def test_a_file_of_a_colleague(
+def test_a_file_of_another_user(
     tmp_path: Path, colleague: Path, closed: str, words: list[str], code: int, prints: list[str], hides: str
 ) -> None:
     run = tmp_path / "run"
