@@ -162,7 +162,7 @@ CASES = (
     _case(
         "worker",
         KILL,
-        r"EnvFault: env tests\.system\.told_envs:Told \(vector env 0, .*seed \d+.*"
+        r"EnvFault: env tests\.stand_ins\.told_envs:Told \(vector env 0, .*seed \d+.*"
         r"step raised RuntimeError: the wheel came off",
         [r"RuntimeError: the wheel came off\n", r"zmqrl\.errors\.EnvFault"],
         order="raise",
