@@ -38,7 +38,7 @@ class UntrainedLearner(BaseLearner):
         self._weights = {name: np.array(array) for name, array in sorted(weights.items())}
 
     def weights(self) -> dict[str, Array]:
-        return dict(self._weights)
+        return {name: array.copy() for name, array in self._weights.items()}
 
     def network_names(self) -> tuple[str, ...]:
         return tuple(self._weights)

@@ -262,8 +262,8 @@ def start(
 ) -> Run:
     """Start a run in the background. It is stopped with a checkpoint when this process exits.
 
-    Its arguments are those of `train`, and of `zmqrl.resume` where `resume` is the directory of a run to continue;
-    `trust` then concerns what this run names.
+    Its arguments are those of `train` without `check` (`Run.wait` has it), and of `zmqrl.resume` where `resume` is the
+    directory of a run to continue; `trust` then concerns what this run names. `quiet` is on by default.
 
     Raises:
         ConfigError: The run cannot be started with these arguments; nothing was written.

@@ -192,10 +192,11 @@ class OpensshConnection(Connection):
         session.settimeout(ANSWER_S)
         try:
             return paramiko.SFTPClient(session)  # type: ignore[arg-type]
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except (paramiko.SSHException, paramiko.SFTPError, EOFError, OSError) as error:
             session.close()
             # A server without sftp ends the session before or after the first message is written.
-            raise SessionFailed(str(error) if isinstance(error, TimeoutError) else "") from error
+            is_closed = isinstance(error, (paramiko.SSHException, EOFError, ConnectionError))
+            raise SessionFailed("" if is_closed else str(error)) from error
 
     def forward_back(self, to: Sequence[Place]) -> int:
         address, port = _first_that_answers(to)

@@ -96,7 +96,7 @@ class RemoteFiles:
 
         try:
             yield
-        except (OSError, EOFError, paramiko.SSHException) as error:
+        except (OSError, EOFError, paramiko.SSHException, paramiko.SFTPError) as error:
             why = (
                 getattr(error, "strerror", None)
                 or str(error)
