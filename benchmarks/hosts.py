@@ -31,7 +31,7 @@ from typing import Any
 
 import yaml
 
-from tests.agent.test_process import agent_of, far_boot
+from tests.agent.test_process import agent_of, remote_boot
 from tests.lab import Lab
 from tests.support.running import ROOT, environment
 from tests.support.runs.ssh_runs import FarRun
@@ -131,7 +131,7 @@ def _bare_agents_s() -> float:
     """Seconds until so many agents, which start at once, have sent their handshakes."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         begun = time.monotonic()
-        boot = far_boot(folder)
+        boot = remote_boot(folder)
         agents = [stack.enter_context(agent_of(boot, Path(folder))) for _ in range(MANY_HOSTS)]
         for agent in agents:
             assert agent.stdout is not None and agent.stdout.readline()

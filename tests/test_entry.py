@@ -127,7 +127,7 @@ def test_a_fault_is_reported_with_its_lines_and_exit_code(tmp_path: Path, raised
     ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ("raise asyncio.CancelledError", "CancelledError"),
 ])  # fmt: skip
-def test_what_is_no_exception_is_a_fault_with_its_line(tmp_path: Path, statement: str, shown: str) -> None:
+def test_a_raise_of_a_non_exception_is_a_fault_with_its_line(tmp_path: Path, statement: str, shown: str) -> None:
     body = f"import asyncio, sys\ndef end():\n    {statement}\ndef main(boot):\n    end()\n"
     code, err, events = ended(tmp_path, body)
     where = f"{tmp_path / 'role_under_test.py'}:3, in end"

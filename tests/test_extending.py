@@ -111,7 +111,7 @@ def test_a_run_with_all_of_them_and_its_resume(folder: Path, tmp_path: Path) -> 
     assert database.stat().st_size > 0
 
 
-def test_the_store_does_not_begin_anew_over_damaged_full_checkpoints(
+def test_the_store_does_not_start_from_scratch_over_damaged_fulls(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(folder)

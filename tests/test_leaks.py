@@ -113,5 +113,5 @@ def test_a_socket_in_a_cycle_that_nothing_refers_to_is_none() -> None:
         before.check()
 
 
-def test_the_looks_are_cheap() -> None:
+def test_the_leak_checks_are_cheap() -> None:
     assert cpu_s(lambda: Held.now().check()) < MOST_LOOPS * loop_s()

@@ -132,14 +132,14 @@ def test_they_are_made_of_their_options_and_the_plan_and_a_run_uses_them(folder:
     assert json.loads((folder / "run" / "summary.json").read_text())["env_steps"] >= 8192
 
 
-def agent_of_far(run: Run) -> int:
+def agent_of_remote(run: Run) -> int:
     """The pid of the host agent, which the command `env` has become."""
     children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
     (pid,) = [pid for pid in children if b"BEHIND=far-3" in Path(f"/proc/{pid}/environ").read_bytes()]
     return int(pid)
 
 
-def row_of_far(run: Run) -> dict[str, Any]:
+def row_of_remote(run: Run) -> dict[str, Any]:
     return next((row for row in run.status().get("hosts", ()) if row["host"] == "far"), {"state": None})
 
 
@@ -152,12 +152,12 @@ def test_a_lost_host_is_connected_again_by_scale(folder: Path) -> None:
     )
     run = Run(process, folder / "run")
     try:
-        run.wait_for(lambda: row_of_far(run)["state"] == "ready")
-        os.kill(agent_of_far(run), signal.SIGKILL)
-        run.wait_for(lambda: row_of_far(run)["state"] == "lost")
+        run.wait_for(lambda: row_of_remote(run)["state"] == "ready")
+        os.kill(agent_of_remote(run), signal.SIGKILL)
+        run.wait_for(lambda: row_of_remote(run)["state"] == "lost")
         scaled = zmqrl(folder, "scale", "run", "far=1")
         assert (scaled.returncode, scaled.stdout.strip()) == (0, "far: reconnecting, 1 worker"), scaled.stderr
-        run.wait_for(lambda: row_of_far(run)["state"] == "ready")
+        run.wait_for(lambda: row_of_remote(run)["state"] == "ready")
         assert zmqrl(folder, "stop", "run").returncode == 0
         assert run.done()["ledger"]["balanced"]
     finally:

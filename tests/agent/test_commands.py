@@ -54,7 +54,7 @@ def test_garbage_is_left_out(pipe: Pipe) -> None:
     assert not told.ended
 
 
-def test_the_end_of_the_pipe_is_told(pipe: Pipe) -> None:
+def test_the_end_of_the_pipe_is_reported(pipe: Pipe) -> None:
     told, fd = pipe
     os.write(fd, b'{"command": "stop"}\n{"comm')
     os.close(fd)

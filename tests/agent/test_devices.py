@@ -74,7 +74,7 @@ def test_workers_have_the_device_of_the_defaults_where_their_host_has_none(tmp_p
         assert found.visible.get("worker") == expected, (of_host, of_all)
 
 
-def test_who_needs_none_is_given_none(tmp_path: Path) -> None:
+def test_a_role_without_need_gets_no_gpu(tmp_path: Path) -> None:
     assert not needs_gpus(boot(tmp_path, network="mlp")) and needs_gpus(boot(tmp_path, "cuda", network="mlp"))
     assert not needs_gpus(boot(tmp_path, "cpu")) and needs_gpus(boot(tmp_path, "cpu", "auto"))
     assert not needs_gpus(boot(tmp_path, "cpu", "cuda", network="mlp")), "its workers act with numpy"

@@ -30,7 +30,7 @@ def test_a_newer_one_than_requested_counts() -> None:
     assert fetching.due(1, 9.0) is None
 
 
-def test_what_does_not_come_is_asked_for_again_ever_more_rarely() -> None:
+def test_a_missing_part_is_requested_again_with_back_off() -> None:
     fetching = Fetching()
     fetching.require(ONE)
     asked = [now for now in range(100) if fetching.due(1, float(now)) is not None]

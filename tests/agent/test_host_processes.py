@@ -127,7 +127,7 @@ def host_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeHos
         host.close()
 
 
-def test_who_has_said_so_is_ready(host_of: MakeHost) -> None:
+def test_a_reported_worker_is_ready(host_of: MakeHost) -> None:
     host = host_of(4, 5, says={"5": "silent"})
     host.until(lambda: host.report.ready == [4])
     assert host.report == HostReport("far", {4: 0, 5: 0}, [4], [], [4, 5], "")
@@ -160,7 +160,7 @@ def test_a_stalled_worker_is_killed_once_after_its_stacks_are_requested(host_of:
     assert len(host.events_of("exit")) == 1
 
 
-def test_a_judgement_of_another_spawn_or_role_or_host_kills_nobody(host_of: MakeHost) -> None:
+def test_a_judgement_of_another_spawn_or_role_or_host_kills_no_process(host_of: MakeHost) -> None:
     host = host_of(0, 1)
     host.judge(*(Hanging(*who, "lost") for who in (("worker", 1, 1), ("learner", 1, 0), ("worker", 2, 0))))
     over = time.monotonic() + 1.0  # longer than what faulthandler may take
@@ -184,7 +184,7 @@ def test_a_worker_that_left_is_not_started_again(host_of: MakeHost) -> None:
     assert not host.processes.ending
 
 
-def test_one_that_dies_without_a_word_is_started_again_and_then_given_up(host_of: MakeHost) -> None:
+def test_a_worker_that_dies_silently_reaches_the_restart_limit(host_of: MakeHost) -> None:
     host = host_of(0, 1, says={"1": "quits"})
     host.until(lambda: host.report.failed == [1])
     assert [event["index"] for event in host.events_of("restart")] == [1]
@@ -271,7 +271,7 @@ def test_one_that_cannot_be_started_is_tried_again(host_of: MakeHost) -> None:
     assert host.report.alive == {0: 0, 1: 2}
 
 
-def test_one_that_can_never_be_started_is_given_up(host_of: MakeHost) -> None:
+def test_a_worker_that_never_starts_has_failed(host_of: MakeHost) -> None:
     host = host_of(0, restarts=2)
     host.until(lambda: host.report.ready == [0])
     host.interpreter = "/away/python"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from zmqrl.agent.host_agent import HostLease
 
 
-def test_nobody_is_silent_before_the_first_word() -> None:
+def test_no_source_is_silent_before_its_first_message() -> None:
     assert HostLease(2.0).silent(1e9) is None
 
 
-def test_one_silent_source_ends_it_though_the_other_goes_on() -> None:
+def test_one_silent_source_ends_it_while_the_other_continues() -> None:
     lease = HostLease(2.0)
     lease.renew("launcher", 0.0)
     lease.renew("broker", 1.0)

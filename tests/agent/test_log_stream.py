@@ -71,7 +71,7 @@ def test_an_emptied_log_begins_again(tmp_path: Path, launcher: Launcher) -> None
     assert launcher.read() == {"w": "a long first partnew"}
 
 
-def test_while_nobody_reads_logs_stay_where_they_are(
+def test_logs_stay_in_place_while_no_client_reads(
     tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_stream, "MOST_PENDING_BYTES", 100_000)

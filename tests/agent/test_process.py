@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 JOIN_LINE = line_of(Join(["127.0.0.1"], (1, 2, 3), None, None, None))
 
 
-def far_boot(run_dir: str) -> Boot:
+def remote_boot(run_dir: str) -> Boot:
     """A host with no part of its own: it waits for a `join`."""
     plan = replace(stand_in_plan(Path("unused")), run_dir=run_dir, store_path="")
     return Boot("agent", 0, 0, "far", plan, workers=(0,), streams_logs=True, neighbours="refused")
@@ -76,7 +76,7 @@ def ended(agent: subprocess.Popen[bytes], last_words: bytes = b"") -> list[dict[
 
 def test_a_remote_agent_removes_its_own_folder_only(tmp_path: Path) -> None:
     (tmp_path / "runs" / "other").mkdir(parents=True)
-    boot = far_boot("runs/mine")
+    boot = remote_boot("runs/mine")
     with agent_of(boot, tmp_path) as agent:
         events = [event for event in ended(agent, b'{"command": "stop"}\n') if event["event"] != "warning"]
     assert [event["event"] for event in events] == ["finished"]
@@ -84,14 +84,14 @@ def test_a_remote_agent_removes_its_own_folder_only(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["other"]
 
 
-def test_the_last_far_agent_leaves_nothing(tmp_path: Path) -> None:
-    with agent_of(far_boot("runs/mine"), tmp_path) as agent:
+def test_the_last_remote_agent_leaves_nothing(tmp_path: Path) -> None:
+    with agent_of(remote_boot("runs/mine"), tmp_path) as agent:
         ended(agent)  # the connection was closed
     assert not list(tmp_path.iterdir())
 
 
 def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> None:
-    boot = far_boot("runs/mine")
+    boot = remote_boot("runs/mine")
     with agent_of(boot, tmp_path) as agent:
         until((tmp_path / "runs" / "mine" / "logs").exists, "the logs, made once it is registered", WAIT_S)
         assert [(entry.pid, entry.host) for entry in registered_as(boot)] == [(agent.pid, "far")]
@@ -104,7 +104,7 @@ def test_it_is_registered_and_leads_a_session_while_it_lives(tmp_path: Path) -> 
 
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroup")
 def test_its_niceness_is_that_of_its_session_too(tmp_path: Path) -> None:
-    with agent_of(far_boot("runs/mine"), tmp_path, niceness=3) as agent:
+    with agent_of(remote_boot("runs/mine"), tmp_path, niceness=3) as agent:
         until((tmp_path / "runs" / "mine" / "logs").exists, "the logs, made once it is registered", WAIT_S)
         niceness = os.getpriority(os.PRIO_PROCESS, agent.pid)
         assert Path(f"/proc/{agent.pid}/autogroup").read_text().split()[1:] == ["nice", str(niceness)]
@@ -119,7 +119,7 @@ def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> Non
         b'{"command": "allow"}',
         b"[" * 100_000,
     ]
-    with agent_of(far_boot("runs/mine"), tmp_path) as agent:
+    with agent_of(remote_boot("runs/mine"), tmp_path) as agent:
         assert agent.stdin is not None and agent.stdout is not None
         agent.stdin.write(b"\n".join([*lines, b""]))
         agent.stdin.flush()
@@ -134,7 +134,7 @@ def test_malformed_commands_are_counted_and_do_not_end_it(tmp_path: Path) -> Non
 
 
 def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path) -> None:
-    boot = far_boot("runs/mine")
+    boot = remote_boot("runs/mine")
     config = boot.plan.config
     limits = replace(config.limits, host_lease_s=0.5)
     boot = replace(boot, plan=replace(boot.plan, config=replace(config, limits=limits)))
@@ -147,7 +147,7 @@ def test_a_launcher_that_is_silent_from_the_start_loses_the_host(tmp_path: Path)
 @pytest.mark.parametrize("last_words", [b'{"command": "stop"}\n', b'{"command": "kill"}\n', b""])
 def test_an_agent_that_waits_for_torch_ends_when_it_is_requested(tmp_path: Path, last_words: bytes) -> None:
     """torch may take half a minute from a network file system. A command before the end starts nothing any more."""
-    boot = far_boot("runs/mine")
+    boot = remote_boot("runs/mine")
     limits = LimitsSection(start_s=7200.0, host_lease_s=3600.0)
     config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=limits)
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
@@ -176,7 +176,7 @@ def test_the_choice_of_a_gpu_has_less_time_than_the_host(limits: dict[str, float
 
 
 def test_nvidia_smi_and_torch_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    boot, now = far_boot("runs/mine"), 1000.0
+    boot, now = remote_boot("runs/mine"), 1000.0
     config = replace(boot.plan.config, defaults=DefaultsSection(worker_device="auto"), limits=LimitsSection())
     boot = replace(boot, plan=replace(boot.plan, config=config, acting={"runtime": "torch"}))
     limits: list[tuple[float, str]] = []
@@ -205,20 +205,20 @@ def registered_as(boot: Boot) -> list[Entry]:
 
 
 def test_a_host_without_the_runtime_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    boot = far_boot("runs/r/far")
+    boot = remote_boot("runs/r/far")
     config = replace(boot.plan.config, network=NetworkSection(runtime="onnx"))
     boot = replace(boot, plan=replace(boot.plan, config=config))
     check_host(boot)
     monkeypatch.setattr("zmqrl.agent.process.versions", lambda: {"onnxruntime": None})
     with raises(ConfigError, key=(), value="far", fix='run there: pip install "zmqrl[onnx]"'):
         check_host(boot)
-    check_host(far_boot("runs/r/far"))
+    check_host(remote_boot("runs/r/far"))
 
 
 def test_an_agent_on_another_processor_ends_with_exit_code_2(tmp_path: Path) -> None:
     """`setarch` has the kernel name another one."""
     command = ["setarch", "i686", sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "r", "0"]
-    boot = json.dumps(to_json(far_boot("runs/r/far"))).encode() + b"\n"
+    boot = json.dumps(to_json(remote_boot("runs/r/far"))).encode() + b"\n"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, input=boot, capture_output=True, timeout=WAIT_S)
     assert done.returncode == 2, done.stderr

@@ -174,13 +174,13 @@ def test_what_outlived_a_killed_agent_is_found_by_its_mark(
     assert [daemon.wait(WAIT_S) for daemon in daemons] == [-signal.SIGKILL] * 2
 
 
-def test_a_process_without_an_agent_is_asked_itself(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_a_process_without_an_agent_is_terminated_directly(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
     lone = bystander(*ENTRY, "zmqrl.worker", "lone-1", "3")
     assert reap("lone-1", 20.0) == Reaped(ended=(f"worker-3 (pid {lone.pid})",))
     assert lone.wait(WAIT_S) == -signal.SIGTERM
 
 
-def test_likeness_is_no_reason(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
+def test_similar_processes_are_kept(bystander: Callable[..., subprocess.Popen[bytes]]) -> None:
     script = "import sys; sys.stdin.read()"
     alike = [
         bystander(*ENTRY, "zmqrl.worker", "run-12", "0"),

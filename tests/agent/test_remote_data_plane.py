@@ -111,7 +111,7 @@ def joined(tmp_path: Path, broker: Broker) -> Iterator[Joined]:
 
 @at_once
 @pytest.mark.whole
-def test_workers_have_the_keys_of_their_host_and_nobody_else_has(
+def test_only_workers_have_the_keys_of_their_host(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a broker without an address is not waited for."""
@@ -165,7 +165,7 @@ def held(plane: RemoteDataPlane) -> tuple[Notice, bytes] | None:
     return WeightsReader(plane.fds_of("worker")["weights"]).read()
 
 
-def test_a_store_that_is_seen_is_read_and_nothing_is_asked_for(broker: Broker, joined: Joined) -> None:
+def test_a_visible_store_is_read_without_requests(broker: Broker, joined: Joined) -> None:
     plane = joined(broker.store_path, DirectoryStore(str(broker.store_path), 2).leave_token("r"))
     assert plane.sees_store
     notice = broker.save(3)
@@ -188,7 +188,7 @@ def test_a_version_that_is_missing_there_is_fetched(broker: Broker, joined: Join
 
 
 @pytest.mark.parametrize("token", [None, "another"])
-def test_another_store_is_not_read_and_the_broker_is_asked_once(
+def test_another_store_is_not_read_and_the_broker_is_queried_once(
     broker: Broker, joined: Joined, tmp_path: Path, token: str | None
 ) -> None:
     DirectoryStore(str(tmp_path / "own"), 2).leave_token("r")
@@ -222,7 +222,7 @@ def test_damaged_weights_are_refused_and_sound_ones_still_taken(broker: Broker, 
     assert held(plane) == (damaged, broker.content(damaged))
 
 
-def test_another_broker_is_asked_once_it_knows_of_a_version(broker: Broker, joined: Joined, tmp_path: Path) -> None:
+def test_another_broker_is_queried_once_it_has_a_version(broker: Broker, joined: Joined, tmp_path: Path) -> None:
     """Before the learner has announced to it again it would refuse, and be asked no more for a while."""
     plane = joined(tmp_path / "own", None)
     notice = broker.save(3)

@@ -109,9 +109,7 @@ def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane
     assert take(plane) is None, "older"
 
 
-def test_every_new_broker_has_the_newest_list_and_the_key_and_nobody_else_has(
-    plan: RunPlan, plane: SharedDataPlane, broker: Broker
-) -> None:
+def test_only_a_broker_has_the_newest_list_and_the_key(plan: RunPlan, plane: SharedDataPlane, broker: Broker) -> None:
     first, second = AllowList(1, {"k": HostKey("b", 1)}), AllowList(2, {}, {"digest": "c"})
     for allowed, newest in ((first, first), (second, second), (first, second)):
         plane.allow(allowed)

@@ -49,21 +49,21 @@ def test_a_failed_run_scores_nothing_final() -> None:
     assert ScoreFinal() not in ending.step({"evaluator"}, 0.2)
 
 
-def test_the_learner_of_a_failed_run_is_told_twice() -> None:
+def test_the_learner_of_a_failed_run_is_notified_twice() -> None:
     """It waits for the round under way after one SIGTERM, and abandons it after two."""
     ending = ShutdownPolicy(ShutdownMode.FAILED, grace_s=5.0, final_limit_s=3.0, now=0.0)
     told = [ending.step({"learner", "evaluator"}, now) for now in (0.0, 0.1, 0.2, 0.3)]
     assert told == [[Terminate("learner")], [Terminate("learner")], [], []]
 
 
-def test_hurried_tells_all_at_once_and_kills_all_at_the_limit() -> None:
+def test_hurried_terminates_all_at_once_and_kills_all_at_the_limit() -> None:
     ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert ending.step(ALL, 0.0) == [Terminate("learner"), Terminate("worker"), Terminate("broker"), CloseEvaluator()]
     assert ending.step(ALL, 2.4) == []
     assert ending.step({"worker", "evaluator"}, 2.5) == [KillRole("worker"), KillRole("evaluator")]
 
 
-def test_kill_asks_nobody() -> None:
+def test_kill_skips_the_grace() -> None:
     ending = ShutdownPolicy(ShutdownMode.KILL, grace_s=2.5, final_limit_s=3.0, now=0.0)
     assert {type(action) for action in ending.step(ALL, 0.0)} == {KillRole}
 
@@ -77,7 +77,7 @@ def test_who_reports_that_it_is_writing_has_its_grace_again() -> None:
     assert ending.step({"learner"}, 6.5) == [KillRole("learner")]
 
 
-def test_nobody_has_more_time_when_the_host_hurries() -> None:
+def test_a_hurried_shutdown_extends_no_grace() -> None:
     ending = ShutdownPolicy(ShutdownMode.HURRIED, grace_s=2.0, final_limit_s=0.0, now=0.0)
     ending.step({"learner"}, 0.0)
     ending.extend("learner", 1.5)

@@ -106,7 +106,7 @@ def test_a_header_that_cannot_be_this_workers_is_refused(bus: Bus, id: SegmentId
     assert len(bus.leases()) == 2
 
 
-def test_descriptors_of_strangers_and_of_the_dead_change_nothing(bus: Bus) -> None:
+def test_descriptors_of_unknown_and_dead_workers_change_nothing(bus: Bus) -> None:
     ref = bus.leases()[0]
     bus.seal(ref, SegmentId(0, 0, 0))
     for index, spawn in ((0, 1), (1, 0), (77, 0)):

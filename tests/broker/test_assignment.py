@@ -114,7 +114,7 @@ def test_one_that_moves_has_its_old_holder_until_that_has_stopped(placed: Placed
     assert placed.actions[-1] == ev.RequestHandovers()
 
 
-def test_orders_are_repeated_until_they_are_followed(placed: Placed) -> None:
+def test_assignments_are_repeated_until_applied(placed: Placed) -> None:
     idle = placed.workers.add(1, 0)
     assert placed.assignment.snapshot(idle, False).assignments == (), "that it has none is reported too"
     serial = placed.assignment.snapshot(placed.process(0), False).serial

@@ -44,7 +44,7 @@ def streams_of(broker: BrokerState, index: int) -> dict[int, int]:
     return {order.vector_env: order.incarnation for order in snapshot.assignments}
 
 
-def test_each_goes_on_with_its_own() -> None:
+def test_each_continues_with_its_own() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))
     broker.handle_all(hello(0, 1, {0: 0}))
@@ -52,7 +52,7 @@ def test_each_goes_on_with_its_own() -> None:
     assert not broker.assignment.requests
 
 
-def test_what_nobody_claims_in_time_is_taken_up_by_who_is_there() -> None:
+def test_an_unclaimed_stream_is_handed_over_after_the_limit() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))
     assert not broker.assignment.requests
@@ -83,7 +83,7 @@ def test_a_report_of_an_older_process_or_of_one_that_its_agent_does_not_list_is_
     assert broker.snapshot(0) == before
 
 
-def test_who_was_given_up_is_known() -> None:
+def test_a_failed_worker_is_recorded() -> None:
     broker = second_broker()
     broker.handle_all(hello(1, 1, {1: 0}))
     assert not broker.workers.have_failed((1,))
@@ -103,7 +103,7 @@ def test_a_worker_whose_host_speaks_last_is_not_sent_away() -> None:
     assert streams_of(broker, 0) == {0: 0, 1: 0}
 
 
-def far_worker(index: int, broker: int, streams: dict[int, int], serial: int = -1, **more: Any) -> ev.WorkerReported:
+def remote_worker(index: int, broker: int, streams: dict[int, int], serial: int = -1, **more: Any) -> ev.WorkerReported:
     return ev.WorkerReported(index, 0, (), streams, broker, serial, remote=True, **more)
 
 
@@ -127,18 +127,18 @@ def restarted_with_a_near_worker() -> tuple[BrokerState, Arena]:
 
 def test_a_remote_worker_back_before_its_agent_keeps_its_steps() -> None:
     broker, _ = restarted_with_a_near_worker()
-    broker.handle(far_worker(1, 1, {1: 0}))
+    broker.handle(remote_worker(1, 1, {1: 0}))
     assert streams_of(broker, 1) == {1: 0}
     assert broker.snapshot(1).leases, "it can go on"  # type: ignore[union-attr]
-    broker.handle_all([far_worker(2, 1, {2: 0}), ev.HostReported({2: 0}, (), "far2", (2,))])
+    broker.handle_all([remote_worker(2, 1, {2: 0}), ev.HostReported({2: 0}, (), "far2", (2,))])
     broker.handle_all([ev.HostReported({1: 0}, (), "far1", (1,)), ev.ClaimsExpired()])
     assert [streams_of(broker, index) for index in (0, 1, 2)] == [{0: 0}, {1: 0}, {2: 0}]
     assert not broker.assignment.requests
 
 
-def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
+def test_a_worker_whose_agent_does_not_return_in_time_stops() -> None:
     broker, _ = restarted_with_a_near_worker()
-    broker.handle(far_worker(1, 1, {1: 0}))
+    broker.handle(remote_worker(1, 1, {1: 0}))
     broker.handle(ev.ClaimsExpired())
     assert streams_of(broker, 1) == {}
 
@@ -146,20 +146,20 @@ def test_one_whose_agent_does_not_come_back_in_time_is_asked_to_stop() -> None:
 def test_an_accepted_segment_with_lost_acknowledgement_is_kept_when_its_vector_env_moves() -> None:
     """Its worker reports it as unaccepted to the broker after that; then it is notified, and stops."""
     broker, arena = restarted_with_a_near_worker()
-    report = far_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])
+    report = remote_worker(1, 1, {1: 0}, open_rows=[(1, 0, ROWS), (1, 1, 0)])
     broker.handle_all([ev.HostReported({1: 0}, (), "far1", (1,)), report])
     assert streams_of(broker, 1) == {1: 0}
     broker.handle(ev.HostReported({1: 0}, (), "far1", ()))
     snapshot = broker.snapshot(1)
     assert snapshot is not None and snapshot.assignments == ()
-    broker.handle(far_worker(1, broker.incarnation, {}, snapshot.serial, open_rows=[(1, 1, 0)]))
+    broker.handle(remote_worker(1, broker.incarnation, {}, snapshot.serial, open_rows=[(1, 1, 0)]))
     ledger = arena.ledger()
     assert not any(ledger.dropped.values()) and ledger.stored == ledger.produced == ROWS
 
 
-def test_what_a_worker_stepped_that_died_with_the_broker_moves_when_its_agent_says_so() -> None:
+def test_streams_of_a_worker_dead_with_the_broker_move_when_its_agent_reports_it() -> None:
     broker, _ = restarted_with_a_near_worker()
-    broker.handle(far_worker(1, 1, {1: 0}))
+    broker.handle(remote_worker(1, 1, {1: 0}))
     broker.handle(ev.HostReported({1: 0}, (), "far1", (1,)))
     assert not broker.assignment.requests
     successor = ev.WorkerReported(2, 1, (), {}, remote=True)
@@ -201,7 +201,7 @@ def test_a_worker_that_stopped_a_vector_env_is_not_given_it_back_by_the_next_bro
     assert (ledger.stored, ledger.produced, ledger.balanced) == (ROWS, ROWS, True)
 
 
-def test_no_other_host_speaks_for_a_live_worker_that_is_to_leave() -> None:
+def test_no_other_host_reports_for_a_live_worker_that_is_to_leave() -> None:
     """Its own agent lists it as alive and holds it no more; another broker knows no more of it."""
     plan = bus_plan("sync", 2, 2, slots=9)
     arena, near = Arena.private(plan), plan.config.learner.host

@@ -49,7 +49,7 @@ def test_a_record_comes_back() -> None:
     [[1, False, 0, None, None, None, ["<f8", [1], b"12345678"]]],
     [[1, False, 0, None, None, None, ["<f4", [1, 2], b"12345678"]]],
 ], ids=str)  # fmt: skip
-def test_what_is_no_record_is_refused(data: object) -> None:
+def test_an_invalid_record_is_refused(data: object) -> None:
     with pytest.raises(WireError):
         unpack_record(bytes(msgpack.packb(data)))
 
@@ -72,7 +72,7 @@ def test_parts_come_in_order_and_each_once() -> None:
     assert record.add(4, b"456789") and record.is_whole
 
 
-def test_an_answer_is_put_together_from_what_was_asked_for() -> None:
+def test_an_answer_is_built_from_the_request() -> None:
     parts = HandoverParts()
     assert parts.take(part(0, 20), []) is None and not parts.progressed
     assert parts.take(part(0, 20), [REQUEST]) is None and parts.progressed
@@ -97,14 +97,14 @@ def test_an_empty_record_is_whole_at_once() -> None:
     assert HandoverParts().take([1, 2, 3, 0, 0, b""], [REQUEST]) == Handover(1, 2, 3, ())
 
 
-def test_what_no_request_asks_for_any_more_is_forgotten() -> None:
+def test_what_is_no_longer_requested_is_removed() -> None:
     parts = HandoverParts()
     parts.take(part(0, 20), [REQUEST])
     parts.take(part(0, 20), [])
     assert parts.offset(REQUEST) == 0
 
 
-def test_an_order_names_the_size_of_its_record_alone() -> None:
+def test_an_assignment_names_the_size_of_its_record_alone() -> None:
     packed = PackedRecords()
     assert packed.row_of(StreamAssignment(1, 2, 3, STATES)) == (1, 2, 3, len(RECORD))
     assert packed.row_of(StreamAssignment(1, 4, 3, ())) == (1, 4, 3, 0)

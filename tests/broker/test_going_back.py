@@ -42,7 +42,7 @@ def test_one_that_finds_a_newer_full_than_its_predecessor_goes_forward_to_it() -
     assert table.oldest_of_the_third(LearnerRecord(Version(2, 4), 0, 0, SECOND), 5) == THIRD
 
 
-def test_rows_that_were_given_up_count_again_with_the_full_that_has_them() -> None:
+def test_discarded_rows_count_again_with_the_full_that_has_them() -> None:
     table = Table((0, 5), (0, 5))
     record = table.streams.records[0]
     record.stored = record.completed = 40

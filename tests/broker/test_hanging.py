@@ -31,11 +31,11 @@ def test_one_without_progress_is_named_as_long_as_it_makes_none() -> None:
     assert not named(range(20), range(20), has_work=False)
 
 
-def test_one_that_is_silent_is_named_once_its_agent_was_heard_for_as_long() -> None:
+def test_a_silent_process_is_named_while_its_agent_reports() -> None:
     assert named(range(3), range(20)) == {second: [Hanging("worker", 0, 2, "lost")] for second in range(7, 20)}
 
 
-def test_one_behind_a_cut_connection_has_as_long_as_anyone_to_return() -> None:
+def test_a_worker_behind_a_cut_connection_has_the_same_time_to_return() -> None:
     back = 20
     assert not named([*range(3), *range(back + 4, 32)], [*range(3), *range(back, 32)], until=32)
     assert min(named([*range(3), *range(back + 4, 60)], [*range(3), *range(back, 60)])) == back + 4 + 8, "no progress"

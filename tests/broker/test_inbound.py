@@ -126,7 +126,7 @@ def agent(host: str, workers: list[int]) -> bytes:
     return pack(HostReport(host, {}, [], [], workers, ""))
 
 
-def test_the_learner_speaks_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
+def test_the_learner_reports_on_its_own_host_alone(peers: BrokerWithPeers) -> None:
     report = pack(bus.LearnerReport(env_steps=5, updates=7))
     assert peers.receive(peers.near, report) == ev.LearnerReported(5, 7)
     with raises(WireError, reason="not from there", detail="learner from far"):
@@ -141,7 +141,7 @@ def test_an_agent_reports_for_its_own_host_alone(peers: BrokerWithPeers) -> None
     assert peers.replies_to(peers.far) == []
 
 
-def test_an_agent_whose_workers_were_given_up_is_sent_away_and_changes_nothing(peers: BrokerWithPeers) -> None:
+def test_an_agent_with_failed_workers_is_refused_and_changes_nothing(peers: BrokerWithPeers) -> None:
     peers.state.handle(ev.HostReported({}, (), "far", (1,)))
     peers.state.handle(ev.HostReported({}, (1,), "far"))
     assert peers.receive(peers.far, agent("far", [1])) is None
@@ -260,7 +260,7 @@ def test_a_token_admits_one_key_once_the_launcher_has_listed_it(peers: BrokerWit
     assert peers.replies_to(other) == ["shutdown_notice"]
 
 
-def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerWithPeers) -> None:
+def test_an_unissued_token_is_refused_with_the_reason(peers: BrokerWithPeers) -> None:
     stranger, _ = peers.strangers
     unknown = "the token is not one of this run, or was replaced by a newer connection file"
     with raises(WireError, reason="token", detail=unknown):
@@ -277,7 +277,7 @@ def test_a_token_that_nobody_was_given_is_refused_with_the_reason(peers: BrokerW
     ((pack(bus.Heartbeat(role="worker", index=1 << 20, spawn=0, progress=0)),), "process"),
     ((pack(bus.Fetch(Version(0, 4))),), "version"),
 ], ids=["too many frames", "a broker's own kind", "no such role", "no such worker", "not announced"])  # fmt: skip
-def test_what_nobody_may_say_is_refused(peers: BrokerWithPeers, frames: tuple[bytes, ...], reason: str) -> None:
+def test_a_message_not_allowed_is_refused(peers: BrokerWithPeers, frames: tuple[bytes, ...], reason: str) -> None:
     with pytest.raises(WireError) as refused:
         peers.receive(peers.near, *frames)
     assert refused.value.reason == reason
@@ -292,7 +292,7 @@ def test_what_was_announced_may_be_fetched(peers: BrokerWithPeers) -> None:
         peers.receive(peers.far, pack(bus.Fetch(Version(0, 5))))
 
 
-def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again(peers: BrokerWithPeers) -> None:
+def test_the_learner_is_answered_when_new_and_when_it_repeats_a_version(peers: BrokerWithPeers) -> None:
     announce = pack(bus.Announce(notice=NOTICE, back=None))
     event = peers.receive(peers.near, announce)
     assert peers.replies_to(peers.near) == ["broker_status"]
@@ -306,7 +306,7 @@ def test_the_learner_is_answered_when_it_is_new_and_when_it_says_a_version_again
     assert peers.replies_to(peers.near) == ["broker_status"]
 
 
-def test_a_worker_is_told_where_it_stands_once_per_round(peers: BrokerWithPeers) -> None:
+def test_a_worker_is_sent_its_assignment_once_per_round(peers: BrokerWithPeers) -> None:
     event = peers.receive(peers.near, pack(bus.WorkerReport(index=0, spawn=2, broker=0, serial=-1, remote=False,
         leases=[SlotRef(1, 1)], streams=[bus.StreamAt(0, 3)], stopped=[0], open=[],
         segments=6, busy_us=7)))  # fmt: skip
@@ -316,7 +316,7 @@ def test_a_worker_is_told_where_it_stands_once_per_round(peers: BrokerWithPeers)
     assert peers.replies_to(peers.near) == []
 
 
-def test_descriptors_and_whole_segments_come_by_the_same_door(peers: BrokerWithPeers) -> None:
+def test_descriptors_and_whole_segments_use_the_same_socket(peers: BrokerWithPeers) -> None:
     sealed = peers.receive(peers.pusher, pack_descriptors(1, 2, [SlotRef(3, 4)]))
     assert sealed == ev.Sealed(1, 2, [SlotRef(3, 4)])
     meta = SegmentMeta(SegmentId(1, 0, 0), Version(0, 0), STEPS * ENVS)

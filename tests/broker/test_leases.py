@@ -109,7 +109,7 @@ def test_slots_that_are_released_in_another_order_are_found_once_the_learner_rep
     assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot, first.slot], "the oldest is found at once"
 
 
-def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
+def test_segments_of_a_dead_worker_are_accepted_and_its_slots_reused() -> None:
     leasing = Leasing(slots=4)
     leasing.assignment.place()
     (first, second), _ = leasing.lease_out(0, 1)
@@ -124,7 +124,7 @@ def test_what_the_dead_sealed_is_booked_and_its_slots_go_to_others() -> None:
     assert [ref.slot for ref in leasing.lease_out(0, 1)[0]] == [second.slot], "the accepted one is the learner's"
 
 
-def test_only_its_holder_may_book_for_a_vector_env() -> None:
+def test_only_segments_of_the_assigned_worker_are_accepted() -> None:
     leasing = Leasing()
     leasing.assignment.place()
     _, (foreign, _) = leasing.lease_out(0, 1)

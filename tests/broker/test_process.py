@@ -230,7 +230,7 @@ class Poller:
 
 @at_once
 @pytest.mark.parametrize("ends", [True, False])
-def test_workers_of_other_hosts_are_told_to_end_and_waited_for(
+def test_workers_of_other_hosts_are_stopped_and_waited_for(
     make: Callable[..., Process], clock: Clock, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     made = make()

@@ -103,18 +103,18 @@ def test_an_agent_names_none_of_another_hosts_workers(peers: BrokerWithPeers, fi
     assert refused(peers, peers.far, pack(report)) == "host"
 
 
-def test_no_agent_speaks_for_the_learners_host_from_outside(peers: BrokerWithPeers) -> None:
+def test_no_outside_agent_reports_for_the_learners_host(peers: BrokerWithPeers) -> None:
     assert refused(peers, peers.far, agent("local", [])) == "host"
 
 
-def test_a_worker_of_the_plan_is_heard_before_its_agent(peers: BrokerWithPeers) -> None:
+def test_a_planned_worker_is_accepted_before_its_agent(peers: BrokerWithPeers) -> None:
     """Their connections are not in step: after a broker's restart either may be first."""
     event = peers.receive(peers.far, worker(FAR))
     assert isinstance(event, ev.WorkerReported)
     assert event == ev.WorkerReported(FAR, 2, [], {}, 0, -1, True, [], [], at=event.at)
 
 
-def test_a_worker_that_came_later_is_heard_once_its_agent_was(peers: BrokerWithPeers) -> None:
+def test_a_worker_that_came_later_is_accepted_after_its_agent(peers: BrokerWithPeers) -> None:
     """It is passed over until then without a count: an honest worker repeats its message at each heartbeat."""
     assert peers.receive(peers.far, worker(LATER)) is None
     assert peers.replies_to(peers.far) == []
@@ -122,13 +122,13 @@ def test_a_worker_that_came_later_is_heard_once_its_agent_was(peers: BrokerWithP
     assert isinstance(peers.receive(peers.far, worker(LATER)), ev.WorkerReported)
 
 
-def test_a_worker_that_came_later_here_is_nobody_elses(peers: BrokerWithPeers) -> None:
+def test_a_local_worker_that_came_later_belongs_to_this_host(peers: BrokerWithPeers) -> None:
     peers.receive(peers.near, agent("local", [LOCAL, LATER]))
     assert refused(peers, peers.far, worker(LATER)) == "host"
     assert refused(peers, peers.far, agent("far", [LATER])) == "host"
 
 
-def test_a_worker_that_is_to_leave_is_heard_after_a_broker_restart(peers: BrokerWithPeers) -> None:
+def test_a_worker_that_is_to_leave_is_accepted_after_a_broker_restart(peers: BrokerWithPeers) -> None:
     """Its host holds it no more, and lists it as alive."""
     alive = pack(HostReport("far", {LATER: 2}, [], [], [FAR], ""))
     peers.receive(peers.far, alive)

@@ -23,7 +23,7 @@ def ends_in(folder: Path) -> Endpoints:
     return Endpoints(*(f"ipc://{folder}/{name}" for name in ("segments", "descriptors", "notices", "control")))
 
 
-def test_what_is_no_peer_is_counted_at_each_port(tmp_path: Path) -> None:
+def test_an_invalid_peer_is_counted_at_each_port(tmp_path: Path) -> None:
     sockets = BrokerSockets(ends_in(tmp_path), TcpListen("127.0.0.1"), make_keys(), AllowList(1, {}))
     context: zmq.Context[Any] = zmq.Context()
     try:

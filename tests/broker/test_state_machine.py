@@ -216,7 +216,7 @@ class BusMachine(RuleBasedStateMachine):
             self.unsealed += sum(worker.open_rows.values())
 
     @rule(i=st.integers(0, 1), fuse=FUSES)
-    def says_goodbye(self, i: int, fuse: int | None = None) -> None:
+    def notifies_shutdown(self, i: int, fuse: int | None = None) -> None:
         worker = self.workers[i]
         if worker.alive:
             self.dies(i)
@@ -316,7 +316,7 @@ class BusMachine(RuleBasedStateMachine):
                 assert not mine & set(other.leases if other else ())
 
     @invariant()
-    def each_segment_is_booked_once_and_in_order(self) -> None:
+    def each_segment_is_accepted_once_and_in_order(self) -> None:
         if not hasattr(self, "state"):
             return
         self.learner_takes()

@@ -78,7 +78,7 @@ def test_big_weights_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert content_of(frames) == ([0, 1], b"0123456789")
 
 
-def test_without_a_buffer_nobody_is_served() -> None:
+def test_without_a_buffer_no_request_is_served() -> None:
     server = WeightsServer(None)
     server.request(b"one", Version(0, 0))
     assert server.pop_ready() == []

@@ -29,14 +29,14 @@ class Restarting:
         self.arena = Arena.private(self.plan)
         self.broker = BrokerState(self.plan, self.arena)
 
-    def says_worker(self, index: int, at: float = 0.0) -> None:
+    def report_worker(self, index: int, at: float = 0.0) -> None:
         process = self.broker.workers.process(index)
         streams = {} if process is None else {v: a.incarnation for v, a in process.assigned.items()}
         serial = -1 if process is None else process.serial
         remote = index > 1
         self.broker.handle(ev.WorkerReported(index, 0, (), streams, serial=serial, remote=remote, at=at))
 
-    def says_host(self, host: str, *workers: int) -> None:
+    def report_host(self, host: str, *workers: int) -> None:
         self.broker.handle(ev.HostReported(dict.fromkeys(workers, 0), (), host, workers))
 
     def holders(self) -> dict[int, int]:
@@ -48,25 +48,25 @@ class Restarting:
 
 def test_a_worker_that_is_ready_before_its_agent_reports_does_not_get_all() -> None:
     run = Restarting({"local": 2})
-    run.says_worker(0)
+    run.report_worker(0)
     assert run.holders() == {}
-    run.says_host("local", 0, 1)
+    run.report_host("local", 0, 1)
     assert run.holders() == {0: 0, 2: 0}, "the others are for worker 1, which is not ready yet"
-    run.says_worker(1)
-    run.says_worker(0)
+    run.report_worker(1)
+    run.report_worker(0)
     assert run.holders() == {0: 0, 1: 1, 2: 0, 3: 1}
     assert run.incarnations() == [0, 0, 0, 0]
 
 
 def test_the_first_assignment_waits_for_each_host_of_the_plan() -> None:
     run = Restarting()
-    run.says_host("local", 0, 1)
-    run.says_worker(0)
-    run.says_worker(1, START_S - 1.0)
+    run.report_host("local", 0, 1)
+    run.report_worker(0)
+    run.report_worker(1, START_S - 1.0)
     assert run.holders() == {}
-    run.says_host("far", 2, 3)
-    run.says_worker(3, START_S - 1.0)
-    run.says_worker(2, START_S - 1.0)
+    run.report_host("far", 2, 3)
+    run.report_worker(3, START_S - 1.0)
+    run.report_worker(2, START_S - 1.0)
     assert run.holders() == {0: 0, 1: 1, 2: 2, 3: 3}
     assert run.incarnations() == [0, 0, 0, 0]
 
@@ -74,9 +74,9 @@ def test_the_first_assignment_waits_for_each_host_of_the_plan() -> None:
 def test_a_host_that_is_not_waited_for_delays_nothing() -> None:
     removed, absent = Restarting(), Restarting()
     for run in (removed, absent):
-        run.says_host("local", 0, 1)
-        run.says_worker(0)
-        run.says_worker(1)
+        run.report_host("local", 0, 1)
+        run.report_worker(0)
+        run.report_worker(1)
         assert run.holders() == {}
     removed.broker.handle(ev.HostRemoved("far", (2, 3)))
     absent.broker.handle(ev.HostAbsent("far"))
@@ -85,17 +85,17 @@ def test_a_host_that_is_not_waited_for_delays_nothing() -> None:
 
 def test_after_the_time_limit_it_begins_with_who_is_there_and_a_late_host_takes_nothing() -> None:
     run = Restarting()
-    run.says_host("local", 0, 1)
-    run.says_worker(0, 5.0)
-    run.says_worker(1, 5.0)
-    run.says_worker(0, 4.9 + START_S)
+    run.report_host("local", 0, 1)
+    run.report_worker(0, 5.0)
+    run.report_worker(1, 5.0)
+    run.report_worker(0, 4.9 + START_S)
     assert run.holders() == {}
-    run.says_worker(0, 5.0 + START_S)
+    run.report_worker(0, 5.0 + START_S)
     begun = {0: 0, 1: 1, 2: 0, 3: 1}
     assert run.holders() == begun
-    run.says_host("far", 2, 3)
+    run.report_host("far", 2, 3)
     for index in (2, 3, 0, 1):
-        run.says_worker(index, 6.0 + START_S)
+        run.report_worker(index, 6.0 + START_S)
     assert run.holders() == begun
     assert run.incarnations() == [0, 0, 0, 0]
     assert not run.broker.assignment.requests
@@ -103,12 +103,12 @@ def test_after_the_time_limit_it_begins_with_who_is_there_and_a_late_host_takes_
 
 def test_what_a_lost_host_had_goes_to_who_has_the_least() -> None:
     run = Restarting()
-    run.says_host("local", 0, 1)
-    run.says_host("far", 2, 3)
+    run.report_host("local", 0, 1)
+    run.report_host("far", 2, 3)
     for index in range(4):
-        run.says_worker(index)
-    run.says_host("late", 4)
-    run.says_worker(4)
+        run.report_worker(index)
+    run.report_host("late", 4)
+    run.report_worker(4)
     run.broker.handle(ev.HostRemoved("far", (2, 3)))
     requests = run.broker.assignment.requests
     assert [(request.vector_env, request.incarnation) for request in requests] == [(2, 1), (3, 1)]
@@ -117,25 +117,25 @@ def test_what_a_lost_host_had_goes_to_who_has_the_least() -> None:
     assert run.holders() == {0: 0, 1: 1, 2: 4, 3: 0}
 
 
-def test_a_vector_env_that_nobody_has_begun_yet_goes_to_another_as_it_is() -> None:
+def test_a_vector_env_not_yet_begun_moves_unchanged() -> None:
     """Worker 1 never becomes ready: its vector envs begin with the same seeds at worker 0."""
     run = Restarting({"local": 2})
-    run.says_host("local", 0, 1)
-    run.says_worker(0)
+    run.report_host("local", 0, 1)
+    run.report_worker(0)
     run.broker.handle(ev.HostReported({0: 0}, (1,), "local", (0,)))
-    run.says_worker(0)
+    run.report_worker(0)
     assert run.holders() == {0: 0, 1: 0, 2: 0, 3: 0}
     assert run.incarnations() == [0, 0, 0, 0]
 
 
 def test_exact_recovery_begins_with_who_is_there_and_shares_with_who_comes() -> None:
     run = Restarting(recovery="exact")
-    run.says_host("local", 0, 1)
-    run.says_worker(0)
-    run.says_worker(1)
+    run.report_host("local", 0, 1)
+    run.report_worker(0)
+    run.report_worker(1)
     assert run.holders() == {0: 0, 1: 1, 2: 0, 3: 1}
-    run.says_host("far", 2, 3)
-    run.says_worker(2)
-    run.says_worker(0)
-    run.says_worker(0)
+    run.report_host("far", 2, 3)
+    run.report_worker(2)
+    run.report_worker(0)
+    run.report_worker(0)
     assert run.holders() != {0: 0, 1: 1, 2: 0, 3: 1}

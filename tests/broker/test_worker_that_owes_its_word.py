@@ -16,7 +16,7 @@ from zmqrl.shared_memory.arena import Arena
 WORKER = 0
 
 
-def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
+def test_it_is_stalled_and_the_others_continue_without_it() -> None:
     plan = bus_plan("async", 2, 2, slots=9)
     arena = Arena.private(plan)
     for index in (0, 1):
@@ -37,7 +37,7 @@ def test_it_is_stalled_and_the_others_go_on_without_it() -> None:
 
 
 @pytest.mark.parametrize(("ready", "lost_at"), [(True, 5), (False, 20)])
-def test_a_worker_that_never_says_a_word_to_this_broker_is_lost(ready: bool, lost_at: int) -> None:
+def test_a_worker_without_any_message_to_this_broker_is_lost(ready: bool, lost_at: int) -> None:
     """It was stopped before the broker died: the next one hears of it from its agent alone."""
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1), "local")
     judged = {}
@@ -57,7 +57,7 @@ def test_its_silence_counts_from_when_it_was_ready() -> None:
     assert lost == [9]
 
 
-def test_one_that_is_expected_and_comes_is_judged_by_its_heartbeats() -> None:
+def test_an_expected_worker_that_came_is_judged_by_its_heartbeats() -> None:
     liveness = Liveness(LimitsSection(heartbeat_s=0.5, lost_after_s=5.0, start_s=20.0), Workers(1), "local")
     liveness.expect(WORKER, 3, False, 0)
     liveness.receive(Heartbeat("worker", WORKER, 3, progress=0), 1)

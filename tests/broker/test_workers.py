@@ -95,7 +95,7 @@ def test_a_worker_may_register_before_its_host_reports() -> None:
     assert workers.has_left(3), "it had to leave"
 
 
-def test_given_up_is_for_good() -> None:
+def test_a_failed_worker_stays_failed() -> None:
     workers = Workers(LIMIT)
     workers.receive("a", (0, 1), (1,))
     assert workers.members == {0}

@@ -56,7 +56,7 @@ class FarBus(RealBus):
         segments, notices, control = said["ports"]
         return segments, notices, control
 
-    def said_lost(self) -> bool:
+    def reported_lost(self) -> bool:
         events = self.events.read(TURN_S)
         return any(event.get("state") == "lost" and event["role"] == "worker" for event in events)
 

@@ -49,7 +49,7 @@ def test_a_segment_whose_lease_is_taken_before_it_was_pushed_goes_out_under_anot
     assert sink.pushed == [[SlotRef(2, 1)]]
 
 
-def test_what_was_booked_before_it_was_pushed_is_not_pushed() -> None:
+def test_a_segment_accepted_before_its_push_is_not_pushed() -> None:
     sink = HandSink()
     sink.receive([SlotRef(0, 1), SlotRef(1, 1)], accepted=0)
     sink.write(0)

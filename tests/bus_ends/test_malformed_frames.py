@@ -34,7 +34,7 @@ ASSIGNMENTS: dict[str, Any] = {
     "stop": False,
 }
 RECORD = pack(bus.Record(spawn=0, parts=[[1, 1, 0, b"\x91\x93\x03"], [1, 1, 3, b"\xc0\xc2"]]))
-BOOKS = pack(bus.BrokerStatus(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
+BROKER_STATUS = pack(bus.BrokerStatus(broker=1, requests=[[0, 1, 2, 0]], known=[0, 3]))
 GARBAGE = [
     b"",
     b"\xc1",
@@ -126,7 +126,7 @@ def test_a_learner_continues_under_garbage(broker: HandBroker) -> None:
     broker.sockets["control"].send_multipart(
         (peer, pack(bus.BrokerStatus(broker=1, requests=[[99, 1, 2, 0]], known=None)))
     )
-    broker.sockets["control"].send_multipart((peer, BOOKS))
+    broker.sockets["control"].send_multipart((peer, BROKER_STATUS))
     while not broker.channel.handover_requests():
         broker.source.take(WAIT_S)
     assert [request.vector_env for request in broker.channel.handover_requests()] == [0]
@@ -138,7 +138,7 @@ def test_a_learner_continues_under_garbage(broker: HandBroker) -> None:
 SOUND = {
     "assignments": pack(bus.WorkerAssignments(**ASSIGNMENTS)),
     "record": RECORD,
-    "broker_status": BOOKS,
+    "broker_status": BROKER_STATUS,
     "descriptors": pack_descriptors(1, 0, [SlotRef(0, 1), SlotRef(3, 7)]),
 }
 MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)

@@ -70,7 +70,7 @@ def test_a_broker_killed_in_between_loses_and_doubles_nothing(bus: FarBus) -> No
     assert (ledger.stored, ledger.balanced) == (index * ROWS, True)
 
 
-def test_what_is_sealed_at_the_end_is_booked_and_the_open_rows_are_counted(bus: FarBus) -> None:
+def test_segments_sealed_at_the_end_are_accepted_and_open_rows_counted(bus: FarBus) -> None:
     sink = bus.far_sink()
     ready(sink)
     write(sink, 0)
@@ -95,7 +95,7 @@ def test_a_silent_worker_is_removed_and_its_late_messages_are_dropped(tmp_path: 
         bus.far_agent.report(HostReport("b", {0: 0}, [0], [], [0], ""))  # expected, also if no heartbeat has arrived
         sink._heartbeat.close()  # from now on it is as if its machine had stopped
 
-        until(lambda: bus.said_lost(), "the broker to say that it is lost")
+        until(lambda: bus.reported_lost(), "the broker to say that it is lost")
         successor = bus.far_sink(spawn=1)
         (request,) = until(
             lambda: successor.poll(TURN_S) and (source.take(0.0), channel.handover_requests())[1], "requested"

@@ -178,7 +178,7 @@ def garbage() -> list[list[bytes]]:
     ]
 
 
-def test_strangers_are_refused_and_counted_and_the_run_goes_on(bus: RealBus) -> None:
+def test_unknown_peers_are_refused_and_counted_and_the_run_continues(bus: RealBus) -> None:
     source, sink = bus.source(), bus.sink()
     ready(sink)
     context: zmq.Context[Any] = zmq.Context()

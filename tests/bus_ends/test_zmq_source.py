@@ -69,13 +69,13 @@ def test_a_descriptor_out_of_turn_brings_what_is_before_it(broker: HandBroker) -
     assert broker.taken() == [0, 1]
 
 
-def test_what_no_descriptor_told_of_is_found(broker: HandBroker) -> None:
+def test_a_segment_without_descriptor_is_found(broker: HandBroker) -> None:
     broker.accept(0)
     broker.accept(1)
     assert broker.taken() == [0, 1]
 
 
-def test_a_new_broker_means_a_look_at_everything(broker: HandBroker) -> None:
+def test_a_new_broker_leads_to_a_full_scan(broker: HandBroker) -> None:
     broker.accept(0)
     broker.arena.begin_broker()
     assert [segment.meta.id.index for segment in broker.source.take(0.0)] == [0]

@@ -75,7 +75,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         yield start
 
 
-def test_one_run_is_brought_down_and_another_goes_on(zmqrl: Command, begin: Callable[[str], Live]) -> None:
+def test_one_run_is_brought_down_and_another_continues(zmqrl: Command, begin: Callable[[str], Live]) -> None:
     other, target = begin("other"), begin("doomed")
     down = zmqrl("down", target.info.run_id)
     assert (down.code, down.err) == (0, "")
@@ -127,7 +127,7 @@ def test_a_run_without_its_directory_is_known_by_its_processes(zmqrl: Command, b
     assert not await_gone(run.processes[1:], 0.0)
 
 
-def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+def test_a_host_not_queried_is_named_with_its_cause(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     directory = copy_of(finished, tmp_path, {"gone": {"ssh": "127.0.0.1", "port": port}, "own": {"manual": True}})
@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_named_with_its_cause(zmqrl: Command, finished: 
     compare(missing.error, key=("--limit",), value="g0ne", what="unknown host or group")
 
 
-def test_a_run_of_another_machine_is_not_said_to_be_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
+def test_a_run_of_another_machine_is_not_reported_as_down(zmqrl: Command, finished: Path, tmp_path: Path) -> None:
     directory = copy_of(finished, tmp_path, {})
     data = json.loads((directory / "run.json").read_text())
     (directory / "run.json").write_text(json.dumps({**data, "host": "far.away", "ended_at": None}))

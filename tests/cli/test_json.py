@@ -99,7 +99,7 @@ def test_a_run_that_its_learner_refuses_after_env_steps_keeps_its_results(zmqrl:
 
 
 @pytest.mark.whole
-def test_detached_it_prints_where_the_run_is_and_holds_no_pipe(tmp_path: Path) -> None:
+def test_detached_it_prints_the_run_directory_and_holds_no_pipe(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "zmqrl", *RUN, "--set", "run.total_env_steps=1e7", "--run-dir", "d"]
     done = subprocess.run(
         [*command, "--detach", "--json"],

@@ -175,7 +175,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["bench", "bus", "--sb3-python", "x"], "e2e"),
     ],
 )
-def test_what_cannot_be_is_one_message_and_exit_2(zmqrl: Command, arguments: list[str], says: str) -> None:
+def test_invalid_arguments_give_one_message_and_exit_2(zmqrl: Command, arguments: list[str], says: str) -> None:
     ended = zmqrl(*arguments)
     assert ended.code == 2
     assert says in ended.err

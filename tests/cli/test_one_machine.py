@@ -12,7 +12,7 @@ from tests.support.raising import compare
 
 
 @pytest.mark.parametrize("command", ["launch", "doctor"])
-def test_two_aliases_of_one_machine_are_one_message(
+def test_two_aliases_of_one_machine_give_one_message(
     zmqrl: Command, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = tmp_path / "ssh_config"

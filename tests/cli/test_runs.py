@@ -201,14 +201,14 @@ def logs(finished: Path, tmp_path: Path) -> Path:
         ("launcher", ["launcher"]),
     ],
 )
-def test_one_word_that_is_no_run_is_who_of_the_newest(zmqrl: Command, logs: Path, who: str, shown: list[str]) -> None:
+def test_one_argument_names_a_log_of_the_newest_run(zmqrl: Command, logs: Path, who: str, shown: list[str]) -> None:
     for arguments in ((who,), (logs, who)):
         ended = zmqrl("logs", *arguments, "-n", "1")
         assert ended.out.splitlines() == [f"{name}: begun" for name in shown]
 
 
 @pytest.mark.parametrize("name", ["node-1/3", "worker-9", "node07"])
-def test_one_word_that_is_neither_a_run_nor_a_log_names_the_logs(zmqrl: Command, logs: Path, name: str) -> None:
+def test_an_argument_that_is_neither_run_nor_log_lists_the_logs(zmqrl: Command, logs: Path, name: str) -> None:
     ended = zmqrl("logs", name)
     assert ended.code == 2
     known = "known: launcher, local/learner-0, local/worker-10, node-1/worker-0, node-1/worker-1"
@@ -236,7 +236,7 @@ def test_a_pattern_shows_every_line_that_matches(zmqrl: Command, logs: Path) -> 
     assert len(zmqrl("logs", "launcher", "--grep", "line", "-n", "2").out.splitlines()) == 2
 
 
-def test_a_word_that_is_neither_run_nor_who_is_refused(zmqrl: Command, logs: Path) -> None:
+def test_an_argument_that_is_no_run_or_log_is_refused(zmqrl: Command, logs: Path) -> None:
     missing = zmqrl("logs", "node-2/0")
     assert missing.code == 2
     compare(missing.error, what=NO_RUN_OR_LOG.format("node-2/0", f"runs/{logs.name}"))
@@ -316,7 +316,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
     ]
 
 
-def test_on_a_terminal_following_shows_the_launchers_picture(live: tuple[Path, RunInfo]) -> None:
+def test_on_a_terminal_following_shows_the_launchers_display(live: tuple[Path, RunInfo]) -> None:
     run_dir, info = live
     ours, theirs = pty.openpty()
     wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}

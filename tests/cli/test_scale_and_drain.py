@@ -105,7 +105,7 @@ NO_RUN = ": it is not a run directory, and not the id of a run that is active or
     (("drain", "n0-run", "local"), "no run 'n0-run'" + NO_RUN),
     (("drain", "local"), "no active run and no run in runs/; give a run directory"),
 ])  # fmt: skip
-def test_what_cannot_be_requested_is_one_message(zmqrl: Command, arguments: tuple[str, ...], why: str) -> None:
+def test_an_invalid_request_gives_one_message(zmqrl: Command, arguments: tuple[str, ...], why: str) -> None:
     refused = zmqrl(*arguments)
     assert (refused.code, refused.out, refused.err) == (2, "", f"zmqrl: {why}\n")
 

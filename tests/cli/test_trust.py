@@ -158,7 +158,7 @@ def test_no_command_imports_what_a_run_of_another_user_names(
         lambda run: api.train("cartpole-ppo", init_from=run, run_dir="new"),
     ],
 )
-def test_python_raises_and_never_asks(
+def test_python_raises_and_never_prompts(
     call: Callable[[Path], object], mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = stored(tmp_path / "run", NAMED)
@@ -234,7 +234,7 @@ def test_trust_of_a_folder(zmqrl: Command, mark: Path, configuration: Path, tmp_
 
 
 @pytest.mark.parametrize("arguments", [(), ("--list", "lab"), ("nowhere",), ("s3://",), ("s3://lab/../x",)])
-def test_what_cannot_be_trusted(arguments: tuple[str, ...], zmqrl: Command, configuration: Path) -> None:
+def test_an_invalid_trust_argument(arguments: tuple[str, ...], zmqrl: Command, configuration: Path) -> None:
     assert zmqrl("trust", *arguments).code == 2
     assert not configuration.exists()
 

@@ -120,6 +120,6 @@ def test_notations_of_ranges(key: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "key", ["n[", "n]", "n[]", "n[a-c]", "n[1-2", "n[1--2]", "n[3-1]", "n[1-2000]", "n[1-99]m[1-99]"]
 )
-def test_what_is_no_range(key: str) -> None:
+def test_an_invalid_range(key: str) -> None:
     with raises(ConfigError, key=(key,)):
         names_of_range(key)

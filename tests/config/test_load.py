@@ -28,7 +28,7 @@ def written(tmp_path: Path, text: str, name: str = "hosts.yaml") -> Path:
     return path
 
 
-def test_the_later_layer_wins_and_each_key_knows_its_source(tmp_path: Path) -> None:
+def test_the_later_layer_wins_and_each_key_has_its_source(tmp_path: Path) -> None:
     preset = written(
         tmp_path, "run: {seed: 1, total_env_steps: 10}\nmodes: {async: {run: {seed: 2, max_wall_s: 5}}}", "mine.yaml"
     )

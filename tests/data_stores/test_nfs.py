@@ -99,7 +99,7 @@ def test_a_server_that_is_away_stalls_a_reader_and_breaks_nothing(nfs: Lab) -> N
     assert nfs.read(nfs.save(61))[1].startswith("read ")
 
 
-def test_a_token_tells_the_same_tree_from_another(nfs: Lab) -> None:
+def test_a_token_distinguishes_two_trees(nfs: Lab) -> None:
     token = nfs.writer.ask("token", "CLIENT").partition(" ")[2]
     assert nfs.reader.ask(f"sees {MOUNT}/store {token}", "CLIENT").partition(" ")[2] == "True"
     assert nfs.reader.ask(f"sees /tmp {token}", "CLIENT").partition(" ")[2] == "False"

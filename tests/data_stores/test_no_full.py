@@ -23,7 +23,7 @@ def plan(tmp_path: Path) -> RunPlan:
 
 
 @pytest.mark.parametrize("weights", [0, 1])
-def test_each_thing_is_said_once(plan: RunPlan, weights: int) -> None:
+def test_each_problem_is_reported_once(plan: RunPlan, weights: int) -> None:
     folder = Path(plan.store_path)
     folder.mkdir(parents=True)
     for n in range(40):

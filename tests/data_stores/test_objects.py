@@ -68,7 +68,7 @@ def test_an_object_of_any_size_comes_back_in_pieces(objects: Objects, tmp_path: 
     ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "this host has no credentials"),
     ({"AWS_PROFILE": "nobody"}, "nobody"),
 ])  # fmt: skip
-def test_wrong_credentials_are_refused_in_the_words_of_the_service(
+def test_wrong_credentials_are_refused_with_the_text_of_the_service(
     objects: Objects, s3: S3Server, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], named: str
 ) -> None:
     for name, value in changes.items():

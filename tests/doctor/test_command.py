@@ -35,7 +35,7 @@ def test_a_sound_machine_is_a_table_and_exit_code_0(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.yaml"]
 
 
-def test_what_stands_in_the_way_is_exit_code_2(tmp_path: Path) -> None:
+def test_a_blocking_condition_gives_exit_code_2(tmp_path: Path) -> None:
     text = (
         "run: {preset: cartpole-ppo}\nenv: {id: 'odd_env:Env', max_episode_steps: 100}\nhosts: {local: {workers: 1}}\n"
     )

@@ -105,7 +105,7 @@ def watched(exam: Examination) -> Write:
     return write
 
 
-def test_what_is_seen_before_it_is_said_to_be_written_waits_for_that() -> None:
+def test_what_is_visible_before_its_write_is_reported_waits_for_the_report() -> None:
     exam = two()
     write = watched(exam)
     assert exam.handle("node07", Seen(write.name, NOW + 0.25), NOW) == []
@@ -118,7 +118,7 @@ def test_what_is_seen_before_it_is_said_to_be_written_waits_for_that() -> None:
 
 
 @pytest.mark.parametrize("seen_at", [None, NOW])
-def test_who_waits_for_the_learners_host_to_say_that_it_wrote_goes_on_when_that_dies(seen_at: float | None) -> None:
+def test_a_wait_for_the_learners_host_to_write_ends_when_it_dies(seen_at: float | None) -> None:
     exam = two()
     write = watched(exam)
     assert exam.handle("node07", Seen(write.name, seen_at), NOW) == []
@@ -184,7 +184,7 @@ def test_a_late_death_of_the_learners_host_ends_every_wait() -> None:
     assert kinds(exam.handle("b", Examined(), NOW)) == [("b", Finish)]
 
 
-def test_nobody_is_asked_to_write_once_the_learners_host_is_dead() -> None:
+def test_no_write_is_requested_once_the_learners_host_is_dead() -> None:
     exam = two()
     begin(exam, "node07")
     with_learner(exam)
@@ -215,7 +215,7 @@ def test_messages_of_a_failed_host_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("examination", [None, "0", str(EXAMINATION + 1)])
-def test_a_host_that_takes_other_orders_is_known_by_its_versions_alone(examination: str | None) -> None:
+def test_a_host_with_other_commands_reports_its_versions_alone(examination: str | None) -> None:
     exam = two()
     begin(exam, "gpu1")
     other = Handshake({"zmqrl": "9.9", "examination": examination}, 7, 1.0)

@@ -262,7 +262,7 @@ def agent_of(tmp_path: Path, handshake: Handshake) -> HostSection:
     ({"zmqrl": "0.0.9", "examination": str(EXAMINATION + 1)}, b""),
     ({"zmqrl": "0.0.9"}, b""),
 ])  # fmt: skip
-def test_an_agent_of_another_version_is_examined_if_it_takes_the_same_orders(
+def test_an_agent_of_another_version_is_checked_if_it_takes_the_same_commands(
     tmp_path: Path, versions: dict[str, str | None], received: bytes
 ) -> None:
     section = agent_of(tmp_path, Handshake(versions, 7, 1.0, node="n", user="u", python="/p"))

@@ -192,7 +192,7 @@ def test_a_host_without_the_runtime_of_its_workers() -> None:
 
 
 @pytest.mark.parametrize("name", GRAVE)
-def test_what_stands_in_the_way(name: str) -> None:
+def test_a_blocking_condition(name: str) -> None:
     changed, check, cause, fix = GRAVE[name]
     fault = only(judge(replace(SOUND, **changed), NEEDS))
     assert fault.severity == "error" and fault.host == "node07" and fault.check == check

@@ -202,7 +202,7 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("host", FAULTS)
-def test_each_fault_is_named_with_its_mend(seen: Doctor, host: str) -> None:
+def test_each_fault_is_named_with_its_fix(seen: Doctor, host: str) -> None:
     check, cause, fix = FAULTS[host]
     assert seen.code == 2
     found = seen.of("faults", host)

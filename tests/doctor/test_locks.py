@@ -28,5 +28,5 @@ def test_the_live_ones_are_shown_oldest_first(tmp_path: Path) -> None:
     assert young.own and young.pid == os.getpid() and young.workers == 3 and 59 < young.age_s < 120
 
 
-def test_no_register_is_no_lock(tmp_path: Path) -> None:
+def test_no_register_holds_no_lock(tmp_path: Path) -> None:
     assert held_locks(HostLock(tmp_path / "none")) == ()

@@ -36,7 +36,7 @@ def test_all_ports_answer_who_knows_their_key(echo: EchoServer) -> None:
     assert all(not address.startswith("127.") for address in echo.listening().addresses)
 
 
-def test_who_does_not_know_the_key_of_the_door_gets_no_answer(echo: EchoServer) -> None:
+def test_a_peer_without_the_server_key_gets_no_answer(echo: EchoServer) -> None:
     (answer,) = reach(request(echo, 1.0, server=make_keys().public)).answers
     assert set(answer.ports.values()) == {"connected, but another program answers on this port"}
     assert answer.round_trip_ms is None

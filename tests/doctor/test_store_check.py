@@ -17,7 +17,7 @@ def request(path: Path | str, up: int = 0, limit_s: float = 5.0) -> Watch:
     return Watch(str(path), up, ".token", "right", limit_s)
 
 
-def test_it_is_seen_when_it_is_written_and_then_gone(tmp_path: Path) -> None:
+def test_it_is_found_once_written_and_then_removed(tmp_path: Path) -> None:
     assert prepare(request(tmp_path)).error is None
     writer = threading.Timer(0.1, lambda: write(Write(str(tmp_path), ".token", "right")))
     begun = time.time()
@@ -42,7 +42,7 @@ def test_what_exists_of_a_path_is_compared(tmp_path: Path, monkeypatch: pytest.M
     assert prepare(request("~/new/run", up=1)).error == f"{tmp_path}/new: No such file or directory"
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_failed_write_is_reported(tmp_path: Path) -> None:
     assert (
         write(Write(str(tmp_path / "none"), ".token", "right")).error == f"{tmp_path}/none: No such file or directory"
     )

@@ -121,7 +121,7 @@ def test_an_open_segment_is_not_a_loss() -> None:
     assert found.holds and found.unstored == 4 * 8
 
 
-def test_a_successor_that_is_given_again_what_was_not_released_is_no_double() -> None:
+def test_a_successor_that_repeats_unreleased_leases_is_not_a_duplicate() -> None:
     rows = _run(ASYNC)
     half = rows[rows["index"] <= 6]
     rest = rows[rows["index"] >= 5]

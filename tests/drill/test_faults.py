@@ -136,7 +136,7 @@ def test_only_what_is_held_has_a_time() -> None:
         assert shortest <= fault.hold_s <= longest
 
 
-def test_only_the_kinds_that_were_asked_for() -> None:
+def test_only_the_requested_kinds() -> None:
     only = kinds_named(["broker:kill", "evaluator"])
     assert only == {Kind("broker", FaultAction.KILL), Kind("evaluator", FaultAction.KILL)}
     plan = plan_faults(3, 40, 60.0, [DrillTarget("learning", ROLES, 2, only=only)])

@@ -62,7 +62,7 @@ def test_hosts_have_names_processes_and_tmp_of_their_own(lab: Lab) -> None:
     assert not [process for process in lab.hosts[2].processes() if "sshd" not in process.argv[0]]
 
 
-def test_hosts_see_python_the_repository_and_a_shared_folder(lab: Lab) -> None:
+def test_hosts_have_python_the_repository_and_a_shared_folder(lab: Lab) -> None:
     far = lab.hosts[1].hosts_yaml()
     find = f"PYTHONPATH={far['env']['PYTHONPATH']} {far['python']} -c 'import zmqrl; print(zmqrl.__file__)'"
     assert ssh(lab, 1, find) == str(Path(__file__).parents[2] / "zmqrl" / "__init__.py")

@@ -53,7 +53,7 @@ def test_a_slow_host_is_compared_with_the_workers_of_other_hosts() -> None:
         [],
     ],
 )
-def test_nobody_is_named_without_being_clearly_slower(workers: list[ProcessRecord]) -> None:
+def test_no_host_is_named_without_being_clearly_slower(workers: list[ProcessRecord]) -> None:
     assert slowest(workers) is None
 
 

@@ -65,7 +65,7 @@ def down(lab: Lab, directory: Path, *arguments: str) -> tuple[int, list[str], st
     return process.returncode, out.splitlines(), err
 
 
-def test_each_host_is_asked_and_what_is_gone_is_verified(lab: Lab, tmp_path: Path) -> None:
+def test_each_host_is_queried_and_what_is_gone_is_verified(lab: Lab, tmp_path: Path) -> None:
     first, second, _ = lab.hosts
     leave(first, DOOMED, "learner", 0)
     leave(second, DOOMED, "worker", 3, stopped=True)

@@ -234,7 +234,7 @@ def test_a_run_for_several_hosts_does_not_train_on_this_machine_alone(tmp_path: 
     ("refused", CLEAN, ("failed", 2)),
     ("refused and failed", LEFT, ("failed", 2)),
 ])  # fmt: skip
-def test_the_outcome_of_a_run_that_nobody_stopped(
+def test_the_outcome_of_a_run_that_was_not_stopped(
     run: Run, ends: str, teardown: Teardown, outcome: tuple[str, int]
 ) -> None:
     if ends == "refused":

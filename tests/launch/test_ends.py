@@ -258,7 +258,7 @@ def test_what_an_env_started_does_not_outlive_a_killed_agent(run_dir: Path, star
 
 
 @pytest.mark.timed
-def test_detach_returns_when_ready_and_the_run_goes_on(run_dir: Path, started: list[Run]) -> None:
+def test_detach_returns_when_ready_and_the_run_continues(run_dir: Path, started: list[Run]) -> None:
     run = StandInRun(run_dir, detach=True)
     started.append(run)
     run.process.stdout.readline()  # type: ignore[union-attr]

@@ -175,7 +175,7 @@ def test_a_host_joins_once_the_broker_has_its_key(links: Links, first: str) -> N
     assert len(links.orchestrator.commands(Join)) == 1, "the broker was started again; b is in already"
 
 
-def test_where_a_move_would_end_episodes_the_broker_is_told_who_is_not_waited_for(tmp_path: Path) -> None:
+def test_where_a_move_would_end_episodes_the_broker_is_sent_the_workers_not_waited_for(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     env = replace(plan.config.env, recovery="restart_episode")
     links = Links(replace(plan, config=replace(plan.config, env=env)))
@@ -198,7 +198,7 @@ def test_a_named_address_takes_the_place_of_those_found(tmp_path: Path) -> None:
     assert isinstance(join, Join) and join.addresses == ["gpu.lab"]
 
 
-def test_who_has_gone_the_broker_is_told_at_once(links: Links) -> None:
+def test_the_broker_is_notified_of_a_lost_host_at_once(links: Links) -> None:
     links.tell("b", "agent", public="key")
     assert links.orchestrator.commands(SetAllowList) == [], "nobody is there to take it"
     links.tell("local", "agent", public="server")
@@ -284,7 +284,7 @@ def test_a_host_that_is_connected_to_again_has_another_key(links: Links, tmp_pat
     assert links.state.hosts["b"].cause == "", "of its former agent"
 
 
-def test_at_the_end_of_the_run_nobody_is_taken_off_the_list(links: Links) -> None:
+def test_at_the_end_of_the_run_no_host_is_removed_from_the_list(links: Links) -> None:
     links.tell("local", "agent", public="server")
     links.tell("b", "agent", public="key")
     links.state.hosts.ending = True
@@ -425,7 +425,7 @@ def test_without_encryption_a_host_joins_without_keys(tmp_path: Path) -> None:
     )
 
 
-def test_without_any_host_left_the_run_says_why(tmp_path: Path) -> None:
+def test_without_any_host_left_the_run_reports_why(tmp_path: Path) -> None:
     links = Links(replace(plan_of(tmp_path), workers={"b": 2}))
     assert links.state.no_hosts_reason is None
     links.tell("b", "host_failed", cause="no route", fix="plug it in")
@@ -568,7 +568,7 @@ def test_a_manual_host_joins_by_a_new_connection_file(links: Links, tmp_path: Pa
     assert len(links.orchestrator.deployed) == 1
 
 
-FAR_LOG = """
+REMOTE_LOG = """
 import locale, sys
 from pathlib import Path
 from tests.launch.test_host_links import Links, plan_of
@@ -583,5 +583,5 @@ links.tell("b", "log", name="b-worker-1", text="tw\\xf6 \\U0001f642\\n")
 def test_a_remote_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
     """The characters come from another host; an error of their encoding is no OSError, and ended the run."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    subprocess.run([sys.executable, "-c", FAR_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)
+    subprocess.run([sys.executable, "-c", REMOTE_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)
     assert (tmp_path / "logs" / "b-worker-1.log").read_text(encoding="utf-8") == "one\ntw\xf6 \U0001f642\n"

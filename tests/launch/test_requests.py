@@ -17,7 +17,7 @@ from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.launch.requests import FOLDER, MAX_BYTES, Requests, send_request
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 
-ASK = """
+REQUESTER = """
 import sys
 from pathlib import Path
 from zmqrl.launch.requests import send_request
@@ -27,7 +27,7 @@ print(send_request(Path(sys.argv[1]), ScaleRequest({"a": 7}), 20))
 
 
 def test_another_process_is_answered(tmp_path: Path) -> None:
-    asker = subprocess.Popen([sys.executable, "-c", ASK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    asker = subprocess.Popen([sys.executable, "-c", REQUESTER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     requests, served = Requests(tmp_path), 0
     until = time.monotonic() + WAIT_S
     while not served:

@@ -244,7 +244,7 @@ def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened
     [("sync", name, meaning) for name, meaning in BOTTLENECKS.items()]
     + [("single", "learner", "one process does both")],
 )
-def test_the_summary_tells_what_a_bottleneck_means(state: RunState, mode: str, word: str, line: str) -> None:
+def test_the_summary_explains_a_bottleneck(state: RunState, mode: str, word: str, line: str) -> None:
     summary = replace(summarise(state.plan, state, "done", 0, None, 2.0), mode=mode, bottleneck=word, slowest=None)
     assert final_lines(summary).splitlines()[-1] == f"  bottleneck {word}: {line}"
     late = replace(summary, mode="sync", slowest="late (worker 3)")

@@ -75,7 +75,7 @@ def test_refusals(mode: ModeName, host: str, workers: int, fault: dict[str, Any]
     assert run.held("b") == (2,), "nothing was changed"
 
 
-def test_in_async_workers_that_left_make_room_for_others_until_the_indexes_are_used_up() -> None:
+def test_in_async_the_slots_of_workers_that_left_are_reused_until_the_indexes_are_used_up() -> None:
     run = Run(plan_of("async"))
     for _ in range(100):
         run.revoke("b")

@@ -104,13 +104,13 @@ def test_who_sends_no_heartbeats_or_makes_no_progress_is_named(ready: RunState) 
     assert "all processes are running and responsive" in stall(ready)
 
 
-def test_a_new_broker_has_judged_nobody(ready: RunState) -> None:
+def test_a_new_broker_has_no_judgements(ready: RunState) -> None:
     judged(ready, "learner", 0, 1, "lost")
     take(ready, host_event("local", "started", role="broker", index=0, spawn=1))
     assert "all processes are running and responsive" in stall(ready)
 
 
-def test_who_left_in_good_order_is_not_named(state: RunState) -> None:
+def test_a_worker_that_exited_cleanly_is_not_named(state: RunState) -> None:
     detector = StallDetector(60.0)
     stored(state, 1_500)
     take(state, host_event("local", "ready", role="learner", index=0))

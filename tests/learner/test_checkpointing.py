@@ -304,7 +304,7 @@ def test_the_full_that_a_resume_begins_from_is_synced(tmp_path: Path, monkeypatc
     assert synced == [str(path), str(tmp_path)] and path.stat().st_ino == inode
 
 
-def test_a_sync_that_failed_is_not_believed_at_the_second_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_is_not_accepted_at_the_second_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux marks pages that it could not write as clean: the next fsync of the file succeeds without them."""
     store = DirectoryStore(str(tmp_path), 3)
     full = _volatile(store)

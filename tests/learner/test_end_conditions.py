@@ -12,9 +12,7 @@ from zmqrl.learner.counters import EndConditions
 from zmqrl.planning.plan_run import plan_run
 
 
-def test_a_stop_that_comes_after_the_wall_clock_is_no_other_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_after_the_wall_clock_keeps_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher sends one when rounds are longer than its grace: the run is done, not stopped."""
     config = Config(run=RunSection(max_wall_s=10.0), limits=LimitsSection(grace_s=4.0), algorithm={"kind": "ppo"})
     began, now = time.time(), time.monotonic()

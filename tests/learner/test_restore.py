@@ -97,12 +97,12 @@ def _of_last_attempt(plan: RunPlan, updates: int, arrays: Mapping[str, Array] | 
     return _full(Version(0, 700), counters, arrays)
 
 
-def test_what_earlier_legs_owed_is_forgiven(boot: Boot) -> None:
+def test_updates_of_earlier_attempts_are_offset(boot: Boot) -> None:
     counters = _start(boot, _store(_of_last_attempt(boot.plan, 20_000)), _stream(None)).counters
     assert (counters.updates, counters.updates_offset) == (20_000, RATIO * BEFORE - 20_000)
 
 
-def test_what_the_learner_before_owed_is_forgiven_too(boot: Boot) -> None:
+def test_updates_owed_by_the_former_learner_are_offset_too(boot: Boot) -> None:
     """Its lost updates, and those that fell due when it was away."""
     store = _store(_of_last_attempt(boot.plan, 20_000))
     first = _start(boot, store, _stream(None)).counters
@@ -125,7 +125,7 @@ def test_also_where_the_replay_came_back(boot: Boot, stored: int | None) -> None
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_without_a_full_an_async_learner_goes_on_from_the_newest_version(boot: Boot, saved: bool) -> None:
+def test_without_a_full_an_async_learner_continues_from_the_newest_version(boot: Boot, saved: bool) -> None:
     """Its predecessor died before there was one, or the only one is damaged."""
     store = _store()
     if saved:
@@ -169,7 +169,7 @@ def test_a_full_of_0_1_has_other_names_for_two_counters() -> None:
     assert Counters(**stored) == Counters(n=3, attempt_started_at=1.5, updates_offset=7)
 
 
-def test_who_owes_nothing_is_forgiven_nothing(boot: Boot) -> None:
+def test_no_backlog_gives_no_updates_offset(boot: Boot) -> None:
     counters = _start(boot, _store(_of_last_attempt(boot.plan, 51_000)), _stream(None)).counters
     assert counters.updates_offset == 0
 

@@ -198,7 +198,7 @@ class Cancelling:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("rows", [256, 4096])
-def test_rounding_of_numbers_that_nearly_cancel_is_no_error(
+def test_rounding_of_numbers_that_nearly_cancel_is_not_an_error(
     cache: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(compiled, "COMPARE_EVERY", 1)

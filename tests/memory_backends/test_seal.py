@@ -47,7 +47,7 @@ def test_the_sender_is_the_host_of_the_key(own: Keys, host: str) -> None:
     assert len(sealed[0]) == 64
 
 
-def test_without_keys_nobody_is_named_and_changes_are_found() -> None:
+def test_without_keys_no_host_is_named_and_changes_are_found() -> None:
     sealed = carried(Sealing("run", None).seal(FRAMES))
     opening = opening_of(None)
     assert opening.open(sealed) == ""

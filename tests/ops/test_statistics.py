@@ -24,7 +24,7 @@ def test_scale_is_one_before_the_first_row_and_finite_for_constants() -> None:
     assert np.isfinite(RunningStats.empty(1).merge(np.ones((5, 1))).scale).all()
 
 
-def test_discounted_returns_begin_anew_after_an_episode() -> None:
+def test_discounted_returns_reset_after_an_episode() -> None:
     reward = np.array([[1.0], [1.0], [0.0], [1.0], [1.0]])
     done = np.array([[False], [True], [False], [False], [False]])
     valid = np.array([[True], [True], [False], [True], [True]])

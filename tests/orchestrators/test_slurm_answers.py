@@ -70,7 +70,7 @@ def test_the_probe_of_a_host_has_the_cpus_of_its_part_of_the_run(
     assert "--cpus-per-task=6" in SlurmAccess(SlurmConfig(), plan.config).prefixes(["n1"])["n1"]
 
 
-def test_each_host_is_told_that_the_allocation_is_too_small(allocated: Any, tmp_path: Path) -> None:
+def test_each_host_fails_where_the_allocation_is_too_small(allocated: Any, tmp_path: Path) -> None:
     allocated({"x1": 8})
     config = plan_of(tmp_path).config
     found = dict(SlurmAccess(SlurmConfig(), config).shells(["n1", "n2"]))

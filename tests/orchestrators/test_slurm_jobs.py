@@ -234,7 +234,7 @@ def test_cpus_of_an_allocation(text: str, nodes: int, cpus: list[int]) -> None:
     assert cpus_of(text, nodes) == cpus
 
 
-def test_words_of_slurm_are_told_once_and_without_the_names_of_its_programs() -> None:
+def test_slurm_output_is_reported_once_without_the_names_of_its_programs() -> None:
     output = "srun: error: invalid partition specified: x\nsrun: error: invalid partition specified: x\n\nfatal: gone\n"
     assert error_text(output) == "invalid partition specified: x; gone"
 

@@ -141,7 +141,7 @@ def test_a_hosts_file_with_another_preset(run_dir: Path) -> None:
         load_all(stored=run_dir, overrides=["run.preset=pendulum-ppo"])
 
 
-def test_exact_recovery_may_be_given_up_and_not_taken_up(run_dir: Path) -> None:
+def test_exact_recovery_may_be_disabled_and_not_enabled(run_dir: Path) -> None:
     config = load_config("cartpole-ppo", overrides=["env.recovery=restart_episode"], workers=2)
     check_resume(run_dir, config)
     (run_dir / "config.json").write_text(json.dumps(stored_config(config)))

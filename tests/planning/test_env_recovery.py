@@ -84,7 +84,7 @@ def test_a_record_that_no_handover_has_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, env_recovery.MOST_RECORD_BYTES // 2 + 1])
-def test_a_resume_is_told_what_a_resume_may_change(tmp_path: Path, limit: int | None) -> None:
+def test_a_resume_reports_what_it_may_change(tmp_path: Path, limit: int | None) -> None:
     """It refuses every other key of env."""
     plan = replace(with_limit(planned(tmp_path), limit), resume=True)
     with pytest.raises(ConfigError) as refused:

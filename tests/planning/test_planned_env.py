@@ -56,7 +56,7 @@ def test_an_env_without_a_limit_starts_new_episodes_and_names_the_key(tmp_path: 
         planned(tmp_path, env__id=FOREIGN, env__recovery="exact")
 
 
-def test_the_key_asks_for_the_pair(tmp_path: Path) -> None:
+def test_the_key_requires_the_pair(tmp_path: Path) -> None:
     plan = planned(tmp_path, env__id=SAVED, env__recovery="state")
     assert plan.env.state is not None and plan.warnings == ()
     what = f"env.id '{SAVED}': set_state restores only a part of the env: a new env in the state of step 1 has other "

@@ -109,7 +109,7 @@ def test_a_file_of_a_run_directory_names_the_run(tmp_path: Path) -> None:
         initial_weights_of(str(tmp_path / "run" / "config.json"), algorithm)
 
 
-def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_is_named(tmp_path: Path) -> None:
     _, algorithm = algorithm_of("cartpole-ppo")
     (tmp_path / "thesis.txt").write_text("mine")
     (tmp_path / "empty").mkdir()

@@ -346,7 +346,7 @@ def test_hosts_that_share_a_home_take_turns(waiting: subprocess.Popen[bytes]) ->
     assert waiting.poll() is None
 
 
-def test_it_ends_when_nobody_waits_for_it_any_more(waiting: subprocess.Popen[bytes], shell: Shell) -> None:
+def test_it_ends_when_no_client_waits_any_more(waiting: subprocess.Popen[bytes], shell: Shell) -> None:
     assert waiting.stdout is not None
     waiting.stdout.close()
     waiting.wait(WAIT_S)
@@ -368,7 +368,7 @@ def test_a_venv_half_made_is_removed(shell: Shell, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("with_venv")
-def test_what_an_interrupted_setup_left_is_swept(shell: Shell, goods: InstallBundle) -> None:
+def test_leftovers_of_an_interrupted_setup_are_removed(shell: Shell, goods: InstallBundle) -> None:
     for name, age_s in (("setup-old", 100_000), ("setup-new", 60), ("runs", 100_000)):
         (shell.home / "zmqrl" / name).mkdir(parents=True)
         os.utime(shell.home / "zmqrl" / name, (time.time() - age_s,) * 2)

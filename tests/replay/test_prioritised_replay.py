@@ -68,7 +68,7 @@ def test_released_and_invalid_rows_are_never_drawn(make_columns: MakeColumns) ->
     assert columns["valid"][names // 100, names // 10 % 10, names % 10].all()
 
 
-def test_late_priorities_of_a_place_that_was_filled_anew_are_ignored(make_columns: MakeColumns) -> None:
+def test_late_priorities_of_a_refilled_place_are_ignored(make_columns: MakeColumns) -> None:
     replay = filled(make_columns(8), [0, 1, 2, 3], Prioritised())
     sample = replay.sample(64, 1, 0.9, 1)
     for slot in (4, 5, 6, 7):
@@ -85,7 +85,7 @@ def test_new_rows_have_the_largest_priority_so_far(make_columns: MakeColumns) ->
     assert replay.state()["replay.mass"][1].max() == 50.000001
 
 
-def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
+def test_state_continues_with_the_same_draws(make_columns: MakeColumns) -> None:
     columns, settings = make_columns(6), Prioritised()
     replay = filled(columns, [0, 1, 2, 3, 4, 5], settings)
     replay.set_priorities(replay.sample(64, 1, 0.9, 1), np.linspace(0, 5, 64))

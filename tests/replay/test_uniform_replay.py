@@ -75,7 +75,7 @@ def test_draws_depend_on_the_key_and_not_on_slot_numbers(make_columns: MakeColum
     assert not np.array_equal(first.obs, later.obs)
 
 
-def test_state_goes_on_with_the_same_draws(make_columns: MakeColumns) -> None:
+def test_state_continues_with_the_same_draws(make_columns: MakeColumns) -> None:
     columns = make_columns(6)
     replay = filled(columns, [0, 1, 2, 3, 4, 5])
     successor = SegmentReplay(columns, 4, 1, ReplaySpec())

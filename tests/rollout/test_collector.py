@@ -134,7 +134,7 @@ def test_a_successor_with_the_learners_report_continues_with_the_same_bits(
         assert all(state.actions is None for state in tracker.record(1)[1])
 
 
-def test_the_limit_of_steps_goes_on_where_it_was() -> None:
+def test_the_limit_of_steps_continues_where_it_was() -> None:
     section = EnvSection(id="tests.envs.odd_envs:Stateful", num_envs=1, max_episode_steps=4, recovery="state")
     env = make_vector_env(section, probe(section), "sync", SEED, 0)
     obs = env.start()[0].copy()

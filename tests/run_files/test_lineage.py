@@ -30,7 +30,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_last_line_that_can_be_read_is_the_last_seen(run_dir: Path) -> None:
+def test_the_last_readable_line_is_the_last_seen(run_dir: Path) -> None:
     assert last_seen(run_dir) == LastSeen(399_900, STARTED_AT + 3_999)
     assert recorded_env_steps(run_dir) == 399_900
     # The attempt after it began and wrote none.
@@ -39,7 +39,7 @@ def test_the_last_line_that_can_be_read_is_the_last_seen(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]\n", "7\n"])
-def test_without_a_line_nothing_was_seen(run_dir: Path, content: str) -> None:
+def test_no_metrics_line_gives_no_env_steps(run_dir: Path, content: str) -> None:
     (run_dir / "metrics.jsonl").write_text(content)
     assert last_seen(run_dir) is None and recorded_env_steps(run_dir) == 0
     (run_dir / "status.json").write_text(json.dumps({"env_steps": 7}))

@@ -37,5 +37,5 @@ def test_every_field_has_a_meaning(name: str) -> None:
         {"wall_s": 1.0, "env_steps": 1, "updates": None},
     ],
 )
-def test_what_is_no_line_of_metrics(row: object) -> None:
+def test_an_invalid_line_of_metrics(row: object) -> None:
     assert not validator("metrics.schema.json").is_valid(row)

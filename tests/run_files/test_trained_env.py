@@ -48,7 +48,7 @@ def spec(monkeypatch: pytest.MonkeyPatch, name: str) -> EnvSpec:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_it_is_stored_as_json_that_everybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_it_is_stored_as_json_readable_by_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     env = replace(spec(monkeypatch, name), state=StateSpec("bytes", (8,)), agents=("a", "b"), max_episode_steps=9)
     (tmp_path / "config.json").write_text(json.dumps({KEY: stored_env(env)}, allow_nan=False))
     assert read_trained_env(tmp_path) == env

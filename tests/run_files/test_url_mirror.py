@@ -179,7 +179,7 @@ def test_a_machine_lost_before_its_first_copy_ends_does_not_lock_the_url(
     fetch(url, tmp_path / "evaluated", to_resume=False)
 
 
-def test_checkpoints_that_this_machine_does_not_see_are_reported(plan: RunPlan, tmp_path: Path) -> None:
+def test_checkpoints_not_visible_on_this_machine_are_reported(plan: RunPlan, tmp_path: Path) -> None:
     (problem,) = _copied(replace(plan, store_path=str(tmp_path / "on another host")))
     assert "is not visible on this machine" in problem.cause
 

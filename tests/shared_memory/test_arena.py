@@ -109,7 +109,7 @@ def test_another_plans_arena_is_refused(arena: Arena, plan: object) -> None:
         Arena.attach(plan, arena.fd)  # type: ignore[arg-type]
 
 
-def test_too_little_memory_says_the_need_what_there_is_and_what_to_lower() -> None:
+def test_too_little_memory_reports_need_available_and_key_to_lower() -> None:
     huge = with_slots(PLAN, 1 << 40)
     with raises(ArenaTooLarge, fix="lower replay.capacity, env.num_envs or env.segment_steps") as caught:
         check_fits(huge)
@@ -140,7 +140,7 @@ def test_the_copy_of_replay_for_full_is_counted(
     assert ("copy of replay" in caught.value.what) == bool(copies)
 
 
-def test_the_ledger_adds_up_what_the_words_say(arena: Arena) -> None:
+def test_the_ledger_adds_up_the_messages(arena: Arena) -> None:
     sealed(arena, 0, SegmentId(0, 0, 0), rows=6)
     ledger = arena.ledger()
     assert (ledger.in_flight, ledger.produced, ledger.balanced) == (6, 0, False)

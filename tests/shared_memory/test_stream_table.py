@@ -76,12 +76,12 @@ def test_a_writer_that_dies_before_the_sequence_word_changes_nothing(
         words[older + 1 : older + 6] = memoryview(array("q", kept))
 
 
-def test_the_open_word_holds_the_largest_segment(table: StreamTable) -> None:
+def test_the_open_slot_holds_the_largest_segment(table: StreamTable) -> None:
     table.write_open(1, (1 << 38) - 1, (1 << 24) - 1)
     assert table.read_open(1) == {(1 << 38) - 1: (1 << 24) - 1}
 
 
-def test_segments_that_are_not_booked_have_a_word_each(table: StreamTable) -> None:
+def test_unaccepted_segments_have_one_slot_each(table: StreamTable) -> None:
     for index, rows in ((6, 64), (7, 64), (8, 30)):
         table.write_open(1, index, rows)
     table.write_open(1, 9, 0)

@@ -131,7 +131,7 @@ def test_defaults_stand_below_the_configuration(config: Path) -> None:
     assert found.jump is not None and (found.jump.hostname, found.jump.port) == ("gate", 22)
 
 
-def test_without_any_word_sshs_own_defaults_hold(config: Path) -> None:
+def test_without_options_the_defaults_of_ssh_hold(config: Path) -> None:
     found = target(config, "plain")
     assert (found.hostname, found.port, found.user, found.jump) == ("plain", 22, getpass.getuser(), None)
     assert str(Path("~/.ssh/id_ed25519").expanduser()) in found.identities

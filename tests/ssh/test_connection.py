@@ -66,7 +66,7 @@ def test_much_noise_on_both_streams_and_much_input_block_nothing(connection: Con
 
 
 @at_once
-def test_a_command_that_takes_too_long_is_given_up(lab: Lab, connection: Connection) -> None:
+def test_a_command_that_takes_too_long_is_stopped(lab: Lab, connection: Connection) -> None:
     with raises(HostFailed, host="h1", cause="`sleep 601` did not end within 0.2 s"):
         connection.run("sleep 601", 0.2)
     for process in until(lambda: lab.hosts[1].processes("sleep 601")):
@@ -74,7 +74,7 @@ def test_a_command_that_takes_too_long_is_given_up(lab: Lab, connection: Connect
     assert connection.run("echo still here", WAIT_S).stdout == b"still here\n"
 
 
-def test_a_process_that_stays_is_spoken_with_and_its_noise_is_logged(connection: Connection, tmp_path: Path) -> None:
+def test_a_process_that_stays_is_served_and_its_stray_output_logged(connection: Connection, tmp_path: Path) -> None:
     code = f"import sys; sys.stderr.write('n' * {NOISE}); sys.stderr.flush()\n{ECHO}"
     log = tmp_path / "logs" / "agent.log"
     channel = connection.start(f'{sys.executable} -c "{code}"', log)
@@ -147,7 +147,7 @@ def test_a_process_that_watches_its_stdin_ends_with_channel_or_connection(
         until(lambda: not lab.hosts[2].processes(f"for-{end}"))
 
 
-def test_the_end_of_lines_tells_of_a_lost_connection(lab: Lab, tmp_path: Path, ssh: SshSection) -> None:
+def test_the_end_of_lines_reports_a_lost_connection(lab: Lab, tmp_path: Path, ssh: SshSection) -> None:
     with connected(target_of(lab, 2), ssh) as connection:
         channel = connection.start("cat", tmp_path / "log")
         channel.write(b"half a line")
@@ -308,7 +308,7 @@ def test_forty_hosts_are_connected_to_in_turn(lab: Lab, ssh: SshSection) -> None
     assert sorted(names) == sorted(target.host for target in targets)
 
 
-def test_open_all_left_half_way_closes_what_nobody_was_given(lab: Lab, ssh: SshSection) -> None:
+def test_an_abandoned_open_all_closes_undelivered_connections(lab: Lab, ssh: SshSection) -> None:
     results = open_all(make_client(ssh), [target_of(lab, 2, host=f"n{index}") for index in range(12)])
     _, first = next(results)
     assert isinstance(first, Connection)

@@ -173,7 +173,7 @@ def test_a_changed_host_key_is_refused_always(lab: Lab, tmp_path: Path, ssh: Ssh
     assert known.read_text() == ""
 
 
-def test_the_key_type_that_is_known_is_the_one_asked_for(own_lab: Lab) -> None:
+def test_the_known_key_type_is_requested(own_lab: Lab) -> None:
     """A host with several keys, of which another than the first choice is known."""
     host = own_lab.hosts[1]
     rsa = host.folder / "rsa_key"
@@ -196,7 +196,7 @@ def test_a_key_that_is_not_taken(lab: Lab, tmp_path: Path) -> None:
     assert error.fix.startswith(f"ssh-copy-id -i {key}.pub ") and lab.hosts[1].address in error.fix
 
 
-def test_no_more_keys_are_tried_than_sshd_bears(lab: Lab, tmp_path: Path) -> None:
+def test_no_more_keys_are_tried_than_sshd_accepts(lab: Lab, tmp_path: Path) -> None:
     keys = tuple(make_key(tmp_path / f"id{n}") for n in range(7))
     error = refused(target_of(lab, 1, identities=keys))
     assert f"tried {', '.join(keys[:5])};" in error.cause

@@ -47,7 +47,7 @@ def test_names_match_as_ssh_matches_them(tmp_path: Path, names: str, port: int, 
     assert bool(known_keys(target(tmp_path / "known", port))) == known
 
 
-def test_a_known_key_is_believed_and_an_unknown_one_is_not(tmp_path: Path) -> None:
+def test_a_known_key_is_accepted_and_an_unknown_one_is_not(tmp_path: Path) -> None:
     known = tmp_path / "known"
     with raises(
         HostFailed,
@@ -119,7 +119,7 @@ def test_ssh_keygen_finds_and_hashes_what_we_write_and_read(tmp_path: Path) -> N
     assert key.fingerprint in listed.stdout
 
 
-def test_the_kinds_that_are_known_are_asked_for_first(tmp_path: Path) -> None:
+def test_the_known_kinds_are_requested_first(tmp_path: Path) -> None:
     (tmp_path / "known").write_text(line("node.lab", OTHER))
     offered = ["ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "rsa-sha2-256", "ssh-rsa"]
     known = known_keys(target(tmp_path / "known"))

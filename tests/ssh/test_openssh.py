@@ -328,7 +328,7 @@ def test_a_master_that_does_not_end_is_killed(lab: Lab, logins: Logins) -> None:
     assert not folder.exists()
 
 
-def test_what_makes_the_client_impossible_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_client_gives_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = tmp_path / "ssh"
     for text in ("OpenSSH_7.4p1, OpenSSL", "Dropbear v2022"):
         openssh_client.require_openssh.cache_clear()

@@ -227,7 +227,7 @@ def test_a_connection_that_ends_during_the_login(identity: Path, error: Exceptio
         log_in(cast(paramiko.Transport, Transport(error)), target(identity))
 
 
-def test_down_asks_the_other_hosts_too() -> None:
+def test_down_queries_the_other_hosts_too() -> None:
     """An error on one host, of its shell, is that of this host."""
 
     class Shell(HostShell):

@@ -191,7 +191,7 @@ def test_an_earlier_agent_of_the_same_host_of_the_run_is_killed(folder: Path, tm
             former.kill()
 
 
-def test_own_dead_entries_are_swept_and_a_pid_that_came_back_is_dead(folder: Path, tmp_path: Path, own: int) -> None:
+def test_own_dead_entries_are_removed_and_a_reused_pid_is_dead(folder: Path, tmp_path: Path, own: int) -> None:
     live = entry_of(own)
     put(folder, replace(live, start_time=live.start_time - 1))
     half = folder_of(folder, os.getuid()) / ".half-written"
@@ -225,21 +225,21 @@ def test_own_dead_entries_are_swept_and_a_pid_that_came_back_is_dead(folder: Pat
     ],
     ids=str,
 )
-def test_what_a_liar_writes_stops_nobody(folder: Path, tmp_path: Path, others: int, lie: dict[str, object]) -> None:
+def test_a_forged_entry_blocks_no_run(folder: Path, tmp_path: Path, others: int, lie: dict[str, object]) -> None:
     path = put(folder, entry_of(others, uid=NOBODY), NOBODY, **lie)
     with registered(boot_of(tmp_path), "", pytest.fail, folder):
         assert path.exists()
 
 
 @needs_root
-def test_a_liar_cannot_name_the_process_of_another(folder: Path, tmp_path: Path, own: int) -> None:
+def test_a_forged_entry_cannot_name_the_process_of_another(folder: Path, tmp_path: Path, own: int) -> None:
     put(folder, entry_of(own, uid=NOBODY), NOBODY)
     with registered(boot_of(tmp_path), "", pytest.fail, folder):
         pass
 
 
 @needs_root
-def test_a_liar_goes_by_his_own_name(folder: Path, tmp_path: Path, others: int) -> None:
+def test_a_forged_user_name_is_replaced(folder: Path, tmp_path: Path, others: int) -> None:
     put(folder, entry_of(others, uid=NOBODY), NOBODY, user="anna")
     with (
         raises(ConfigError, key=(), what="busy: run other-1 of user nobody, for 2 h (15 workers, from lap)"),
@@ -298,7 +298,7 @@ sys.stdin.read()
 
 @at_once
 @needs_root
-def test_no_lock_and_no_folder_of_another_user_keeps_anybody_out(everybodys: Path, tmp_path: Path) -> None:
+def test_no_lock_or_folder_of_another_user_blocks_a_run(everybodys: Path, tmp_path: Path) -> None:
     folder = everybodys / "agents"
     with registered(boot_of(tmp_path), "", pytest.fail, folder):
         pass  # there is a folder of ours, which others can open
@@ -375,7 +375,7 @@ sys.stdin.readline()
 
 
 @needs_root
-def test_an_agent_in_the_pid_namespace_of_a_wrap_is_seen_from_outside_and_removes_no_one(
+def test_a_wrapped_agent_is_visible_from_outside_its_pid_namespace_and_removes_no_process(
     folder: Path, tmp_path: Path, own: int
 ) -> None:
     put(folder, entry_of(own, "outside-1"))

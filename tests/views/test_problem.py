@@ -52,7 +52,7 @@ def test_a_detail_is_not_repeated() -> None:
     ("evaluator", 1, "the run continues without evaluations"),
     ("learner", 2, "exit code 2 means invalid configuration; the run ends"),
 ])  # fmt: skip
-def test_what_becomes_of_the_run_is_told(tmp_path: Path, role: str, code: int, said: str) -> None:
+def test_the_outcome_of_the_run_is_reported(tmp_path: Path, role: str, code: int, said: str) -> None:
     state = RunState(stand_in_plan(tmp_path / "run"))
 
     def tell(name: str, **data: Any) -> None:

@@ -38,7 +38,7 @@ def test_a_freeze_counts_as_one_turn() -> None:
     assert time.clock.now() == pytest.approx(110.0 + 1.5)
 
 
-def test_nobody_is_lost_by_a_freeze_of_the_judge_and_silence_after_it_counts() -> None:
+def test_a_freeze_of_the_judge_loses_no_process_and_silence_after_it_counts() -> None:
     time, liveness = Time(), Liveness(LimitsSection(heartbeat_s=HEARTBEAT_S, lost_after_s=5.0), Workers(1), "local")
     liveness.receive(Heartbeat("worker", 0, 0, 1), time.clock.now())
     time.s += FROZEN_S

@@ -162,7 +162,7 @@ def test_noise_is_closed_on_and_nothing_else_happens(sockets: BrokerSockets, dia
     assert turn(sockets, lambda: received(sockets)) == ("b", b"far")
 
 
-def test_who_says_nothing_and_goes_is_counted(sockets: BrokerSockets) -> None:
+def test_a_peer_that_closes_silently_is_counted(sockets: BrokerSockets) -> None:
     plain.create_connection(("127.0.0.1", sockets.ports[2]), WAIT_S).close()
     assert turn(sockets, lambda: sockets.guard()) == {"no handshake": 1}
 

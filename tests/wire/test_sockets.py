@@ -34,7 +34,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     context.destroy(linger=0)
 
 
-def test_sending_to_nobody_is_false_and_at_once(make: Make) -> None:
+def test_sending_without_peer_is_false_and_at_once(make: Make) -> None:
     """So often that half a second each would be minutes."""
     push, begun = make(bind, zmq.PUSH), time.monotonic()
     assert not any(send(push, b"x") for _ in range(400))

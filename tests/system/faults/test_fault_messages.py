@@ -37,7 +37,7 @@ RESTARTED = r"restarting (?:immediately|in \d+(?:\.\d)? s)"
 RESUME = r"\n  resume with: (zmqrl train --resume /\S+)\Z"
 
 
-class Heard(PlanRun):
+class ObservedRun(PlanRun):
     """A run whose stderr is read while it goes on."""
 
     def __init__(self, plan: RunPlan, orders: Path) -> None:
@@ -89,12 +89,12 @@ class Heard(PlanRun):
 
 
 @pytest.fixture
-def hear(tmp_path: Path) -> Iterator[Callable[[RunPlan], Heard]]:
+def hear(tmp_path: Path) -> Iterator[Callable[[RunPlan], ObservedRun]]:
     """Start a run; whatever is left of it at the end of the test is killed."""
-    runs: list[Heard] = []
+    runs: list[ObservedRun] = []
 
-    def start(plan: RunPlan) -> Heard:
-        runs.append(Heard(plan, tmp_path / "orders"))
+    def start(plan: RunPlan) -> ObservedRun:
+        runs.append(ObservedRun(plan, tmp_path / "orders"))
         return runs[-1]
 
     yield start
@@ -215,7 +215,7 @@ DAMAGED = (
 )
 
 
-def _do(case: Case, run: Heard) -> None:
+def _do(case: Case, run: ObservedRun) -> None:
     process = run.process_of(case.place)
     if case.kind.role == "worker":
         run.wait_for_steps(case.place, process)  # nobody judges the silence of one that was never ready
@@ -233,20 +233,22 @@ def _do(case: Case, run: Heard) -> None:
         _relieve(case, run, process)
 
 
-def _relieve(case: Case, run: Heard, process: ProcessId) -> None:
+def _relieve(case: Case, run: ObservedRun, process: ProcessId) -> None:
     store = Path(run.plan.store_path)
     end = DEEDS[case.kind.action].end
     assert end is not None
     end(Scene([process], store, store))
 
 
-def _hear(run: Heard, told: Sequence[str], since: int = 0) -> None:
+def _expect(run: ObservedRun, told: Sequence[str], since: int = 0) -> None:
     """Until one message says all of it, in this order."""
     pattern = re.compile(".*?".join(told), re.DOTALL)
     run.wait(lambda: any(pattern.search(block) for block in run.blocks()[since:]), pattern.pattern)
 
 
-def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
+def test_what_is_reported_of_each_fault_that_the_run_survives(
+    tmp_path: Path, hear: Callable[[RunPlan], ObservedRun]
+) -> None:
     run = hear(_plan(tmp_path, "run", "async", 3, ORDERED, checkpoint_every_s=1.0))
     run.wait_for_updates(2)
     since, waiting = len(run.blocks()), list[Case]()
@@ -256,11 +258,11 @@ def test_what_is_told_of_each_fault_that_the_run_survives(tmp_path: Path, hear: 
         if case.together:
             continue
         for done in [case for case in waiting if case.told]:
-            _hear(run, done.told, since)
+            _expect(run, done.told, since)
             if done.kind.action is FaultAction.NO_SPACE:
                 _relieve(done, run, run.process_of(done.place))
         since, waiting = len(run.blocks()), []
-    _hear(run, DAMAGED)
+    _expect(run, DAMAGED)
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130
     replaced = [case for case in CASES if RESTARTED in "".join(case.told)]
@@ -275,8 +277,8 @@ def test_every_fault_of_the_drill_that_one_process_has_and_the_attempt_survives_
     assert {case.kind for case in CASES} == {kind for kind in single if kind.action not in elsewhere}
 
 
-def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
-    tmp_path: Path, hear: Callable[[RunPlan], Heard]
+def test_what_is_reported_of_a_failed_worker_and_of_the_run_that_ends_with_the_last(
+    tmp_path: Path, hear: Callable[[RunPlan], ObservedRun]
 ) -> None:
     run = hear(_plan(tmp_path, "run", "sync", 2, RestartSection(max=1, backoff_s=0.1)))
     run.wait_for_updates(1)
@@ -284,18 +286,20 @@ def test_what_is_told_of_who_is_given_up_and_of_the_run_that_ends_with_the_last(
     last = rf"\n  {RESTARTED} \(restart 1 of at most 1 within 600 s\)\Z"
     before = run.process_of("worker-1")
     run.kill("worker-1")
-    _hear(run, [killed, _log("worker-1"), last])
+    _expect(run, [killed, _log("worker-1"), last])
     run.wait_for_successor("worker-1", before)
     run.kill("worker-1")
     given_up = r"\n  not restarted: restart limit reached \(1 within 600 s\)"
-    _hear(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs move to the other workers\Z"])
+    _expect(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs move to the other workers\Z"])
     raised = [r"\Alocal/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
     run.order("worker-0", "raise")
-    _hear(run, [*raised, last])
+    _expect(run, [*raised, last])
     run.order("worker-0", "raise")
     assert raised.pop(1) == r"in _obey", "the traceback of one fault is shown once"
-    _hear(run, [*raised, rf"{given_up}; no rollout worker remains; the run ends\Z"])
-    _hear(run, [r"\Afailed: all rollout workers failed, the last was worker-0: EnvFault: .*the wheel came off", RESUME])
+    _expect(run, [*raised, rf"{given_up}; no rollout worker remains; the run ends\Z"])
+    _expect(
+        run, [r"\Afailed: all rollout workers failed, the last was worker-0: EnvFault: .*the wheel came off", RESUME]
+    )
     assert run.end()[0] == 1
 
 
@@ -306,13 +310,15 @@ def _zmqrl(*arguments: str) -> str:
     return done.stdout
 
 
-def _can_be_typed(command: str, run: Heard) -> None:
+def _can_be_typed(command: str, run: ObservedRun) -> None:
     program, *arguments = shlex.split(command)
     assert (program, arguments) == ("zmqrl", ["train", "--resume", str(run.run_dir)])
     assert _zmqrl(*arguments, "--dry-run")
 
 
-def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: Callable[[RunPlan], Heard]) -> None:
+def test_what_is_reported_when_the_agent_or_the_launcher_dies(
+    tmp_path: Path, hear: Callable[[RunPlan], ObservedRun]
+) -> None:
     endless = ("run.total_env_steps=1e9", "run.stop_at_return=null", f"algorithm.kind={TALLY['kind']}")
     config = load("cartpole-ppo", None, endless, "single", 1, 1, None, ()).config
     runs = [hear(plan_run(config, tmp_path / name, time.time())) for name in ("agent", "launcher")]
@@ -322,7 +328,7 @@ def test_what_is_told_when_the_agent_or_the_launcher_dies(tmp_path: Path, hear: 
 
     of_agent.kill("agent-0")
     died = r"the host agent of local exited unexpectedly: signal SIGKILL"
-    _hear(of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
+    _expect(of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
     assert of_agent.end()[0] == 1
     found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])
     assert found, of_agent.blocks()

@@ -142,7 +142,7 @@ def test_async_continues_when_a_worker_dies(tmp_path: Path, begin: Begin) -> Non
     assert summary["ledger"]["balanced"], summary["ledger"]
 
 
-def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin) -> None:
+def test_a_worker_killed_where_episodes_restart(tmp_path: Path, begin: Begin) -> None:
     """Without a limit of steps nothing is repeated: the run goes on, its books are right, and the summary says so."""
     env = EnvSection(
         id="tests.stand_ins.slow_envs:Endless", num_envs=2, vector_envs=4, segment_steps=32, recovery="restart_episode"
@@ -159,7 +159,7 @@ def test_a_worker_killed_where_episodes_begin_anew(tmp_path: Path, begin: Begin)
     assert (status["recovery"], status["refused"]) == ("restart_episode", {}), "every line of a real run is sound"
 
 
-def test_an_env_that_saves_its_state_goes_on_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
+def test_an_env_that_saves_its_state_continues_with_the_same_bits_without_a_limit(tmp_path: Path, begin: Begin) -> None:
     stateful = "tests.stand_ins.stateful_envs:Stateful"
     env = EnvSection(id=stateful, num_envs=2, vector_envs=4, segment_steps=32, recovery="state")
 

@@ -78,7 +78,7 @@ def _check_ledger(summary: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [long(SLOW_SEQUENCES, id="replay"), pytest.param(SLOW_TALLY, id="on-policy")])
-def test_sync_goes_back_and_comes_to_the_same_bits(
+def test_sync_rolls_back_and_reaches_the_same_bits(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any]
 ) -> None:
     run = begin(_plan(tmp_path / "killed", "sync", algorithm, 14_000))

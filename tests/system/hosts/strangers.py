@@ -14,7 +14,9 @@ from zmqrl.messages.frames import pack
 WAIT_MS = 1000
 
 
-def knock(context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[bytes, bytes, bytes] | None) -> object:
+def probe_peer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, keys: tuple[bytes, bytes, bytes] | None
+) -> object:
     """A DEALER that says it is a worker; `keys`: server, public, secret."""
     dealer = context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -30,7 +32,7 @@ def main(address: str) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     poller = zmq.Poller()
     for keys in (None, (zmq.curve_keypair()[0], *zmq.curve_keypair())):
-        poller.register(knock(context, address, keys), zmq.POLLIN)
+        poller.register(probe_peer(context, address, keys), zmq.POLLIN)
     url = urlparse(address)
     with socket.create_connection((str(url.hostname), url.port or 0), 5.0) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)

@@ -185,7 +185,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("host", FAULTS)
-def test_each_host_is_named_with_the_cause_and_what_mends_it(said: Mapping[str, str], host: str) -> None:
+def test_each_host_is_named_with_the_cause_and_the_fix(said: Mapping[str, str], host: str) -> None:
     cause, fix = FAULTS[host]
     assert cause in said.get(host, ""), dict(said)
     assert fix in said[host]

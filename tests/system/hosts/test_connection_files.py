@@ -127,7 +127,7 @@ def test_a_connection_file_admits_one_host_and_a_stolen_one_none(run: InvitedRun
     assert run.summary()["ledger"]["balanced"]
 
 
-def test_strangers_are_counted_by_reason_and_the_run_goes_on(run: InvitedRun) -> None:
+def test_unknown_peers_are_counted_by_reason_and_the_run_continues(run: InvitedRun) -> None:
     run.wait_for(run.file.is_file)
     join = read_connection_file(run.file)[1]
     stranger = replace(make_keys(), server=str(join.server))

@@ -261,7 +261,7 @@ def test_a_stopped_agent_has_failed_and_is_refused_when_it_continues(
 
 
 @pytest.mark.long
-def test_no_secret_is_to_be_seen_outside_of_its_host(tmp_path: Path, begin: Any) -> None:
+def test_no_secret_is_visible_outside_of_its_host(tmp_path: Path, begin: Any) -> None:
     run = begin(hosts_plan(tmp_path / "run", steps=ENDLESS, algorithm=IDLE))
     run.wait_for_updates(2)
     run.wait_for(lambda: all(run.has_worker(index) for index in range(3)))

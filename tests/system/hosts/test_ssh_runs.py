@@ -79,7 +79,7 @@ def is_gone(lab: Lab, run_id: str) -> bool:
     return not any(processes(host, run_id) for host in lab.hosts)
 
 
-def test_three_hosts_give_the_bits_of_one_and_strangers_are_refused_and_counted_meanwhile(
+def test_three_hosts_give_the_bits_of_one_while_unknown_peers_are_refused_and_counted(
     begin: Begin, lab: Lab, alone: str
 ) -> None:
     """A plain ZeroMQ client, a key that nobody knows, the wrong server key, and no ZeroMQ at all; from another host."""

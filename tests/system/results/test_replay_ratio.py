@@ -47,7 +47,7 @@ def test_a_small_ratio_lets_both_sides_continue(tmp_path: Path, begin: Callable[
 
 
 @pytest.mark.timed
-def test_env_steps_are_told_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
+def test_env_steps_are_reported_before_learning_starts(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     env = EnvSection(id=SLOW, num_envs=2, vector_envs=4, segment_steps=8, kwargs={"step_s": 0.02})
     run = begin(system_plan(tmp_path / "run", "async", 2, IDLE_DQN, env, steps=550))
     run.done()

@@ -57,7 +57,7 @@ def _full(plan: RunPlan) -> Full:
     return full
 
 
-def _second_leg(plan: RunPlan, steps: int = ENDLESS) -> RunPlan:
+def _second_attempt(plan: RunPlan, steps: int = ENDLESS) -> RunPlan:
     config = replace(plan.config, run=replace(plan.config.run, total_env_steps=steps))
     return replace(plan, run_id=f"{plan.run_id}-b", resume=True, started_at=time.time(), config=config)
 
@@ -68,7 +68,7 @@ def _counters(full: Full) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("algorithm", [pytest.param(IDLE_PRIORITISED, id="dqn"), long(PPO, id="ppo")])
-def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
+def test_two_attempts_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     plan = _with_replay(_plan(tmp_path / "run", algorithm, 0.3))
     run = begin(plan)
     run.wait_for_updates(20)
@@ -76,7 +76,7 @@ def test_two_legs_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: Mapp
     assert run.end()[0] == 130
     first, full = run.summary(), _full(plan)
     steps = max(SCHEDULE_STEPS, first["env_steps"] + MORE_STEPS)
-    second = begin(_second_leg(plan, steps)).done()
+    second = begin(_second_attempt(plan, steps)).done()
     assert second["ledger"]["balanced"], second["ledger"]
     assert second["env_steps"] == first["env_steps"] + second["ledger"]["stored"]
     assert second["episodes"] > first["episodes"]
@@ -110,7 +110,7 @@ def test_a_run_long_past_its_full_continues_with_an_empty_replay(tmp_path: Path,
     os.kill(run.processes()["agent-0"].pid, signal.SIGKILL)
     assert run.end()[0] == 1
     steps = run.summary()["env_steps"]
-    second = begin(_second_leg(plan, steps + MORE_STEPS)).done()
+    second = begin(_second_attempt(plan, steps + MORE_STEPS)).done()
     assert second["ledger"]["balanced"] and second["env_steps"] >= steps + MORE_STEPS
     assert second["updates"] > then["updates"]
 
@@ -125,7 +125,7 @@ def test_a_resumed_attempt_continues_from_an_older_full_than_its_first(tmp_path:
     assert run.end()[0] == 1
     (tmp_path / "run" / "summary.json").unlink()  # as after the death of the launcher
     begun = newest_n(folder, "full-0-")
-    again = begin(_second_leg(plan))
+    again = begin(_second_attempt(plan))
     again.wait_for(lambda: newest_n(folder, "v1-") > begun)  # beyond the version that it began with
     learner = again.processes()["learner-0"]
     os.kill(learner.pid, signal.SIGSTOP)
@@ -158,7 +158,7 @@ def test_a_killed_run_has_its_replay_from_a_background_full(tmp_path: Path, begi
     held = len(full.arrays["held_metas"])
     assert held > 5
     assert len(full.arrays["sampler/replay.mass"]) == held
-    resumed = begin(_second_leg(plan))
+    resumed = begin(_second_attempt(plan))
     resumed.wait_for_updates(_counters(full)["n"] + 3)
     after = _full(plan)
     resumed.process.send_signal(signal.SIGTERM)

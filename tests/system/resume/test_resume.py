@@ -51,7 +51,7 @@ KINDS = {
 }
 
 
-def _second_leg(plan: RunPlan, run_id: str, steps: int = STEPS) -> RunPlan:
+def _second_attempt(plan: RunPlan, run_id: str, steps: int = STEPS) -> RunPlan:
     run = replace(plan.config.run, total_env_steps=steps)
     return replace(plan, run_id=run_id, resume=True, started_at=time.time(), config=replace(plan.config, run=run))
 
@@ -72,13 +72,15 @@ def _check(second: dict[str, Any], straight: dict[str, Any], before: int) -> Non
     long("stacks", "sync"),
     long("stacks-in-states", "sync"),
 ])  # fmt: skip
-def test_two_legs_are_one_run(tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName) -> None:
+def test_two_attempts_are_one_run(
+    tmp_path: Path, begin: Begin, reference: References, kind: str, mode: ModeName
+) -> None:
     algorithm, env = KINDS[kind]
     workers = 2 if mode == "sync" else 1
     plan = system_plan(tmp_path / "legs", mode, workers, algorithm, env, steps=TWO_LEGS // 2)
     first = begin(plan).done()
     assert first["env_steps"] < TWO_LEGS
-    leg = _second_leg(plan, f"{plan.run_id}-b", TWO_LEGS)
+    leg = _second_attempt(plan, f"{plan.run_id}-b", TWO_LEGS)
     second = begin(leg).done()
     _check(second, reference(leg), first["env_steps"])
     if kind.startswith("ppo"):
@@ -91,7 +93,7 @@ def _check_that_nothing_remains(begin: Begin, plan: RunPlan, done: dict[str, Any
     assert not [name for name in names if name.startswith(".")]
     assert len([name for name in names if name.startswith("v")]) <= plan.config.store.keep
     Path(plan.run_dir, "summary.json").unlink()
-    again = begin(_second_leg(plan, f"{plan.run_id}-c", TWO_LEGS)).done()
+    again = begin(_second_attempt(plan, f"{plan.run_id}-c", TWO_LEGS)).done()
     _check(again, done, done["env_steps"])
     assert again["ledger"]["stored"] == 0
 
@@ -110,7 +112,7 @@ def test_a_run_stopped_in_the_middle_continues(
     assert stopped["env_steps"] < STOPPED_STEPS
     assert stopped["ledger"]["balanced"], stopped["ledger"]
     assert stopped["ledger"]["stored"] == stopped["env_steps"]
-    second = _second_leg(plan, f"{plan.run_id}-b", STOPPED_STEPS)
+    second = _second_attempt(plan, f"{plan.run_id}-b", STOPPED_STEPS)
     _check(begin(second).done(), reference(plan), stopped["env_steps"])
 
 
@@ -124,7 +126,7 @@ def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     run.wait_for_updates(5)
     run.kill("worker-0" if mode == "sync" else "learner-0")
     first = run.done()
-    leg = _second_leg(plan, f"{plan.run_id}-b")
+    leg = _second_attempt(plan, f"{plan.run_id}-b")
     assert first["restarts"] == 1
     _check(begin(leg).done(), reference(leg), first["env_steps"])
     action = zmqrl.load_policy(plan.run_dir)(np.zeros(2, np.float32))
@@ -157,7 +159,7 @@ def test_a_stop_in_a_round_that_does_not_come_together(
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130
     assert newest_n(store, "full-") == n[-1]
-    second = begin(_second_leg(plan, f"{plan.run_id}-b")).done()
+    second = begin(_second_attempt(plan, f"{plan.run_id}-b")).done()
     assert {name: second[name] for name in SAME} == {name: reference(plan)[name] for name in SAME}
     assert second["ledger"]["balanced"]
     rows = env.num_envs * env.segment_steps * env.vector_envs

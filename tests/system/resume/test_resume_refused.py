@@ -59,7 +59,7 @@ def refused(run_dir: Path, code: int = 2) -> str:
     return said
 
 
-def test_a_single_damaged_full_is_no_beginning(run_dir: Path) -> None:
+def test_a_single_damaged_full_is_not_a_start_state(run_dir: Path) -> None:
     for path in fulls(run_dir)[:-1]:
         path.unlink()
     (last,) = fulls(run_dir)

@@ -230,7 +230,7 @@ def test_a_learner_that_is_replaced_while_the_store_is_away_waits_for_it(
     assert newest_n(store, "v1-0") == -1 and run.summary()["ledger"]["balanced"]
 
 
-def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
+def test_nothing_to_resume_from_is_reported(tmp_path: Path, begin: Begin) -> None:
     plan = _plan(tmp_path / "run")
     run = begin(plan)
     run.wait_for_updates(6)
@@ -247,7 +247,7 @@ def test_nothing_to_resume_from_is_said(tmp_path: Path, begin: Begin) -> None:
     assert "no full checkpoint can be loaded" in err and all(full.name in err for full in fulls)
 
 
-def test_a_version_damaged_before_anybody_read_it(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
+def test_a_version_damaged_before_its_first_read(tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run"))
     run.wait_for_updates(4)
     agent = run.processes()["agent-0"]

@@ -679,7 +679,7 @@ def test_files_with_names_of_standard_modules(tmp_path: Path) -> None:
     assert code == DONE, output
 
 
-def test_files_of_a_stranger_next_to_an_own_env(tmp_path: Path) -> None:
+def test_files_of_another_user_next_to_an_own_env(tmp_path: Path) -> None:
     """In the command, the check process, the agent and what it starts."""
     for name in STRANGERS:
         (tmp_path / f"{name}.py").write_text("import os\n\nos._exit(77)\n")
