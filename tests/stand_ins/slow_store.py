@@ -17,12 +17,20 @@ FROM_N, VERSION_S = 12, 5.0
 
 
 class SlowFulls(DirectoryStore):
-    """A durable FULL takes `FULL_S`, but for the first."""
+    """A durable FULL takes `full_s`, but for the first."""
+
+    full_s = FULL_S
 
     def save_full(self, full: Full, durable: bool) -> int:
         if durable and full.version.n > 0:
-            time.sleep(FULL_S)
+            time.sleep(self.full_s)
         return super().save_full(full, durable)
+
+
+class SlowerFulls(SlowFulls):
+    """Three times as slow."""
+
+    full_s = 3 * FULL_S
 
 
 class SlowVersions(DirectoryStore):

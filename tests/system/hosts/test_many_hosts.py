@@ -205,9 +205,9 @@ def test_a_run_whose_last_worker_failed_waits_for_the_last_full_checkpoint(tmp_p
         kwargs={"fault": "raise", "after": 100, "works_in": os.getpid()},  # the check before the start finds nothing
         max_episode_steps=25,
     )
-    more: dict[str, Any] = {"restart": RestartSection(max=0), "limits": replace(LIMITS, grace_s=FULL_S / 3)}
+    more: dict[str, Any] = {"restart": RestartSection(max=0), "limits": replace(LIMITS, grace_s=FULL_S)}
     plan = hosts_plan(tmp_path / "run", hosts={"local": 1, "b": 1}, algorithm=IDLE, env=env, **more)
-    store = replace(plan.config.store, kind="tests.stand_ins.slow_store:SlowFulls")
+    store = replace(plan.config.store, kind="tests.stand_ins.slow_store:SlowerFulls")
     run = begin(replace(plan, config=replace(plan.config, store=store)))
     code, out, err = run.end()
     assert code == 1, err
