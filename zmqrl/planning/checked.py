@@ -32,9 +32,7 @@ def checked_plan(
     is_here: bool = True,
     connects: bool = False,
 ) -> RunPlan:
-    """Check the env, and plan the run as `plan_run`, with its arguments but `env` and `notes`.
-
-    No check process is left.
+    """Check the env and plan the run as `plan_run`, without its `env` and `notes`. No check process is left.
 
     `sources`: from the `load` of `config`; with it an error names file and line. `connects`: hosts with
     `workers: auto` report their cores, once no other fault is left; else the plan has workers of this machine in their
