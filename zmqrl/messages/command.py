@@ -81,7 +81,7 @@ class SetWorkers(_Command, frozen=True, tag="set_workers"):
 
 
 class SetAllowList(_Command, frozen=True, tag="allow"):
-    """Allow-list of participants from other hosts. A host that is no longer in it has ended or is lost.
+    """Allow-list of participants from other hosts. A host that is missing from it has ended or is lost.
 
     Launcher to the agent of the learner's host, which sends it on to the broker and gives it to every new one: when
     a host joins, or is lost.
