@@ -25,7 +25,7 @@ from zmqrl.agent.output import AgentOutput
 from zmqrl.agent.process_events import ProcessEvents
 from zmqrl.agent.process_spawner import ProcessSpawner
 from zmqrl.agent.shutdown_policy import ShutdownMode
-from zmqrl.config.plan import Boot
+from zmqrl.config.plan import Boot, TcpListen
 from zmqrl.entry import PARENT_VARIABLE
 from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.supervision.process_mark import mark_in, marked
@@ -48,7 +48,14 @@ class Told(NoDataPlane):
 class Host:
     """One host, and the loop around its processes; `local` has the learner, and with it the whole run."""
 
-    def __init__(self, folder: Path, workers: tuple[int, ...], name: str = "far", **behaviour: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: tuple[int, ...],
+        name: str = "far",
+        listen: TcpListen | None = None,
+        **behaviour: Any,
+    ) -> None:
         plan = stand_in_plan(folder, workers=len(workers), **behaviour)
         self.log_dir, self.broker, self.events = folder / "logs", Told(), list[dict[str, Any]]()
         self._read, self._write = os.pipe()
@@ -58,7 +65,7 @@ class Host:
         spawner = ProcessSpawner(self.log_dir, PARENT_VARIABLE, lambda role, run, i: [
             self.interpreter, START, f"zmqrl.{role}", run, str(i)
         ])  # fmt: skip
-        boot = Boot("agent", 0, 0, name, plan, workers=workers)
+        boot = Boot("agent", 0, 0, name, plan, workers=workers, listen=listen)
         self.processes = HostProcesses(boot, spawner, self.broker, ProcessEvents(self._output, None))
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -316,9 +323,12 @@ def test_the_run_ends_with_the_last_of_the_workers_that_it_has_now(host_of: Make
     host.until(lambda: host.report.failed == [0] and host.report.alive == {1: 0})
 
 
-def test_a_host_whose_workers_all_failed_leaves_the_decision_to_the_broker(host_of: MakeHost) -> None:
+@pytest.mark.parametrize(("name", "listen"), [("far", None), ("local", TcpListen())])
+def test_a_host_whose_workers_all_failed_leaves_the_decision_to_the_launcher(
+    host_of: MakeHost, name: str, listen: TcpListen | None
+) -> None:
     """Other hosts may have workers by then, or get some."""
-    host = host_of(0, 1, worker="quits")
+    host = host_of(0, 1, name=name, listen=listen, worker="quits")
     host.until(lambda: host.report.failed == [0, 1])
     assert not host.processes.failed and not host.events_of("failed")
 

@@ -134,6 +134,19 @@ def test_a_learner_that_is_not_ready_is_stopped_after_the_start_limit(run: Run) 
     assert run.outcome() == ("failed", 4) and run.outcome(LEFT) == ("failed", 4)
 
 
+@pytest.mark.parametrize(("is_ready", "actions"), [(False, [STOP]), (True, [])])
+def test_hosts_that_are_away_extend_the_start_for_workers_but_not_for_the_learner(
+    run: Run, is_ready: bool, actions: list[Action]
+) -> None:
+    run.tell("local", "agent", public="local")
+    run.state.hosts["b"].away = "outside its window"
+    run.state.hosts.expect("b", ())
+    if is_ready:
+        run.tell("local", "ready", role="learner", index=0)
+    assert run.step(run.limits.start_s - 1.0) == []
+    assert run.step(run.limits.start_s) == actions
+
+
 def test_a_run_that_trains_with_fewer_workers_has_started(run: Run) -> None:
     run.start(workers=1)
     run.tell("local", "first_step", role="worker", index=0)
@@ -203,6 +216,7 @@ def test_without_a_usable_host_the_learner_writes_a_checkpoint_if_it_is_there(tm
     for host, index in (("local", 0), ("b", 1), ("b", 2)):
         run.tell(host, "restart_limit_reached", role="worker", index=index, cause="exit code 1")
     assert run.step(1.0) == [STOP_FAILED]
+    assert run.step(1.0 + run.clean_end_s - 0.1) == []
     run.finish("stop")
     assert run.outcome() == ("failed", 1)
     lost = Run(tmp_path / "lost", learner="b")

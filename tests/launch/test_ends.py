@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
@@ -21,7 +22,7 @@ from tests.support.running import Run
 from tests.support.waiting import WAIT_S, until
 from tests.support.yardstick import within
 from zmqrl.config.codec import replace
-from zmqrl.config.plan import RunPlan
+from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
@@ -499,3 +500,39 @@ def test_an_arena_that_does_not_fit_leaves_no_directory_and_no_copy(
     assert run_dir.exists() == was_there and not [*run_dir.rglob("*")]
     assert not copies.exists()
     assert "lower replay.capacity" in capfd.readouterr().err
+
+
+def test_a_launcher_that_can_start_no_thread_ends_its_hosts(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "leases":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.monitor.return_value = []
+    orchestrator.undeploy.return_value = Teardown(1)
+    assert launcher_of(stand_in_plan(run_dir), orchestrator).run() == 1
+    orchestrator.undeploy.assert_called_once()
+    assert "can't start new thread" in json.loads((run_dir / "summary.json").read_text())["error"]
+
+
+def test_a_run_that_its_learner_refuses_after_env_steps_is_copied_to_its_end(run_dir: Path) -> None:
+    copies = run_dir.with_name("copies")
+    events = [
+        host_event("local", "metrics", role="learner", index=0, values={"env_steps": 64}),
+        host_event("local", "exit", role="learner", index=0, code=2, expected=False, cause="no compiler"),
+        host_event("local", "failed", cause="learner-0 is not restarted"),
+        HostEvent("local", AgentExited(1, True)),
+    ]
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.monitor.side_effect = chain([events], repeat([]))
+    orchestrator.undeploy.return_value = Teardown(1)
+    plan = stand_in_plan(run_dir)
+    store = StoreSection(options={"path": None, "mirror": f"file://{copies}"})
+    lineage = Lineage("run-1", 1, "here", plan.run_dir)
+    plan = replace(plan, config=replace(plan.config, store=store), lineage=lineage)
+    assert launcher_of(plan, orchestrator).run() == 2
+    assert (copies / "run-1" / "summary.json").exists()
