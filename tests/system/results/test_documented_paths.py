@@ -105,10 +105,11 @@ def recorded(file: Path) -> Calls:
 def below(
     calls: Sequence[Call], function: str, holds: str | None = None, then: str | None = None, until: str | None = None
 ) -> Calls:
-    """A call of `function` and all calls below it: the first of the kind that is most frequent after `SETTLED` rounds.
+    """A call of `function` and all calls below it, after `SETTLED` rounds, that enters what most of them enter.
 
-    Some rounds also have what is done once per second. `holds`: only calls with this one below are counted. `then`: up
-    to the end of the next call of this function. `until`: up to the first call of this one.
+    Some rounds also have what is done once per second, or at the end of an episode. `holds`: only calls with this one
+    below are counted. `then`: up to the end of the next call of this function. `until`: up to the first call of this
+    one.
     """
     spans = [calls[begin:end] for begin, end in _spans(calls, function, then)]
     if holds is not None:
@@ -116,8 +117,10 @@ def below(
     if until is not None:
         spans = [span[: [*map(name, span)].index(until) + 1] for span in spans if until in map(name, span)]
     kinds = [tuple(entered(span)) for span in spans[SETTLED:]]
-    usual, _ = Counter(kinds).most_common(1)[0]
-    return list(spans[SETTLED + kinds.index(usual)])
+    counts = Counter(kinds)
+    usual = {module for kind in counts for module in kind if 2 * sum(module in other for other in kinds) > len(kinds)}
+    best = min(kinds, key=lambda kind: (len(usual ^ set(kind)), -counts[kind]))
+    return list(spans[SETTLED + kinds.index(best)])
 
 
 def _spans(calls: Sequence[Call], function: str, then: str | None) -> Iterator[tuple[int, int]]:
