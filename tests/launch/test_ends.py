@@ -92,6 +92,7 @@ def started() -> Iterator[list[Run]]:
             run.process.kill()
         if not run.process.stdout.closed:  # type: ignore[union-attr]
             run.process.communicate()
+        run.process.wait(WAIT_S)
 
 
 def test_done_writes_everything_and_leaves_nothing(run_dir: Path) -> None:
