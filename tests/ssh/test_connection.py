@@ -168,12 +168,14 @@ def test_writing_to_a_process_that_does_not_read_never_blocks(connection: Connec
     pid = next(channel.lines())
     for _ in range(60):
         channel.write(bytes(1_000_000))
-    with raises(
-        HostFailed,
-        host="h1",
-        cause="the remote process does not read its input (70000000 bytes unsent); the connection was closed",
-    ):
+    with pytest.raises(HostFailed) as caught:
         channel.write(bytes(10_000_000))
+    # Pipes and the window of the channel may have taken in some of the first writes.
+    causes = [
+        f"the remote process does not read its input ({unsent} bytes unsent); the connection was closed"
+        for unsent in range(66_000_000, 71_000_000, 1_000_000)
+    ]
+    assert caught.value.host == "h1" and caught.value.cause in causes
     channel.close()
     connection.run(f"kill {pid}", WAIT_S)
 
