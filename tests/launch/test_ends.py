@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.launcher import Launcher
+from zmqrl.launch.run_output import PROBLEMS_LOG
 from zmqrl.messages.command import Stop
 from zmqrl.messages.orchestrator import AgentExited, HostUnusable
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
@@ -503,6 +505,18 @@ def test_an_arena_that_does_not_fit_leaves_no_directory_and_no_copy(
     assert "lower replay.capacity" in capfd.readouterr().err
 
 
+def test_all_problems_of_a_run_are_in_its_log_with_their_times(run_dir: Path) -> None:
+    problems = [host_event("local", "problem", cause=f"cause {i}", done="it continues") for i in range(8)]
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.monitor.side_effect = chain([[*problems, HostEvent("local", AgentExited(0, True))]], repeat([]))
+    orchestrator.undeploy.return_value = Teardown(1)
+    launcher_of(stand_in_plan(run_dir), orchestrator).run()
+    lines = (run_dir / "logs" / PROBLEMS_LOG).read_text().splitlines()
+    causes = [line for line in lines if "cause " in line]
+    assert len(causes) == len(problems)
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in causes)
+
+
 def test_a_launcher_that_can_start_no_thread_ends_its_hosts(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
@@ -537,3 +551,13 @@ def test_a_run_that_its_learner_refuses_after_env_steps_is_copied_to_its_end(run
     plan = replace(plan, config=replace(plan.config, store=store), lineage=lineage)
     assert launcher_of(plan, orchestrator).run() == 2
     assert (copies / "run-1" / "summary.json").exists()
+
+
+def test_a_deployment_that_breaks_ends_what_it_has_started(run_dir: Path) -> None:
+    orchestrator = create_autospec(Orchestrator, instance=True, job=None)
+    orchestrator.deploy.side_effect = RuntimeError("can't start new thread")
+    orchestrator.monitor.return_value = []
+    orchestrator.undeploy.return_value = Teardown(1)
+    assert launcher_of(stand_in_plan(run_dir), orchestrator).run() == 1
+    orchestrator.undeploy.assert_called_once()
+    assert "can't start new thread" in json.loads((run_dir / "summary.json").read_text())["error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -585,3 +586,18 @@ def test_a_remote_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", REMOTE_LOG, tmp_path], env={**os.environ, **ascii_only}, check=True)
     assert (tmp_path / "logs" / "b-worker-1.log").read_text(encoding="utf-8") == "one\ntw\xf6 \U0001f642\n"
+
+
+def test_a_folder_that_could_not_be_listed_at_the_start_serves_no_earlier_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(_: Path) -> None:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1.json").write_text('{"scale": {"b": 0}}')
+    with monkeypatch.context() as away:
+        away.setattr(Path, "iterdir", stale)
+        links = Links(plan_of(tmp_path))
+    links.step(1.0)
+    assert links.orchestrator.commands(SetWorkers) == []

@@ -109,12 +109,17 @@ class Launcher:
             return code
 
     def _run_in(self, output: RunOutput) -> int:
+        broken: Exception | None = None
         try:
             self._actions.begin(time.monotonic())
         except ConfigError:
             self._directory.discard()
             raise
+        except Exception as error:  # noqa: BLE001 - agents may run already: below they are ended
+            broken = error
         try:
+            if broken is not None:
+                raise broken
             self._leases.start()
             output.start(self._plain)
             self._actions.show = output.show

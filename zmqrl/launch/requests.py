@@ -76,6 +76,8 @@ class Requests:
         self._folder = run_dir / FOLDER
         self._earlier: set[Path] = set()
         """Files of an earlier attempt that could not be removed."""
+        self._is_to_clear = False
+        """Whether the folder could not be read when the attempt began."""
 
     def clear(self) -> None:
         """An attempt begins: what commands and the launcher of an earlier one left in the folder is removed.
@@ -85,9 +87,11 @@ class Requests:
         Raises:
             OSError: The folder cannot be read.
         """
+        self._is_to_clear = True
         with contextlib.suppress(FileNotFoundError):
             self._earlier = set(self._folder.iterdir())
-            self._remove_earlier()
+        self._is_to_clear = False
+        self._remove_earlier()
 
     def _remove_earlier(self) -> None:
         for path in list(self._earlier):
@@ -101,6 +105,8 @@ class Requests:
         Raises:
             OSError: The folder cannot be used now.
         """
+        if self._is_to_clear:
+            self.clear()
         self._remove_earlier()
         for path in sorted(self._folder.glob("*.json")) if self._folder.is_dir() else ():
             if path in self._earlier or not path.is_file():  # a folder may have such a name

@@ -20,6 +20,7 @@ from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.logs.printable import printable
 from zmqrl.messages.process import Metrics, VersionScore, WorkerRates
+from zmqrl.metrics.jsonl import AppendFile
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.run_files.environment import EnvironmentWriter
@@ -30,7 +31,7 @@ from zmqrl.views.base import QuietView, View, make_view
 
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
-
+PROBLEMS_LOG = "problems.log"
 
 RECORDED = (Metrics, VersionScore, WorkerRates)
 
@@ -59,6 +60,7 @@ class RunOutput:
         self._quiet = quiet
         self._view: View = QuietView()
         self._recorder = Recorder(directory.path, plan.started_at)
+        self._problems = AppendFile(directory.path / "logs" / PROBLEMS_LOG)
         self._environment = EnvironmentWriter(plan)
         self._target, self._mirror = target_of(plan), None
         self.problems_shown = 0
@@ -98,9 +100,11 @@ class RunOutput:
             self._files.attempt("metrics", record, self._recorder, event, self._state)
 
     def show_problems(self) -> None:
-        """Show the problems that are new."""
+        """Show the problems that are new, and append them to their log."""
         for problem in self._state.noted_since(self.problems_shown):
             self._view.message(str(problem))
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(str(problem))}\n"
+            self._files.attempt(PROBLEMS_LOG, self._problems.write, line.encode())
         self.problems_shown = self._state.noted
 
     def update(self, now: float) -> None:
@@ -122,6 +126,7 @@ class RunOutput:
         if not is_taken_over:
             self._files.attempt("metrics", self._recorder.record_workers, self._state.wall_s, self._state.env_steps)
         self._files.attempt("metrics", self._recorder.close)
+        self._files.attempt(PROBLEMS_LOG, self._problems.close)
         self._view.close(self._status)
 
     def write_summary(self, summary: Summary, is_taken_over: bool) -> None:
