@@ -93,6 +93,9 @@ class RunSection(Section, frozen=True):
     """Seconds between two full checkpoints that survive a power failure; longer if a write takes over a fifth of it."""
     init_from: str | None = None
     """Version 0 has the weights of this run directory (its best version, else its newest) or checkpoint file."""
+    record: str | None = None
+    """Folder on the learner's host for a data set of all env steps (docs/offline.md), relative to the run directory.
+    Needs the extra `minari` on that host."""
     debug: bool = False
     """Check invariants at every update (first-minibatch ratio 1) and fill freed slots with NaN."""
 

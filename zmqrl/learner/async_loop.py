@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.learner.session import Session
-from zmqrl.replay.base import gather
 from zmqrl.replay.segment_replay import SegmentReplay
 
 TAKE_S = 0.2
@@ -26,12 +25,13 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
             reason = session.end.reason
             if reason is not None and len(pending) < size:
                 # Between two batches: the version that is current is the last; FULL goes with it.
+                session.record(pending)
                 session.checkpoints.write(learner, last=True)
                 session.publisher.publish(learner.weights(), announce=False)
                 return reason
             session.reporter.send_when_due()
         segments, pending = pending[:size], pending[size:]
-        batch = gather(source.columns, [s.ref for s in segments], [s.meta for s in segments])
+        batch = session.gathered(segments)
         source.release([segment.ref for segment in segments])
         progress.count_batch(batch)
         session.channel.report(progress.counters.env_steps, progress.counters.updates)
@@ -77,7 +77,7 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
 
 def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[TakenSegment]) -> None:
     if segments:
-        batch = gather(session.source.columns, [s.ref for s in segments], [s.meta for s in segments])
+        batch = session.gathered(segments)
         session.progress.count_batch(batch)
         learner.observe(batch)
 

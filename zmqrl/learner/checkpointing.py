@@ -44,6 +44,8 @@ class FullCheckpoints:
         self._executor = plan.config.learner.executor
         self.device: str | None = None
         """What the learner computes on, as of `made_with`; None until it is known."""
+        self.sync: Callable[[], None] = lambda: None
+        """Makes what a FULL refers to durable, before a durable FULL. StoreError."""
         self._every_s = plan.config.run.checkpoint_every_s
         self._store, self._writer, self._progress, self._source = store, writer, progress, source
         self._durable_at_s = time.monotonic()
@@ -120,7 +122,8 @@ class FullCheckpoints:
             replay,
         )
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
-        self._background = BackgroundWrite(self._store, full, held, self._source.columns, self._source.is_held)
+        source = self._source
+        self._background = BackgroundWrite(self._store, full, held, source.columns, source.is_held, self.sync)
 
     def is_writing(self, wait: bool = False) -> bool:
         """Whether a FULL is written in the background; `wait` for its end. A failure is reported here."""
@@ -136,6 +139,8 @@ class FullCheckpoints:
 
     def _save(self, full: Full, durable: bool, last: bool) -> int | None:
         def save() -> int:
+            if durable:
+                self.sync()
             if not (last or full.rows):
                 return self._store.save_full(full, durable)
             with self._writer.reporting():  # with replay it may take longer than a stop would wait
@@ -185,10 +190,11 @@ class BackgroundWrite:
         held: Sequence[TakenSegment],
         columns: Mapping[str, Array],
         is_held: Callable[[SlotRef], bool],
+        sync: Callable[[], None] = lambda: None,
     ) -> None:
         """`full` is a `copy_with_sampler`; `held` are the segments of replay, oldest first."""
         self._store, self._full = store, full
-        self._held, self._columns, self._is_held = held, columns, is_held
+        self._held, self._columns, self._is_held, self._sync = held, columns, is_held, sync
         self._nbytes = 0
         self.begun_at_s = time.monotonic()
         """The moment whose state it holds."""
@@ -215,6 +221,7 @@ class BackgroundWrite:
 
     def _run(self) -> None:
         try:
+            self._sync()
             self._nbytes = self._store.save_full(self._with_replay(), durable=True)
         except StoreError as error:
             self._error = error

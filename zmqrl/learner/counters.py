@@ -45,6 +45,8 @@ class Counters:
     """Rows of each vector env, stored in this arena and used."""
     positions: Sequence[Sequence[int]] = ()
     """(incarnation, index) of the next segment of each vector env that was not used."""
+    recorded: int = 0
+    """Bytes of the recording of all of this (`run.record`)."""
 
     @property
     def version(self) -> Version:

@@ -46,7 +46,7 @@ def main(boot: Boot) -> int:
     start = load_start_state(boot, algorithm, store, ends)
     if start.full is not None:
         check_executor(start.full, plan.config.learner.executor)
-    session = make_session(plan, algorithm, store, ends, events, start)
+    session = make_session(plan, algorithm, store, ends, events, start, boot.spawn)
     _report_start(boot, store, events, start)
     if boot.spawn > 0 or plan.resume:
         session.checkpoints.schedule_now()
@@ -63,6 +63,8 @@ def main(boot: Boot) -> int:
     try:
         collect = None if worker is None else EnvSettings(worker.collect, events).collect
         reason = session.end.goal_reached(session.progress) or _run(session, learner, replay, collect)
+        if session.recording is not None:
+            session.recording.finish()
         session.reporter.ended(reason, learner, None if worker is None else worker.ledger())
         store.finish()
     finally:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zmqrl.algorithms.base import Algorithm, LearnResult, Progress
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource, TakenSegment
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, unprefixed
 from zmqrl.learner.checkpointing import FullCheckpoints
@@ -19,7 +20,11 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import UPDATE
+from zmqrl.replay.base import SegmentBatch, gather
 from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
+
+if TYPE_CHECKING:
+    from zmqrl.learner.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,17 @@ class Session:
     publisher: Publisher
     checkpoints: FullCheckpoints
     reporter: Reporter
+    recording: Recording | None = None
+
+    def record(self, segments: Sequence[TakenSegment]) -> None:
+        """Record segments that are used for the first time (`run.record`): before their slots are released."""
+        if self.recording is not None:
+            self.recording.record(segments, self.source.columns)
+
+    def gathered(self, segments: Sequence[TakenSegment]) -> SegmentBatch:
+        """Segments that are about to be used, recorded and side by side."""
+        self.record(segments)
+        return gather(self.source.columns, [s.ref for s in segments], [s.meta for s in segments])
 
     @contextmanager
     def training(self) -> Iterator[Progress]:
@@ -64,9 +80,15 @@ class Session:
 
 
 def make_session(
-    plan: RunPlan, algorithm: Algorithm, store: DataStore, ends: LearnerEnds, events: EventPipe, start: StartState
+    plan: RunPlan,
+    algorithm: Algorithm,
+    store: DataStore,
+    ends: LearnerEnds,
+    events: EventPipe,
+    start: StartState,
+    spawn: int = 0,
 ) -> Session:
-    """The session of a learner that continues from `start`."""
+    """The session of a learner that continues from `start`; `spawn` learners of this attempt were before it."""
     episodes = _episodes(plan)
     if start.full is not None:
         episodes.load_arrays(unprefixed("episodes", start.full.arrays))
@@ -77,8 +99,14 @@ def make_session(
     )
     publisher = Publisher(plan, algorithm, store, ends.channel, writer, events, progress)
     checkpoints = FullCheckpoints(plan, store, writer, progress, ends.source)
+    recording = None
+    if plan.config.run.record is not None:
+        from zmqrl.learner.recording import Recording  # most runs start without
+
+        recording = Recording(plan, spawn, start.counters, writer)
+        checkpoints.sync = recording.sync
     reporter = Reporter(plan, algorithm, events, progress, publisher, checkpoints)
-    return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter)
+    return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter, recording)
 
 
 def _episodes(plan: RunPlan) -> EpisodeTracker:

@@ -10,7 +10,7 @@ from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.broker.events import Handover
 from zmqrl.bus_ends.base import TakenSegment
 from zmqrl.learner.session import Session
-from zmqrl.replay.base import SegmentBatch, gather, last_observation
+from zmqrl.replay.base import SegmentBatch, last_observation
 from zmqrl.replay.limiter import NO_LIMIT
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import SlotRef
@@ -29,7 +29,7 @@ def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, c
 
     `collect` is given in single mode; else workers collect in processes of their own.
     """
-    columns, checkpoints = session.source.columns, session.checkpoints
+    checkpoints = session.checkpoints
     most_nbytes, full_nbytes = session.plan.config.store.sync_full_max_mb * 1e6, 0
     while True:
         taken, overdue = _take_round(session, learner, collect)
@@ -38,7 +38,7 @@ def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, c
             checkpoints.write(learner, replay, last=True, without=taken.keys())
             return overdue
         segments = [taken[vector_env] for vector_env in sorted(taken)]
-        batch = gather(columns, [s.ref for s in segments], [s.meta for s in segments])
+        batch = session.gathered(segments)
         session.progress.count_batch(batch)
         released = _learn(session, learner, replay, batch, segments)
         reason = session.advance_version()
