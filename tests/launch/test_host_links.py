@@ -354,6 +354,9 @@ def test_a_host_that_joined_by_a_file_and_left_needs_another_file(
     assert manual.allowed().hosts == {"other": HostKey("b", 2)}
     manual.tell("local", "host_here", role="broker", index=0, host="b", workers=[3])
     assert list(manual.state.hosts.workers) == [3]
+    noted = manual.state.noted
+    manual.tell("local", "host_lost", role="broker", index=0, host="b")
+    assert manual.state.noted == noted + 1, "it was ready since the same cause was reported"
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["not used", "used without a join"])

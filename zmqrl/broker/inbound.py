@@ -231,7 +231,7 @@ class InboundDispatcher:
                 self._outbound.note_agent(report.host, peer)
             if self._hosts.receive(report.host, self._clock()):
                 self._events.send(HostHere(report.host, report.workers))
-        elif self._hosts.leave(report.host):
+        elif self._hosts.leave(report.host, self._clock()):
             self._events.send(HostHere(report.host, []))
         self._outbound.welcome(peer, self._liveness.hanging(report.host, report.alive, self._clock()))
         return ev.HostReported(report.alive, report.failed, report.host, report.workers, report.acting)

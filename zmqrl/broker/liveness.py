@@ -161,11 +161,13 @@ class Hosts:
         self._lost_at[host] = now + self._host_lease_s
         return not known
 
-    def leave(self, host: str) -> bool:
-        """The report of an agent without workers. True when it was there; one that was not is still expected."""
+    def leave(self, host: str, now: float) -> bool:
+        """The report of an agent without workers. True when it was there; one that was not is expected again."""
         was_here = host in self._here
         if was_here:
             self.forget(host)
+        elif host in self._lost_at:
+            self.expect(host, now)
         return was_here
 
     def forget(self, host: str) -> None:

@@ -73,6 +73,7 @@ def _on_host_here(message: HostHere, event: HostEvent, state: RunState) -> None:
         record.set_workers("ended")
     elif not record.is_gone:
         record.state, record.cause, record.assigned = "ready", "", tuple(message.workers)
+        record.reported.clear()
         record.remove(worker for worker in record.worker_records if worker.index not in record.assigned)
         for index in record.assigned:
             record.record(ProcessSlot("worker", index))
