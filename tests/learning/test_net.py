@@ -15,6 +15,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.learning.executor import EagerExecutor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
+from zmqrl.learning.optimisers import AdamW
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 
@@ -60,7 +61,7 @@ def trained(net: Net, updates: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("decay", "norm"), [(0.0, None), (0.1, None), (0.0, 0.05)])
 def test_a_group_moves_as_with_torch_optim(decay: float, norm: float | None) -> None:
-    net = made(Group("a", weight_decay=decay, max_grad_norm=norm), Group("b", ("b", "scale")))
+    net = made(Group("a", optimiser=AdamW(weight_decay=decay), max_grad_norm=norm), Group("b", ("b", "scale")))
     module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
     weights = initial_weights(SPEC, 1)
     for layer, index in ((0, 0), (2, 1)):

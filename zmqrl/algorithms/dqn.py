@@ -17,7 +17,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OffPol
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
-from zmqrl.learning import PRIORITY, Batch, Group, ReplayLearner
+from zmqrl.learning import PRIORITY, Adam, AdamW, Batch, Group, ReplayLearner
 from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
@@ -208,8 +208,10 @@ class DQNLearner(ReplayLearner):
 
     def __init__(self, algorithm: DQN, context: LearnerContext) -> None:
         config = algorithm.config
-        decay = config.weight_decay if config.optimiser == "adamw" else 0.0
-        group = Group("q", (), config.max_grad_norm, config.adam_epsilon, decay, target=True)
+        optimiser = Adam(epsilon=config.adam_epsilon)
+        if config.optimiser == "adamw":
+            optimiser = AdamW(epsilon=config.adam_epsilon, weight_decay=config.weight_decay)
+        group = Group("q", (), config.max_grad_norm, optimiser, target=True)
         super().__init__(algorithm, context, (group,))
 
     def anneal(self, replay: Replay, progress: Progress) -> None:

@@ -12,7 +12,7 @@ from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, Valu
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.codec import replace
 from zmqrl.errors import TrainingFailed
-from zmqrl.learning import Batch, BatchLearner, Group, Part
+from zmqrl.learning import Adam, Batch, BatchLearner, Group, Part
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical
@@ -33,7 +33,7 @@ class PPOLearner(BatchLearner):
         spec = algorithm.network()
         trained = parameter_shapes(spec).keys() - buffer_names(spec)
         members = sorted({name.partition(".")[0] for name in trained})  # a tower without arrays has none
-        group = Group("policy", tuple(members), config.max_grad_norm, config.adam_epsilon)
+        group = Group("policy", tuple(members), config.max_grad_norm, Adam(epsilon=config.adam_epsilon))
         self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip, context.weights)
         self._reward = RewardNormaliser(config.gamma, config.reward_clip, context.weights)
         self._value = ValueNormaliser(context.weights)

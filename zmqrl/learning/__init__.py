@@ -6,18 +6,25 @@ from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import BatchLearner, ReplayLearner
 from zmqrl.learning.net import Net
 from zmqrl.learning.net_learner import PRIORITY, Part
+from zmqrl.learning.optimisers import SGD, Adam, AdamW, Optimiser, RAdam, RMSProp
 from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, value_at
 
 __all__ = [
     "PRIORITY",
+    "SGD",
+    "Adam",
+    "AdamW",
     "Batch",
     "BatchLearner",
     "Group",
     "LearnResult",
     "LearnerContext",
     "Net",
+    "Optimiser",
     "Part",
     "Progress",
+    "RAdam",
+    "RMSProp",
     "Rate",
     "RateSchedule",
     "ReplayLearner",

@@ -1,34 +1,46 @@
-"""Groups of parameters, each in one flat tensor with an Adam of its own."""
+"""Groups of parameters, each in one flat tensor with an optimiser of its own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from zmqrl.errors import ConfigError
+from zmqrl.learning.optimisers import Adam, Optimiser
 from zmqrl.loading import Tensor, torch
 
 ALIGNMENT = 16
 """Entries: each tensor begins on a 64-byte line."""
-BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that one optimiser steps together: Adam (Kingma & Ba 2015), AdamW with `weight_decay`."""
+    """Parameters that one optimiser steps together."""
 
     name: str
     of: tuple[str, ...] = ()
     """Towers and free parameters of the network; default: the one called `name`."""
     max_grad_norm: float | None = None
     """Bound of the gradient's Euclidean norm over the group."""
-    epsilon: float = 1e-8
-    """Adam's epsilon."""
-    weight_decay: float = 0.0
-    """Apart from the gradient (Loshchilov & Hutter 2019)."""
+    optimiser: Optimiser = field(default_factory=Adam)
+    """How a gradient moves the parameters."""
     target: bool = False
     """Keep a target network of these parameters."""
+    epsilon: InitVar[float | None] = None
+    weight_decay: InitVar[float | None] = None
+    """Fields of 0.2, which are now those of the optimiser."""
+
+    def __post_init__(self, epsilon: float | None, weight_decay: float | None) -> None:
+        """Raise `ConfigError` for a field of 0.2, and for an optimiser that is none."""
+        for name, value, kind in (("epsilon", epsilon, "Adam"), ("weight_decay", weight_decay, "AdamW")):
+            if value is not None:
+                fix = f"optimiser={kind}({name}={value})"
+                raise ConfigError("is a field of the optimiser", key=("Group", name), value=str(value), fix=fix)
+        given: object = self.optimiser
+        if not isinstance(given, Optimiser):
+            key, fix = ("Group", "optimiser"), "Adam(), AdamW(), RAdam(), RMSProp() or SGD() of zmqrl.learning"
+            raise ConfigError("must be an optimiser", key=key, value=repr(given), fix=fix)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -96,20 +108,6 @@ def layouts(groups: Sequence[Group], shapes: Mapping[str, tuple[int, ...]]) -> d
 def is_member(tensor: str, members: Sequence[str]) -> bool:
     """Whether a tensor of the network is of one of these towers, layers or parameters."""
     return any(tensor == member or tensor.startswith(f"{member}.") for member in members)
-
-
-def adam_step(
-    parameters: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, rate: Tensor, group: Group
-) -> None:
-    """One step of Adam, all in place. `steps []` and `rate []` are float64 tensors: a traced step repeats neither."""
-    first, second = BETAS
-    steps.add_(1.0)
-    mean.lerp_(grad, 1.0 - first)
-    square.mul_(second).addcmul_(grad, grad, value=1.0 - second)
-    deviation = square.sqrt().div_((1.0 - torch.pow(second, steps)).sqrt()).add_(group.epsilon)
-    if group.weight_decay:
-        parameters.mul_(1.0 - rate * group.weight_decay)
-    parameters.sub_((mean / deviation).mul_(rate / (1.0 - torch.pow(first, steps))))
 
 
 def clipped(grad: Tensor, norm: Tensor, max_norm: float | None) -> Tensor:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.learning.groups import Group, adam_step, clipped, is_member, layouts
+from zmqrl.learning.groups import Group, clipped, is_member, layouts
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
@@ -23,8 +23,10 @@ NORM = "grad_norm"
 
 BUFFER = "buffer."
 """Prefix of those of `Net.tensors` that are buffers of modules."""
-PRIVATE = "private."
-"""Prefix of learner-only tensors in `Net.state`."""
+PRIVATE, TARGET, OPTIMISER = "private.", "target.", "optimiser."
+"""Prefixes of learner-only tensors, of targets and of tensors of optimisers in `Net.state`."""
+MOST_NAMED = 4
+"""Tensors in a message."""
 
 
 class Views(NamedTuple):
@@ -53,8 +55,8 @@ class Net:
                 self.tensors[f"{BUFFER}{name}"] = torch.zeros(shapes[name], device=device)
         for name, layout in self._layouts.items():
             self.tensors[f"{name}.parameters"] = torch.zeros(layout.length, device=device)
-            for moment in ("mean", "square"):
-                self.tensors[f"{name}.{moment}"] = torch.zeros(layout.length, device=device)
+            for part in self._groups[name].optimiser.tensors:
+                self.tensors[f"{name}.{part}"] = torch.zeros(layout.length, device=device)
             self.tensors[f"{name}.steps"] = torch.zeros((), dtype=torch.float64, device=device)
             if self._groups[name].target:
                 self.tensors[f"{name}.target"] = torch.zeros(layout.length, device=device)
@@ -126,11 +128,10 @@ class Net:
         with torch.no_grad():
             grad = layout.joined(used)
             norm = torch.linalg.vector_norm(grad)
-            parameters, mean, square, steps = (
-                self._now.flat[f"{group}.{part}"] for part in ("parameters", "mean", "square", "steps")
-            )
             grad = clipped(grad, norm, settings.max_grad_norm)
-            adam_step(parameters, grad, mean, square, steps, self._rates[group], settings)
+            steps = self._now.flat[f"{group}.steps"].add_(1.0)
+            state = {part: self._now.flat[f"{group}.{part}"] for part in settings.optimiser.tensors}
+            settings.optimiser.step(self._now.flat[f"{group}.parameters"], grad, state, steps, self._rates[group])
         self._norms[f"{NORM}/{group}"] = norm
 
     def update_targets(self, tau: float = 1.0) -> None:
@@ -174,25 +175,36 @@ class Net:
     def state(self) -> dict[str, Array]:
         """The rest: learner-only tensors, targets, moments and steps of the optimisers."""
         private = {PRIVATE + n: _array(self._own.parameters[n]) for n in self._names if self.spec.is_learner_only(n)}
-        targets = {f"target.{name}": _array(tensor) for name, tensor in self._targets()}
-        moments = {f"optimiser.{name}": _array(self.tensors[name]) for name in self._moments()}
-        return private | targets | moments
+        return private | {name: _array(tensor) for name, tensor in self._held().items()}
 
     def load_state(self, weights: Weights, state: Weights) -> None:
-        """Back to what `weights` and `state` gave, bit for bit."""
+        """Back to what `weights` and `state` gave, bit for bit.
+
+        Raises:
+            ConfigError: `state` is of other optimisers or targets than those of the groups.
+        """
+        held = self._held()
+        found = {name for name in state if name in held or name.startswith(OPTIMISER)}
+        if found != held.keys():
+            lacking, more = (
+                ", ".join(sorted(names)[:MOST_NAMED]) for names in (held.keys() - found, found - held.keys())
+            )
+            raise ConfigError(
+                "the full checkpoint is of groups with other optimisers or targets: "
+                f"it lacks {lacking or 'nothing'}, and has {more or 'nothing'} in addition",
+                fix="resume with the groups that it was made with, or start a new run with --init-from",
+            )
         private = {name.removeprefix(PRIVATE): value for name, value in state.items() if name.startswith(PRIVATE)}
         self._load({**weights, **private})
         with torch.no_grad():
-            for name, tensor in self._targets():
-                tensor.copy_(_tensor(state[f"target.{name}"], tensor))
-            for name in self._moments():
-                self.tensors[name].copy_(_tensor(state[f"optimiser.{name}"], self.tensors[name]))
+            for name, tensor in held.items():
+                tensor.copy_(_tensor(state[name], tensor))
 
-    def _moments(self) -> list[str]:
-        return [f"{group}.{part}" for group in self._layouts for part in ("mean", "square", "steps")]
-
-    def _targets(self) -> list[tuple[str, Tensor]]:
-        return [(name, tensor) for name, tensor in self._own.targets.items() if name not in self._buffers]
+    def _held(self) -> dict[str, Tensor]:
+        """Targets and optimisers, under their names in `state`."""
+        targets = {TARGET + name: tensor for name, tensor in self._own.targets.items() if name not in self._buffers}
+        parts = (f"{name}.{part}" for name in self._groups for part in (*self._groups[name].optimiser.tensors, "steps"))
+        return targets | {OPTIMISER + part: self.tensors[part] for part in parts}
 
     def _load(self, weights: Weights) -> None:
         with torch.no_grad():
