@@ -147,9 +147,25 @@ def test_groups_that_do_not_fit_are_refused(groups: tuple[Group, ...], fault: di
         made(*groups)
 
 
-def test_a_tower_without_a_target_network_is_named() -> None:
-    net = made(Group("a", target=True), Group("b", ("b", "scale")))
+def test_a_target_that_does_not_exist_is_named_with_those_that_do() -> None:
+    net = made(Group("a", target=("target", "old")), Group("b", ("b", "scale"), target="mean"))
     rows = batch()
-    assert torch.equal(net("a", rows["x"], target=True), net("a", rows["x"]).detach())
-    with raises(ConfigError, key=(), what="tower 'b' has no target network: its Group needs target=True"):
+    for target in (True, "target", "old"):
+        assert torch.equal(net("a", rows["x"], target=target), net("a", rows["x"]).detach())
+    declared = "a Group declares them: target"
+    with raises(ConfigError, value="True", fix=f"targets of 'b': mean; {declared}=True"):
         net("b", rows["x"], rows["x"][:, :2], target=True)
+    with raises(ConfigError, value="'mean'", fix=f"targets of 'a': target, old; {declared}='mean'"):
+        net.unroll("a", rows["x"].unsqueeze(0), {}, torch.zeros(1, 7, dtype=torch.bool), target="mean")
+    with raises(ConfigError, value="'old'", fix=f"targets of 'scale': mean; {declared}='old'"):
+        net.parameter("scale", target="old")
+    with raises(ConfigError, value="'new'", fix=f"targets of a, b: target, old, mean; {declared}='new'"):
+        net.update_targets(0.5, target="new")
+    with raises(ConfigError, value="'mean'", fix=f"targets of a: target, old; {declared}='mean'"):
+        net.update_targets(0.5, "a", target="mean")
+    with raises(ConfigError, value="True", fix=f"targets of a: none; {declared}=True"):
+        made().update_targets(1.0, "a")
+    with raises(ConfigError, key=("net", "update_targets"), value="'c'", what="no such group"):
+        net.update_targets(1.0, "c")
+    with raises(ConfigError, key=("Group", "target"), value="'a.b'"):
+        Group("a", target=("old", "a.b"))

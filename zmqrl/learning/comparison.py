@@ -55,8 +55,8 @@ class EagerUpdate(NamedTuple):
             for name, expected in part.items():
                 difference, scale = _distances(found[name], expected), expected.abs()
                 group, _, kind = name.rpartition(".")
-                if kind in ("parameters", "target") and f"{group}.square" in part:
-                    # Adam makes whole steps of gradients that are rounding errors.
+                if kind.startswith(("parameters", "target")) and f"{group}.square" in part:
+                    # Adam and its kind make whole steps of gradients that are rounding errors.
                     square = part[f"{group}.square"]
                     difference = difference[square >= NOISE**2 * square.max()]
                 largest = float(difference.max()) if difference.numel() else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from typing import TypeAlias
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.optimisers import Adam, Optimiser
@@ -12,6 +13,21 @@ from zmqrl.loading import Tensor, torch
 
 ALIGNMENT = 16
 """Entries: each tensor begins on a 64-byte line."""
+TARGET = "target"
+
+
+Target: TypeAlias = bool | str
+"""False: what is trained. A name: the target of this name. True: the one called `target`."""
+
+
+def target_name(target: Target) -> str:
+    """Name of a target."""
+    return TARGET if isinstance(target, bool) else target
+
+
+def target_part(name: str) -> str:
+    """What names of tensors of a target contain: `target`, and `target:NAME` for one with another name."""
+    return TARGET if name == TARGET else f"{TARGET}:{name}"
 
 
 @dataclass(frozen=True)
@@ -25,14 +41,14 @@ class Group:
     """Bound of the gradient's Euclidean norm over the group."""
     optimiser: Optimiser = field(default_factory=Adam)
     """How a gradient moves the parameters."""
-    target: bool = False
-    """Keep a target network of these parameters."""
+    target: Target | tuple[str, ...] = False
+    """Names of the targets, which are copies of these parameters that `Net.update_targets` moves; True: `target`."""
     epsilon: InitVar[float | None] = None
     weight_decay: InitVar[float | None] = None
     """Fields of 0.2, which are now those of the optimiser."""
 
     def __post_init__(self, epsilon: float | None, weight_decay: float | None) -> None:
-        """Raise `ConfigError` for a field of 0.2, and for an optimiser that is none."""
+        """Raise `ConfigError` for a field of 0.2, an optimiser that is none, and a target without a name."""
         for name, value, kind in (("epsilon", epsilon, "Adam"), ("weight_decay", weight_decay, "AdamW")):
             if value is not None:
                 fix = f"optimiser={kind}({name}={value})"
@@ -41,6 +57,15 @@ class Group:
         if not isinstance(given, Optimiser):
             key, fix = ("Group", "optimiser"), "Adam(), AdamW(), RAdam(), RMSProp() or SGD() of zmqrl.learning"
             raise ConfigError("must be an optimiser", key=key, value=repr(given), fix=fix)
+
+        if bad := [name for name in self.targets if not name.isidentifier()]:
+            raise ConfigError("must be a name in letters and digits", key=("Group", "target"), value=repr(bad[0]))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        names = self.target if isinstance(self.target, tuple) else (self.target,)
+        return tuple(target_name(name) for name in names if name)
 
     @property
     def members(self) -> tuple[str, ...]:

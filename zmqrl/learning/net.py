@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.learning.groups import Group, clipped, is_member, layouts
+from zmqrl.learning.groups import Group, Target, clipped, is_member, layouts, target_name, target_part
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
@@ -23,8 +23,8 @@ NORM = "grad_norm"
 
 BUFFER = "buffer."
 """Prefix of those of `Net.tensors` that are buffers of modules."""
-PRIVATE, TARGET, OPTIMISER = "private.", "target.", "optimiser."
-"""Prefixes of learner-only tensors, of targets and of tensors of optimisers in `Net.state`."""
+PRIVATE, OPTIMISER = "private.", "optimiser."
+"""Prefixes of learner-only tensors and of those of optimisers in `Net.state`; that of a target is its `target_part`."""
 MOST_NAMED = 4
 """Tensors in a message."""
 
@@ -34,7 +34,8 @@ class Views(NamedTuple):
 
     flat: Mapping[str, Tensor]
     parameters: Mapping[str, Tensor]
-    targets: Mapping[str, Tensor]
+    targets: Mapping[str, Mapping[str, Tensor]]
+    """Tensors by the name of the target."""
 
 
 class Net:
@@ -58,22 +59,29 @@ class Net:
             for part in self._groups[name].optimiser.tensors:
                 self.tensors[f"{name}.{part}"] = torch.zeros(layout.length, device=device)
             self.tensors[f"{name}.steps"] = torch.zeros((), dtype=torch.float64, device=device)
-            if self._groups[name].target:
-                self.tensors[f"{name}.target"] = torch.zeros(layout.length, device=device)
+            for target in self._groups[name].targets:
+                self.tensors[f"{name}.{target_part(target)}"] = torch.zeros(layout.length, device=device)
         self._own = self._views(self.tensors)
-        self._with_target = frozenset(
-            tower
-            for tower, layers in spec.towers
-            if all(name in self._own.targets for name in shapes if is_member(name, [layer.name for layer in layers]))
-        )
+        towers = {tower: [layer.name for layer in layers] for tower, layers in spec.towers}
+        self._with_target = {
+            target: frozenset(
+                (*held, *(t for t, of in towers.items() if all(n in held for n in shapes if is_member(n, of))))
+            )
+            for target, held in self._own.targets.items()
+        }
+        """Tensors and towers by name of the target."""
         self._now = self._own
         self._load(weights)
         self.update_targets()
 
     def __call__(
-        self, tower: str, *inputs: Tensor, target: bool = False, noise: Mapping[str, Tensor] | None = None
+        self,
+        tower: str,
+        *inputs: Tensor,
+        target: Target = False,
+        noise: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """The output of a tower for `inputs` `[B, ...]`; `target`: of the target network, without a gradient.
+        """The output of a tower for `inputs` `[B, ...]`; `target`: of that target network, without a gradient.
 
         Target networks share the buffers of modules with the network. `noise [B, size]` by layer: standard normal
         numbers for noisy layers; those without are run without noise.
@@ -90,21 +98,23 @@ class Net:
         state: Mapping[str, Tensor],
         reset: Tensor,
         *more: Tensor,
-        target: bool = False,
+        target: Target = False,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
         return unroll(self.spec.tower(tower), self._seen(tower, target), x, state, reset, *more)
 
-    def _seen(self, tower: str, target: bool) -> Mapping[str, Tensor]:
+    def parameter(self, name: str, target: Target = False) -> Tensor:
+        """A free parameter, or any tensor of the network; `target`: that target of it."""
+        return self._seen(name, target)[name]
+
+    def _seen(self, name: str, target: Target) -> Mapping[str, Tensor]:
+        """The tensors for a tower or a tensor. ConfigError: it has no such target."""
         if not target:
             return self._now.parameters
-        if tower not in self._with_target:
-            raise ConfigError(f"tower {tower!r} has no target network: its Group needs target=True")
-        return self._now.targets
-
-    def parameter(self, name: str) -> Tensor:
-        """A free parameter, or any tensor of the network."""
-        return self._now.parameters[name]
+        if name not in self._with_target.get(target_name(target), ()):
+            known = [other for other, names in self._with_target.items() if name in names]
+            raise _unknown_target(f"of {name!r}", target, known)
+        return self._now.targets[target_name(target)]
 
     def step(self, group: str, loss: Tensor) -> None:
         """Move one group by the gradient of the scalar `loss`. Other groups have no gradient from it.
@@ -113,11 +123,7 @@ class Net:
             ConfigError: The group is unknown.
             ValueError: `loss` does not depend on a tensor of the group.
         """
-        if group not in self._groups:
-            caller = sys._getframe(1)
-            place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-            fix = f"groups: {', '.join(self._groups)} ({place})"
-            raise ConfigError("no such group", key=("net", "step"), value=repr(group), fix=fix)
+        self._check_group(group, "step")
         layout, settings = self._layouts[group], self._groups[group]
         leaves = [self._now.parameters[name] for name in layout.shapes]
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)
@@ -134,12 +140,33 @@ class Net:
             settings.optimiser.step(self._now.flat[f"{group}.parameters"], grad, state, steps, self._rates[group])
         self._norms[f"{NORM}/{group}"] = norm
 
-    def update_targets(self, tau: float = 1.0) -> None:
-        """Mix a share `tau` of the parameters into the target networks."""
+    def update_targets(self, tau: float | Tensor = 1.0, *groups: str, target: Target | None = None) -> None:
+        """Mix a share `tau` of the parameters into targets: those called `target`, of these groups; default: all.
+
+        A share that changes over the run is a tensor `[]` float32 of the batch.
+
+        Raises:
+            ConfigError: A group is unknown, or none of these groups has this target.
+        """
+        for group in groups:
+            self._check_group(group, "update_targets")
+        chosen = [(name, each) for name in groups or self._groups for each in self._groups[name].targets]
+        moved = [(name, each) for name, each in chosen if target is None or each == target_name(target)]
+        if not moved and (groups or target is not None):
+            raise _unknown_target(
+                f"of {', '.join(groups or self._groups)}", target or True, [each for _, each in chosen]
+            )
         with torch.no_grad():
-            for name, group in self._groups.items():
-                if group.target:
-                    self._now.flat[f"{name}.target"].lerp_(self._now.flat[f"{name}.parameters"], tau)
+            for name, each in moved:
+                self._now.flat[f"{name}.{target_part(each)}"].lerp_(self._now.flat[f"{name}.parameters"], tau)
+
+    def _check_group(self, group: str, method: str) -> None:
+        """ConfigError names the groups, and the line of the user's that called the method."""
+        if group not in self._groups:
+            caller = sys._getframe(2)
+            place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+            fix = f"groups: {', '.join(self._groups)} ({place})"
+            raise ConfigError("no such group", key=("net", method), value=repr(group), fix=fix)
 
     @contextmanager
     def running(
@@ -202,7 +229,12 @@ class Net:
 
     def _held(self) -> dict[str, Tensor]:
         """Targets and optimisers, under their names in `state`."""
-        targets = {TARGET + name: tensor for name, tensor in self._own.targets.items() if name not in self._buffers}
+        targets = {
+            f"{target_part(target)}.{name}": tensor
+            for target, tensors in self._own.targets.items()
+            for name, tensor in tensors.items()
+            if name not in self._buffers
+        }
         parts = (f"{name}.{part}" for name in self._groups for part in (*self._groups[name].optimiser.tensors, "steps"))
         return targets | {OPTIMISER + part: self.tensors[part] for part in parts}
 
@@ -213,17 +245,22 @@ class Net:
 
     def _views(self, tensors: Mapping[str, Tensor]) -> Views:
         """Views of these flat tensors; those that are trained are leaves of autograd."""
+        buffers = {name: tensors[f"{BUFFER}{name}"] for name in self._names if name in self._buffers}
         parameters: dict[str, Tensor] = {}
-        targets: dict[str, Tensor] = {}
+        targets: dict[str, dict[str, Tensor]] = {}
         for name, layout in self._layouts.items():
             for tensor, view in layout.views(tensors[f"{name}.parameters"]).items():
                 parameters[tensor] = view.detach().requires_grad_()
-            if self._groups[name].target:
-                targets |= layout.views(tensors[f"{name}.target"])
-        buffers = {name: tensors[f"{BUFFER}{name}"] for name in self._names if name in self._buffers}
-        parameters |= buffers
-        targets |= buffers
-        return Views(tensors, parameters, targets)
+            for target in self._groups[name].targets:
+                views = layout.views(tensors[f"{name}.{target_part(target)}"])
+                targets.setdefault(target, dict(buffers)).update(views)
+        return Views(tensors, parameters | buffers, targets)
+
+
+def _unknown_target(what: str, target: Target, known: Sequence[str]) -> ConfigError:
+    names = ", ".join(dict.fromkeys(known)) or "none"
+    fix = f"targets {what}: {names}; a Group declares them: target={target!r}"
+    return ConfigError(f"no such target {what}", key=("net", "target"), value=repr(target), fix=fix)
 
 
 def _array(tensor: Tensor) -> Array:
