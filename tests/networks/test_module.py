@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Group, Net
+from zmqrl.learning.compiled import TracedExecutor
+from zmqrl.learning.executor import EagerExecutor
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import buffer_names, initial_weights, parameter_shapes
-from zmqrl.networks.kinds.base import runtime_of
+from zmqrl.networks.kinds.base import LayerKind, is_training, runtime_of
 from zmqrl.networks.kinds.module import check_gradients
 from zmqrl.networks.spec import LayerSpec, ModuleSpec, NetworkSpec
 from zmqrl.random_streams import stream
@@ -144,6 +147,56 @@ def test_a_module_without_gradient_is_in_evaluation_mode_and_its_buffers_stay() 
         net("q", torch.ones(4, 5))
         net("q", torch.ones(4, 5), target=True)
     assert all(np.array_equal(before[name], array) for name, array in net.weights().items())
+
+
+def test_the_mode_of_a_module_is_that_of_the_call_with_gradients_or_without() -> None:
+    """As CrossQ needs it: the actor's loss passes a gradient through a critic in evaluation mode."""
+    spec = network("Residual")
+    net = Net(spec, [Group("q", target=True)], initial_weights(spec, 1), "cpu")
+    trained(net, 3)
+    module, x = nets.Residual(nets.spaces.Box(-1, 1, (5,))).eval(), torch.linspace(-1, 1, 20).reshape(4, 5)
+    weights = {name: torch.from_numpy(array) for name, array in net.weights().items()}
+    module.load_state_dict({n.removeprefix("q.0."): t for n, t in weights.items() if n.startswith("q.0.")})
+    for training in (False, True):
+        given, expected = (x.clone().requires_grad_() for _ in range(2))
+        outputs = module.train(training)(expected) @ weights["q.1.weight"].t() + weights["q.1.bias"]
+        outputs.square().sum().backward()
+        net("q", given, training=training).square().sum().backward()
+        assert given.grad is not None and expected.grad is not None
+        np.testing.assert_allclose(given.grad.numpy(), expected.grad.numpy(), rtol=1e-4, atol=1e-6)
+        changed = not all(np.array_equal(weights[name], array) for name, array in net.weights().items())
+        assert changed == training
+    with torch.no_grad():
+        found = net.unroll("q", x.unsqueeze(0), {}, torch.zeros(1, 4, dtype=torch.bool), training=True)[0]
+        assert torch.equal(found[0], net("q", x, training=True)) and not torch.equal(found[0], net("q", x))
+        assert not torch.equal(net("q", x, target=True, training=True), net("q", x, target=True))
+
+
+class Doubling(LayerKind):
+    """A kind of the user's that doubles in training."""
+
+    def numpy(self, spec: LayerSpec, rows: int) -> None:
+        del spec, rows
+
+    def torch(self, spec: LayerSpec, tensors: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if is_training() else x
+
+
+def test_a_kind_of_the_users_reads_the_mode_and_a_recorded_update_keeps_it() -> None:
+    double = LayerSpec("tests.networks.test_module:Doubling")
+    spec = NetworkSpec((("q", (LayerSpec("linear", "q.0", 5, 3), double)),))
+
+    def update(net: Net, rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        modes = {str(mode): net("q", rows["x"], training=mode).sum(1) for mode in (None, False, True)}
+        net.step("q", modes["False"].square().mean())
+        with torch.no_grad():
+            return {**modes, "without": net("q", rows["x"]).sum(1), "kept": net("q", rows["x"], training=True).sum(1)}
+
+    for kind in (EagerExecutor, TracedExecutor):
+        net = Net(spec, [Group("q")], initial_weights(spec, 1), "cpu")
+        found = kind(net).run(lambda rows, net=net: update(net, rows), {"x": torch.ones(4, 5)}, rates(net))
+        assert torch.equal(found["None"], found["True"]) and torch.equal(found["None"], 2 * found["False"])
+        assert torch.equal(found["kept"], 2 * found["without"])
 
 
 def test_parts_of_a_dict_arrive_by_name_with_their_shapes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from zmqrl.learning.groups import Group, Target, clipped, is_member, layouts, ta
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
+from zmqrl.networks.kinds.base import training_mode
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import Array, Weights
 
@@ -80,16 +81,19 @@ class Net:
         *inputs: Tensor,
         target: Target = False,
         noise: Mapping[str, Tensor] | None = None,
+        training: bool | None = None,
     ) -> Tensor:
         """The output of a tower for `inputs` `[B, ...]`; `target`: of that target network, without a gradient.
 
         Target networks share the buffers of modules with the network. `noise [B, size]` by layer: standard normal
-        numbers for noisy layers; those without are run without noise.
+        numbers for noisy layers; those without are run without noise. `training`: mode of layers that read
+        `is_training`, such as modules; None: training where autograd records.
         """
         tensors = self._seen(tower, target)
         if noise:
             tensors = {**tensors, **{f"{layer}.noise": drawn for layer, drawn in noise.items()}}
-        return forward(self.spec.tower(tower), tensors, *inputs)
+        with nullcontext() if training is None else training_mode(training):
+            return forward(self.spec.tower(tower), tensors, *inputs)
 
     def unroll(
         self,
@@ -99,9 +103,11 @@ class Net:
         reset: Tensor,
         *more: Tensor,
         target: Target = False,
+        training: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
-        return unroll(self.spec.tower(tower), self._seen(tower, target), x, state, reset, *more)
+        with nullcontext() if training is None else training_mode(training):
+            return unroll(self.spec.tower(tower), self._seen(tower, target), x, state, reset, *more)
 
     def parameter(self, name: str, target: Target = False) -> Tensor:
         """A free parameter, or any tensor of the network; `target`: that target of it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from types import MappingProxyType
 from typing import ClassVar, Literal
@@ -11,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, torch
 from zmqrl.networks.drawing import draw
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.plugins import load, modules
@@ -20,6 +22,27 @@ from zmqrl.types import Array, Weights
 WITH_BACKWARD = frozenset({"dueling", "flatten", "linear", "relu", "scale", "tanh"})
 """Kinds whose backward pass is written out in `zmqrl.networks.module`."""
 NO_OPTIONS: Mapping[str, float] = MappingProxyType({})
+TRAINING: ContextVar[bool | None] = ContextVar("training", default=None)
+"""Mode of the layers, where `net(..., training=...)` sets it."""
+
+
+def is_training() -> bool:
+    """Whether layers that act in another way in training are in training mode, for `torch` and `step` of a kind.
+
+    It is what `net(..., training=...)` sets; without that, whether autograd records.
+    """
+    training = TRAINING.get()
+    return torch.is_grad_enabled() if training is None else training
+
+
+@contextmanager
+def training_mode(training: bool) -> Iterator[None]:
+    """Have the layers that run inside in this mode, whether autograd records or not."""
+    token = TRAINING.set(training)
+    try:
+        yield
+    finally:
+        TRAINING.reset(token)
 
 
 class NumpyLayer(ABC):
@@ -120,7 +143,8 @@ class LayerKind(ABC):
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The output for a batch `x [B, ...]`, such that autograd can differentiate it by `tensors` and `x`.
 
-        `tensors` has the arrays of `shapes`, among others. Each row depends on itself only.
+        `tensors` has the arrays of `shapes`, among others. Each row depends on itself only, except in training
+        (`is_training`), where a layer may use statistics of the batch.
         """
 
     def option(self, spec: LayerSpec, name: str) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from zmqrl.errors import ConfigError
 from zmqrl.loading import Tensor, torch
-from zmqrl.networks.kinds.base import LayerKind
+from zmqrl.networks.kinds.base import LayerKind, is_training
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
 from zmqrl.plugins import form, named
 from zmqrl.types import Array
@@ -45,7 +45,8 @@ class Module(LayerKind):
     """Arrays: every parameter and persistent buffer of the module, `<layer>.<name in the module>`.
 
     `inputs` counts the numbers of all parts, `outputs` the features. The module is in training mode where autograd
-    records, and in evaluation mode elsewhere: in workers, the evaluator, and for targets.
+    records, and in evaluation mode elsewhere: in workers, the evaluator, and for targets. `net(..., training=...)` sets
+    another mode.
     """
 
     def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
@@ -67,7 +68,7 @@ class Module(LayerKind):
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         of = _of(spec)
         module = _structure(of, str(x.device))
-        module.train(torch.is_grad_enabled())
+        module.train(is_training())
         own = {name: tensors[f"{spec.name}.{name}"] for name in described(of).parameters}
         held = {name: tensors[f"{spec.name}.{name}"] for name, _ in _persistent(module)}
         own |= {name: held[name].to(buffer.dtype) for name, buffer in _persistent(module)}
