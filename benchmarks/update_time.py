@@ -217,7 +217,7 @@ def replayed(learner: Any, drawn: ReplaySample, groups: tuple[str, ...]) -> Call
     """One update of a `ReplayLearner`, its batch made before."""
     device = learner.context.device
     batch = tensors(drawn, device)
-    batch |= {name: torch.randn(len(drawn.rows), *shape, device=device) for name, shape in learner.noise().items()}
+    batch |= learner.draw_noise(0, len(drawn.rows))
     return lambda: learner.run(batch, dict.fromkeys(groups, RATE), **learner.variant(0))
 
 

@@ -18,7 +18,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import TrainingFailed
-from zmqrl.learning import PRIORITY, Batch, BatchLearner, Group, LearnerContext, LearnResult, Progress
+from zmqrl.learning import PRIORITY, Batch, BatchLearner, Group, LearnerContext, LearnResult, Noise, Progress
 from zmqrl.learning.net_learner import NetLearner
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -26,7 +26,7 @@ from zmqrl.plugins import load
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.spaces import SpaceSpec
 from zmqrl.testing.algorithm import DISCRETE, PIXELS, VECTOR
-from zmqrl.testing.experience import SEED, SEGMENTS, acted, context_of, is_same, learn, observed, progress_at
+from zmqrl.testing.experience import SEED, SEGMENTS, UPDATES, acted, context_of, is_same, learn, observed, progress_at
 from zmqrl.types import MODES, Array, EnvSpec, ModeName, Weights
 
 
@@ -174,6 +174,44 @@ def test_rows_are_spread_evenly_and_metrics_are_those_of_the_last_epoch(
     result = learned(learner)
     assert [len(order) for order in learner.orders] == sizes
     assert (result.updates, result.metrics["number"]) == (len(sizes), mean)
+
+
+class Noisy(Numbered):
+    """Keeps the noise and the variant of each update by its number."""
+
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.drawn_in: dict[int, list[float]] = {}
+        self.number = -1
+
+    def noise(self) -> Mapping[str, tuple[int, ...] | Noise]:
+        return {"epsilon": (), "level": Noise((2,), "uniform")}
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        self.number = number
+        return {"even": number % 2 == 0}
+
+    def train(self, batch: Batch, even: bool = False) -> Mapping[str, Tensor]:
+        assert even == (self.number % 2 == 0)
+        assert batch["epsilon"].shape == (len(batch["row"]),) and batch["level"].shape == (len(batch["row"]), 2)
+        self.drawn_in[self.number] = [*batch["epsilon"].tolist(), *batch["level"].flatten().tolist()]
+        return super().train(batch)
+
+
+def noise_of(*rounds: int, seed: int = SEED) -> dict[int, list[float]]:
+    learner = Noisy(OF_ROWS, replace(context_of(OF_ROWS), seed=seed), [Group("p")])
+    for number in rounds:
+        learn(OF_ROWS, learner, acted(OF_ROWS, 1), number)
+    return learner.drawn_in
+
+
+def test_noise_of_a_minibatch_is_that_of_its_update_also_after_a_resume() -> None:
+    whole = noise_of(0, 1)
+    assert set(whole) == set(range(UPDATES + 24)), "the second round begins with update 10"
+    assert len({tuple(noise) for noise in whole.values()}) == len(whole), "each its own"
+    resumed = noise_of(1)
+    assert {number: whole[number] for number in resumed} == resumed
+    assert noise_of(0, seed=SEED + 1)[0] != whole[0]
 
 
 def test_an_update_may_end_the_training_on_a_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
-from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, Progress, ReplayLearner
+from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, Noise, Progress, ReplayLearner
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.ops.returns import sequence_priorities
 from zmqrl.replay.base import AnySample, Replay
@@ -116,6 +117,26 @@ def test_noise_is_that_of_the_update_however_many_calls_there_were() -> None:
     ):
         assert np.array_equal(learner.drawn, whole[first : first + len(learner.drawn)])
     assert not np.array_equal(updated(TRANSITIONS, 5, seed=SEED + 1)[0].drawn, whole)
+
+
+@pytest.mark.parametrize("kind", [(2, 3), Noise((2, 3)), Noise((2, 3), "uniform")], ids=str)
+def test_noise_has_its_distribution(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = updated(TRANSITIONS)[0]
+    monkeypatch.setattr(learner, "noise", lambda: {"first": (4,), "drawn": kind})
+    found, again = (learner.draw_noise(7, 20_000)["drawn"].numpy() for _ in range(2))
+    assert found.shape == (20_000, 2, 3) and np.array_equal(found, again)
+    numbers = np.sort(found.ravel().astype(np.float64))
+    if kind == Noise((2, 3), "uniform"):
+        assert 0 <= numbers[0] < numbers[-1] < 1
+        expected = (np.arange(numbers.size) + 0.5) / numbers.size
+    else:
+        expected = np.array([NormalDist().inv_cdf((i + 0.5) / numbers.size) for i in range(numbers.size)])
+    assert abs(numbers - expected)[500:-500].max() < 0.03, "quantiles"
+
+
+def test_a_distribution_that_is_unknown_is_named() -> None:
+    with raises(ConfigError, key=("Noise", "distribution"), value="'gaussian'", what="must be normal or uniform"):
+        Noise((2,), "gaussian")  # type: ignore[arg-type]
 
 
 class Varying(ReplayLearner):

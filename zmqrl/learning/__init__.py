@@ -5,7 +5,7 @@ from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
 from zmqrl.learning.learners import BatchLearner, ReplayLearner
 from zmqrl.learning.net import Net
-from zmqrl.learning.net_learner import PRIORITY, Part
+from zmqrl.learning.net_learner import PRIORITY, Noise, Part
 from zmqrl.learning.optimisers import SGD, Adam, AdamW, Optimiser, RAdam, RMSProp
 from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, value_at
 
@@ -20,6 +20,7 @@ __all__ = [
     "LearnResult",
     "LearnerContext",
     "Net",
+    "Noise",
     "Optimiser",
     "Part",
     "Progress",

@@ -24,15 +24,6 @@ OBSERVED = frozenset({"obs", "next_obs"})
 class ReplayLearner(NetLearner, OffPolicyLearner):
     """One sample of replay per update. The configuration has `batch_size`, and for transitions `gamma`."""
 
-    def noise(self) -> Mapping[str, tuple[int, ...]]:
-        """Standard normal numbers that `train` needs: name, and shape of those of one transition or sequence."""
-        return {}
-
-    def variant(self, number: int) -> Mapping[str, bool]:
-        """Constants that `train` is called with in update `number`, counted over the run from 0."""
-        del number
-        return {}
-
     def anneal(self, replay: Replay, progress: Progress) -> None:
         """Before the updates of a round: settings of replay that change over the run. Default: none."""
         del replay, progress
@@ -65,10 +56,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
             name: (self.observations if name in OBSERVED else self.tensor)(column)
             for name, column in sample.columns.items()
         }
-        random = stream(self.context.seed, "update", index=number)
-        for name, shape in self.noise().items():
-            batch[name] = self.tensor(random.standard_normal((len(sample.rows), *shape)))
-        return batch | self.scalars(progress)
+        return batch | self.draw_noise(number, len(sample.rows)) | self.scalars(progress)
 
     def _prioritise(self, replay: Replay, sample: AnySample, delta: Array) -> None:
         """Set the priorities; that of a sequence is a mixture of those of its rows (`Prioritised.max_share`)."""
@@ -143,9 +131,11 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         rates: Mapping[str, float],
         progress: Progress,
     ) -> Iterator[dict[str, Tensor]]:
-        random = stream(self.context.seed, "shuffle", index=progress.updates)
+        random, number = stream(self.context.seed, "shuffle", index=progress.updates), progress.updates
         for _ in range(self.epochs if size else 0):
             order = self.tensor(random.permutation(size))
             for part in torch.tensor_split(order, self._count(size)):
                 minibatch = {name: column.index_select(0, part) for name, column in rows.items()}
-                yield self.run({**minibatch, **scalars}, rates)
+                given = {**minibatch, **self.draw_noise(number, len(part)), **scalars}
+                yield self.run(given, rates, **self.variant(number))
+                number += 1

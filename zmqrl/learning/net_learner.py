@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, SupportsFloat
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, SupportsFloat, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progress, check_norm
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
@@ -17,12 +19,39 @@ from zmqrl.loading import Tensor, torch
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
+from zmqrl.random_streams import stream
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
 
 PRIORITY = "priority"
 """Name of the result of an update for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
 `[B, length]`. It is not a metric."""
+
+
+Distribution = Literal["normal", "uniform"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers that `train` needs."""
+
+    shape: tuple[int, ...] = ()
+    """Shape of those of one row or sequence."""
+    distribution: Distribution = "normal"
+    """Standard normal, or uniform in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` when the distribution is unknown."""
+        known = get_args(Distribution)
+        if self.distribution not in known:
+            what, value = f"must be {' or '.join(known)}", repr(self.distribution)
+            raise ConfigError(what, key=("Noise", "distribution"), value=value)
+
+    def draw(self, random: np.random.Generator, rows: int) -> Array:
+        """Numbers `[rows, *shape]`."""
+        if self.distribution == "uniform":
+            return random.random((rows, *self.shape), np.float32)  # as float64 some would become 1 in float32
+        return random.standard_normal((rows, *self.shape))
 
 
 class Part(Protocol):
@@ -91,6 +120,23 @@ class NetLearner(BaseLearner):
         """Further numbers that `train` finds in its batch as scalars, such as the value of a schedule."""
         del progress
         return {}
+
+    def noise(self) -> Mapping[str, tuple[int, ...] | Noise]:
+        """Random numbers that `train` needs, by name; a shape alone is that of standard normal ones. Default: none."""
+        return {}
+
+    def variant(self, number: int) -> Mapping[str, bool]:
+        """Constants that `train` is called with in update `number`, counted over the run from 0."""
+        del number
+        return {}
+
+    def draw_noise(self, number: int, rows: int) -> dict[str, Tensor]:
+        """`noise` of update `number`, `[rows, ...]`: a function of seed, number and rows alone."""
+        kinds = {name: kind if isinstance(kind, Noise) else Noise(kind) for name, kind in self.noise().items()}
+        if not kinds:
+            return {}
+        random = stream(self.context.seed, "update", index=number)
+        return {name: self.tensor(kind.draw(random, rows)) for name, kind in kinds.items()}
 
     def tensor(self, array: ArrayLike) -> Tensor:
         """On the learner's device. Floats become float32; bytes stay bytes until they are there."""
