@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
@@ -12,6 +13,25 @@ from zmqrl.replay.segment_replay import SegmentReplay
 TAKE_S = 0.2
 PUBLISH_EVERY_UPDATES = 16
 """Off-policy: updates between two versions at most, so that workers act with weights a few milliseconds old."""
+PUBLISH_EVERY_S = 0.05
+"""Off-policy: seconds between two versions where updates are slow. 16 updates of a large network take 0.1 to 1 s, in
+which a worker collects several segments with the same weights."""
+PUBLISH_SHARE = 0.02
+"""Largest share of the time that more versions than one in `PUBLISH_EVERY_UPDATES` may take: those of a large network
+take tens of milliseconds to write."""
+
+
+class Pace:
+    """How many updates are done between two versions: fewer than `PUBLISH_EVERY_UPDATES` if they are slow."""
+
+    def __init__(self) -> None:
+        self.most = PUBLISH_EVERY_UPDATES
+        """Updates until the next version."""
+
+    def observe(self, updates: int, update_s: float, publish_s: float) -> None:
+        """See how long the updates of a version and its publication took."""
+        between_s = max(PUBLISH_EVERY_S, publish_s / PUBLISH_SHARE)
+        self.most = min(PUBLISH_EVERY_UPDATES, max(1, int(between_s * updates / max(update_s, 1e-9))))
 
 
 def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
@@ -49,7 +69,7 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
 def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: SegmentReplay) -> str:
     """Take all there is, update as often as the ratio allows, publish in between."""
     source, progress, counters = session.source, session.progress, session.progress.counters
-    section = session.plan.config.replay
+    section, pace = session.plan.config.replay, Pace()
     due = 0
     while True:
         with session.reporter.waiting():
@@ -59,7 +79,7 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
         if taken:
             _observe(session, learner, [s for s in taken if not progress.was_counted(s.meta)])
             source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
-        due = counters.updates_due(section, PUBLISH_EVERY_UPDATES)
+        due, begun = counters.updates_due(section, pace.most), time.monotonic()
         if due > 0 and replay.size:
             with session.training() as snapshot:
                 session.count_updates(learner.update(replay, due, snapshot))
@@ -68,8 +88,10 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
         if due <= 0 and session.end.reason_at_boundary(progress) is None:
             session.reporter.send_when_due()
             continue
-        reason = session.advance_version()
+        reason, updated = session.advance_version(), time.monotonic()
         session.publisher.publish(learner.weights(), announce=reason is None)
+        if due > 0:
+            pace.observe(due, updated - begun, time.monotonic() - updated)
         _write_full(session, learner, replay, last=reason is not None)
         if reason is not None:
             return reason
