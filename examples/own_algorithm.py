@@ -58,14 +58,11 @@ class ReinforceLearner(BatchLearner):
 
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, torch.Tensor]:
         """The rows of the batch that are steps: after an episode there is one that only resets."""
-        columns, valid = batch.columns, batch.columns["valid"]
-        returns = rewards_to_go(columns, self.config.gamma)
-        rows = {"action": self.tensor(columns["action"][valid]), "return": self.tensor(returns[valid])}
-        return {"obs": self.observations(columns["obs"][:-1][valid]), **rows}
+        return self.rows(batch, "obs", "action", value=rewards_to_go(batch.columns, self.config.gamma))
 
     def train(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The loss in plain torch, of the network that acts."""
-        advantage = (batch["return"] - batch["return"].mean()) / (batch["return"].std() + 1e-8)
+        advantage = (batch["value"] - batch["value"].mean()) / (batch["value"].std() + 1e-8)
         log_prob = torch.log_softmax(self.net("policy", batch["obs"]), 1)
         loss = -(advantage * log_prob.gather(1, batch["action"][:, None]).squeeze(1)).mean()
         self.net.step("policy", loss)

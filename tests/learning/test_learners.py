@@ -27,7 +27,7 @@ from zmqrl.replay.base import SegmentBatch
 from zmqrl.spaces import SpaceSpec
 from zmqrl.testing.algorithm import DISCRETE, PIXELS, VECTOR
 from zmqrl.testing.experience import SEED, SEGMENTS, UPDATES, acted, context_of, is_same, learn, observed, progress_at
-from zmqrl.types import MODES, Array, EnvSpec, ModeName, Weights
+from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, Weights
 
 
 class Sums:
@@ -127,10 +127,10 @@ def test_a_learner_that_takes_over_has_the_network_the_optimiser_and_every_part(
 class Numbered(Recording):
     """Its metric is the number of the minibatch; the training ends with number `last`."""
 
-    rows, last = ROWS, 99
+    size, last = ROWS, 99
 
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
-        return {"obs": torch.ones(self.rows, 3), "row": torch.arange(self.rows)}
+        return {"obs": torch.ones(self.size, 3), "row": torch.arange(self.size)}
 
     def numbers(self, progress: Progress) -> Mapping[str, float]:
         return {"third": 1 / 3}
@@ -223,7 +223,7 @@ def test_an_update_may_end_the_training_on_a_batch() -> None:
 
 def test_a_batch_without_rows_has_no_update() -> None:
     learner = numbered(Settings())
-    learner.rows = 0
+    learner.size = 0
     assert learned(learner) == LearnResult(0, {})
 
 
@@ -261,6 +261,29 @@ def test_a_learner_of_an_algorithm_without_a_rate_has_its_own(monkeypatch: pytes
 
 def test_the_names_of_the_network_are_those_of_its_tensors() -> None:
     assert numbered(Settings()).network_names() == tuple(initial_weights(OF_ROWS.network(), SEED))
+
+
+@pytest.mark.parametrize("space", [VECTOR, PIXELS, DICT], ids=["vector", "pixels", "dict"])
+def test_rows_are_the_valid_ones_of_arrays_and_tensors(space: SpaceSpec) -> None:
+    algorithm = Rows(Settings(), NetworkSection(), EnvSpec("toy", space, DISCRETE), 16, 2)
+    learner = Recording(algorithm, context_of(OF_ROWS), [Group("p")])
+    random, valid = np.random.default_rng(1), np.random.default_rng(2).random((16, 6)) < 0.7
+    columns = {"obs": observed(algorithm, random, (17, 6)), "action": random.integers(4, size=(16, 6)), "valid": valid}
+    numbers, rows = random.normal(size=(16, 6, 2)), [(t, e) for t in range(16) for e in range(6) if valid[t, e]]
+    doubled = {"obs": 2.0 * torch.arange(96).reshape(16, 6), "array": numbers}
+    found = learner.rows(SegmentBatch(columns, ()), "action", **doubled)
+    assert list(found) == ["action", "obs", "array"] and found["array"].dtype == torch.float32
+    for row, (t, e) in enumerate(rows):
+        assert (int(found["action"][row]), float(found["obs"][row])) == (columns["action"][t, e], 2 * (6 * t + e))
+        assert np.array_equal(found["array"][row].numpy(), numbers[t, e].astype(np.float32))
+    inputs = learner.observations(columns["obs"][:-1])
+    expected = torch.stack([inputs[t, e] for t, e in rows])
+    assert torch.equal(learner.rows(SegmentBatch(columns, ()), "obs")["obs"], expected)
+
+
+def test_an_extra_column_has_an_array_for_each_row() -> None:
+    assert OF_ROWS.extra("log_prob") == ColumnSpec("log_prob", "float32", (16, 2))
+    assert OF_ROWS.extra("best", "int64", (3,)) == ColumnSpec("best", "int64", (16, 2, 3))
 
 
 @pytest.mark.parametrize("space", [VECTOR, PIXELS, DICT], ids=["vector", "pixels", "dict"])

@@ -25,7 +25,7 @@ from zmqrl.replay.segment_replay import SegmentReplay, build_replay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 from zmqrl.testing.algorithm import DISCRETE, VECTOR
 from zmqrl.testing.experience import SEED, SEGMENTS, acted, context_of, progress_at
-from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, SegmentId, SegmentMeta, SlotRef, Version
+from zmqrl.types import MODES, Array, EnvSpec, ModeName, SegmentId, SegmentMeta, SlotRef, Version
 
 STEPS, ENVS, SIZE = 16, 2, 5
 CORE = "q.gru"
@@ -52,7 +52,7 @@ class Recurrent(Algorithm):
         return NetworkSpec((("q", (core, last)),))
 
     def acting(self) -> ActingSpec:
-        extras = (ColumnSpec("log_prob", "float32", (self.segment_steps, self.num_envs)),)
+        extras = (self.extra("log_prob"),)
         state, layers = (ActingState(CORE, SIZE),), self.network().tower("q")
         action, obs = self.env.action, self.env.observation
         return ActingSpec(layers, "categorical", action, obs, extras, state=state, state_every=4)

@@ -20,7 +20,7 @@ from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.returns import sequence_priorities
 from zmqrl.replay.base import Replay, SegmentBatch, SequenceSample
 from zmqrl.replay.spec import Prioritised, ReplaySpec
-from zmqrl.types import MODES, Array, ColumnSpec, ModeName, Weights
+from zmqrl.types import MODES, Array, ModeName, Weights
 
 STEP, COUNT, BETA = 1e-2, 8, 0.5
 
@@ -46,7 +46,7 @@ class SequenceTally(Algorithm):
         return NetworkSpec((("q", layers),))
 
     def acting(self) -> ActingSpec:
-        extras = (ColumnSpec("log_prob", "float32", (self.segment_steps, self.num_envs)),)
+        extras = (self.extra("log_prob"),)
         q = self.network().tower("q")
         return ActingSpec(q, "categorical", self.env.action, self.env.observation, extras)
 

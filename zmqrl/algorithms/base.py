@@ -23,7 +23,7 @@ from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.spaces import SpaceKind
-from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, EnvSpec, ModeName, Weights
+from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, ColumnSpec, EnvSpec, ModeName, Weights
 
 __all__ = [
     "Algorithm",
@@ -126,6 +126,10 @@ class Algorithm(ABC):
     @abstractmethod
     def acting(self) -> ActingSpec:
         """How workers act, and the extra columns of a segment."""
+
+    def extra(self, name: str, dtype: str = "float32", shape: tuple[int, ...] = ()) -> ColumnSpec:
+        """A column of `ActingSpec.extras`, with an array of this shape for each row."""
+        return ColumnSpec(name, dtype, (self.segment_steps, self.num_envs, *shape))
 
     def statistics(self) -> Weights:
         """Further arrays that are published alongside the network's from version 0 on, such as `obs_mean`."""

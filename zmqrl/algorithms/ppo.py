@@ -20,7 +20,7 @@ from zmqrl.networks.build import tower
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
-from zmqrl.types import MODES, ColumnSpec, EnvSpec, ModeName, Weights
+from zmqrl.types import MODES, EnvSpec, ModeName, Weights
 
 Decay = Literal["constant", "linear"]
 
@@ -168,7 +168,7 @@ class PPO(Algorithm):
             head="categorical" if self.discrete else several,
             action=self.env.action,
             observation=self.env.observation,
-            extras=(ColumnSpec("log_prob", "float32", (self.segment_steps, self.num_envs)),),
+            extras=(self.extra("log_prob"),),
             normalise_obs=self.config.normalise_obs,
             obs_clip=self.config.obs_clip,
             arrays=() if self.env.action.choices else ("log_std",),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from zmqrl.algorithms.base import LearnerContext, LearnResult, Progress
 from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser, ValueNormaliser
 from zmqrl.algorithms.ppo import PPO, PPOConfig
@@ -46,9 +44,7 @@ class PPOLearner(BatchLearner):
 
     def prepare(self, batch: SegmentBatch, progress: Progress) -> dict[str, Tensor]:
         """The valid rows, with their advantages and the targets of their values."""
-        columns = self.advantages(batch, progress)
-        valid = self.tensor(np.flatnonzero(batch.columns["valid"]))
-        rows = {name: column.flatten(0, 1).index_select(0, valid) for name, column in columns.items()}
+        rows = self.rows(batch, **self.advantages(batch, progress))
         self.check_ratio(rows, batch, progress)
         return rows
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Gt
 
 from zmqrl.acting.spec import ActingSpec
@@ -125,14 +124,12 @@ class PQNLearner(BatchLearner):
         best = self.net("q", obs[1:].flatten(0, 1)).amax(1).cpu().numpy().reshape(steps, envs)
         flags = (columns["terminated"], columns["truncated"], valid)
         returns = q_lambda_returns(columns["reward"], best, *flags, config.gamma, config.q_lambda)
-        rows = self.tensor(np.flatnonzero(valid))
-        found = {"action": self.tensor(columns["action"][valid]), "return": self.tensor(returns[valid])}
-        return {"obs": obs[:-1].flatten(0, 1)[rows], **found}
+        return self.rows(batch, "action", obs=obs[:-1], target=returns)
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
         """Mean squared error to the returns."""
         q = self.net("q", batch["obs"])
         chosen = q.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
-        loss = (chosen - batch["return"]).square().mean()
+        loss = (chosen - batch["target"]).square().mean()
         self.net.step("q", loss)
         return {"loss/q": loss, "q_mean": q.mean()}

@@ -95,8 +95,27 @@ class BatchLearner(NetLearner, OnPolicyLearner):
     def prepare(self, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
         """What is trained on: every tensor `[B, ...]` with the same B, of which minibatches are drawn.
 
-        `observations` makes the network's input of the column `obs`.
+        `rows` selects the valid rows; `observations` makes the network's input of the column `obs`.
         """
+
+    def rows(self, batch: SegmentBatch, *names: str, **columns: Array | Tensor) -> dict[str, Tensor]:
+        """The valid rows `[B, ...]` of columns `[T, E, ...]`, for `prepare`.
+
+        Args:
+            batch: What `prepare` receives.
+            names: Columns of `batch`; `obs` is the network's input of each row.
+            columns: Further arrays or tensors by name.
+        """
+        valid = batch.columns["valid"]
+        index = self.tensor(np.flatnonzero(valid))
+        rows = {"obs": self.observations(batch.columns["obs"][:-1][valid])} if "obs" in names else {}
+        given: dict[str, Array | Tensor] = {name: batch.columns[name] for name in names if name != "obs"}
+        for name, column in (given | columns).items():
+            if isinstance(column, torch.Tensor):
+                rows[name] = column.flatten(0, 1).index_select(0, index)
+            else:
+                rows[name] = self.tensor(column[valid])
+        return rows
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:
         """Whether the results of a minibatch end the training on this batch. Default: no."""
