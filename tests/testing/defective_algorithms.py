@@ -42,7 +42,7 @@ class Sound(Algorithm):
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
-    learner_kind: ClassVar[type[ReplayLearner]]
+    learner_kind: ClassVar[type[SoundLearner]]
 
     def network(self) -> NetworkSpec:
         layers = tower("q", self.network_section, self.env.observation, self.env.action.n, output_gain=1.0)
@@ -56,10 +56,12 @@ class Sound(Algorithm):
         return {"epsilon": 0.2}
 
     def learner(self, context: LearnerContext) -> ReplayLearner:
-        return self.learner_kind(self, context, [Group("q", target=True)])
+        return self.learner_kind(self, context, [Group("q", target=self.learner_kind.target)])
 
 
 class SoundLearner(ReplayLearner):
+    target: ClassVar[bool | tuple[str, ...]] = True
+
     def noise(self) -> Mapping[str, tuple[int, ...]]:
         return {"noise": ()}
 
@@ -103,6 +105,21 @@ class Unread(SoundLearner):
 
     def following(self, obs: Tensor) -> Tensor:
         return self.net("q", obs)
+
+
+class UnreadOld(SoundLearner):
+    """No loss reads the second target."""
+
+    target = ("target", "old")
+
+
+class CopyingOld(UnreadOld):
+    """The second target is set to the network after each update."""
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        results = super().train(batch)
+        self.net.update_targets(target="old")
+        return results
 
 
 class Forgetful(SoundLearner):

@@ -32,6 +32,8 @@ ON_POLICY = [
 OFF_POLICY = [
     (defective.Copying, "a_target_network_lags"),
     (defective.Unread, "a_target_network_is_read"),
+    (defective.CopyingOld, "a_target_network_lags"),
+    (defective.UnreadOld, "a_target_network_is_read"),
     (defective.Forgetful, "a_restored_learner_continues_bit_for_bit"),
     (defective.GlobalRandom, "training_is_deterministic"),
     (defective.NeverAnnealed, "schedules_are_followed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -33,7 +34,7 @@ OVER_THE_HORIZON = (0, 50, 100)
 """Rounds at the start, in the middle and at the end of the schedules' horizon."""
 LOG_PROB = "log_prob"
 """The extra column of heads that store the log-probability of the action."""
-TARGET = "target."
+TARGET = re.compile(r"target(:\w+)?\.")
 """Prefix of the tensors of target networks in `state`."""
 DRAWS, FIRST_DRAW = 3, 5
 """Random values of a target network, of which one has to have an effect; index of the first one's stream."""
@@ -81,26 +82,32 @@ def a_termination_has_no_value_after_it(make: AlgorithmMaker) -> None:
 
 
 def a_target_network_lags(make: AlgorithmMaker) -> None:
-    """After some of the first updates, what `state` holds as `target.<tensor>` is not the tensor that is trained."""
+    """After some of the first updates, what `state` holds as `target.<tensor>` is not the tensor that is trained.
+
+    Nor is what it holds as `target:<name>.<tensor>`, for each name of a target.
+    """
     algorithm = make()
     learner = algorithm.learner(context_of(algorithm))
-    if not any(name.startswith(TARGET) for name in learner.state()):
+    equal = {found[0] for name in learner.state() if (found := TARGET.match(name))}
+    if not equal:
         return
     slots = acted(algorithm, SEED)
     for number in range(ROUNDS):
         learn(algorithm, learner, slots, number, updates=1)
         now = {name.removeprefix("private."): a for name, a in {**learner.state(), **learner.weights()}.items()}
-        targets = [name for name in now if name.startswith(TARGET)]
-        if any(not np.array_equal(now[name], now[name.removeprefix(TARGET)]) for name in targets):
-            return
-    raise AssertionError("the target networks are always equal to the networks that are trained")
+        for name, array in now.items():
+            target = TARGET.match(name)
+            if target and not np.array_equal(array, now[name.removeprefix(target[0])]):
+                equal.discard(target[0])
+    names = ", ".join(sorted(prefix.rstrip(".") for prefix in equal))
+    assert not equal, f"the target networks ({names}) are always equal to the networks that are trained"
 
 
 def a_target_network_is_read(make: AlgorithmMaker) -> None:
-    """For each tower that `state` holds as `target.<tower>`, other values of it lead to other updates."""
+    """For each tower that `state` holds as `target.<tower>` or `target:<name>.<tower>`, other values change updates."""
     algorithm = make()
     state = algorithm.learner(context_of(algorithm)).state()
-    towers = sorted({name.split(".")[1] for name in state if name.startswith(TARGET)})
+    towers = sorted({_tower(name) for name in state if TARGET.match(name)})
     if not towers:
         return
     slots = acted(algorithm, SEED)
@@ -194,11 +201,16 @@ def _from_other_target(algorithm: Algorithm, slots: Mapping[str, Array], tower: 
     learner = algorithm.learner(context_of(algorithm))
     state, rng = learner.state(), stream(SEED, "testing", index=FIRST_DRAW + draw)
     for name, array in state.items():
-        if name.startswith(TARGET) and name.split(".")[1] == tower:
+        if TARGET.match(name) and _tower(name) == tower:
             state[name] = np.asarray(array + rng.normal(size=array.shape), array.dtype)
     learner.load_state(learner.weights(), state)
     learn(algorithm, learner, slots)
-    return {name: array for name, array in _everything(learner).items() if not name.startswith(TARGET)}
+    return {name: array for name, array in _everything(learner).items() if not TARGET.match(name)}
+
+
+def _tower(name: str) -> str:
+    """Tower of the tensor of a target, with the prefix of the target unless that is `target`."""
+    return ".".join(name.split(".")[:2]).removeprefix("target.")
 
 
 def _is_equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
