@@ -169,3 +169,4 @@ def test_a_target_that_does_not_exist_is_named_with_those_that_do() -> None:
         net.update_targets(1.0, "c")
     with raises(ConfigError, key=("Group", "target"), value="'a.b'"):
         Group("a", target=("old", "a.b"))
+    assert Group("a", target=["old", True]).targets == ("old", "target")  # type: ignore[arg-type]

@@ -14,8 +14,6 @@ from zmqrl.loading import Tensor, torch
 ALIGNMENT = 16
 """Entries: each tensor begins on a 64-byte line."""
 TARGET = "target"
-
-
 Target: TypeAlias = bool | str
 """False: what is trained. A name: the target of this name. True: the one called `target`."""
 
@@ -57,14 +55,13 @@ class Group:
         if not isinstance(given, Optimiser):
             key, fix = ("Group", "optimiser"), "Adam(), AdamW(), RAdam(), RMSProp() or SGD() of zmqrl.learning"
             raise ConfigError("must be an optimiser", key=key, value=repr(given), fix=fix)
-
         if bad := [name for name in self.targets if not name.isidentifier()]:
             raise ConfigError("must be a name in letters and digits", key=("Group", "target"), value=repr(bad[0]))
 
     @property
     def targets(self) -> tuple[str, ...]:
         """Names of the targets."""
-        names = self.target if isinstance(self.target, tuple) else (self.target,)
+        names = (self.target,) if isinstance(self.target, (bool, str)) else self.target
         return tuple(target_name(name) for name in names if name)
 
     @property
