@@ -150,6 +150,8 @@ class EnvSpec(Struct, frozen=True):
     """`gymnasium.vector.VectorEnv`, without a form that steps one env."""
     has_state_pair: bool = False
     """The env has methods `get_state` and `set_state`, which may have a meaning of their own."""
+    receives_numbers: bool = False
+    """The env or a wrapper has a method `on_progress`, which is called with the numbers of each version."""
     remarks: tuple[str, ...] = ()
     """What a check has found; a plan has it in its warnings."""
 

@@ -8,23 +8,22 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.data_stores.memory_store import MemoryStore
 from tests.messages.samples import NOTICE
 from tests.support.raising import raises
-from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.algorithms.base import Algorithm, Progress, numbers_of, schedule_of
+from zmqrl.config.sections import EnvSection
 from zmqrl.errors import ConfigError
-from zmqrl.learner.publishing import save_version
 from zmqrl.messages import bus
 from zmqrl.messages.frames import pack, unpack
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.messages.process import NewVersion
-from zmqrl.types import Version
+from zmqrl.types import Notice, Version
 
 PROGRESS = Progress(1, 2, 3, 10)
 
 
 class Scheduled:
-    """As much of an algorithm as `save_version` uses."""
+    """As much of an algorithm as `numbers_of` uses."""
 
     def __init__(self, values: dict[Any, Any]) -> None:
         self.values = values
@@ -42,7 +41,7 @@ def scheduled(values: dict[Any, Any]) -> Algorithm:
     "value", [0.5, 1, True, np.float32(0.5), np.float64(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr
 )
 def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
-    notice = save_version(MemoryStore("", 3), Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
+    notice = Notice(Version(0, 1), "k", 1, "s", 2, 3, numbers_of(scheduled({"epsilon": value}), EnvSection(), PROGRESS))
     assert notice.schedule == {"epsilon": float(value)}
     assert unpack(pack(bus.Announce(notice, None))) == bus.Announce(notice, None)
     assert child_event(line_of(NewVersion(notice))) == NewVersion(notice)
@@ -52,11 +51,9 @@ def test_a_number_of_any_kind_is_published_and_arrives(value: Any) -> None:
     "value", [math.nan, math.inf, -math.inf, np.float32("nan"), 1e301, 10**400, None, "0.5", "x", [1.0], np.ones(2)],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_what_is_no_finite_number_names_algorithm_key_and_value_and_nothing_is_saved(value: Any) -> None:
-    store = MemoryStore("", 3)
+def test_what_is_no_finite_number_names_algorithm_key_and_value(value: Any) -> None:
     with raises(ConfigError, key=("Scheduled", "schedule"), value=f"epsilon: {value!r:.80}"):
-        save_version(store, Version(0, 1), {"w": np.ones(2)}, PROGRESS, scheduled({"epsilon": value}))
-    assert store.newest() is None
+        numbers_of(scheduled({"epsilon": value}), EnvSection(), PROGRESS)
 
 
 @pytest.mark.parametrize("name", ["x" * 256, 7, None], ids=lambda name: repr(name)[:10])

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from zmqrl.broker.env_records import HandoverParts, PackedRecords, PartialRecord, pack_record, unpack_record
 from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
-from zmqrl.envs.base import EnvSlotState
+from zmqrl.envs.base import AT_RESET, EnvSlotState
 from zmqrl.errors import WireError
 
 ACTING = np.array([0.5, -1.0], np.float32)
-STATES = (EnvSlotState(3, np.arange(6, dtype=np.float32).reshape(3, 2), True, acting_state=ACTING), EnvSlotState(4))
+NUMBERS = ((AT_RESET, {"wind": 0.1}), (2, {"wind": 1e300, "level": -3.0}))
+ACTIONS = np.arange(6, dtype=np.float32).reshape(3, 2)
+STATES = (EnvSlotState(3, ACTIONS, True, acting_state=ACTING, numbers=NUMBERS), EnvSlotState(4))
 RECORD = pack_record(STATES)
 REQUEST = HandoverRequest(1, 2, 3)
 
@@ -27,6 +29,7 @@ def test_a_record_comes_back() -> None:
     first, second = unpack_record(RECORD)
     assert (first.episode, first.resetting, second) == (3, True, STATES[1])
     assert first.actions is not None and np.array_equal(first.actions, STATES[0].actions)  # type: ignore[arg-type]
+    assert first.numbers == NUMBERS
     assert first.acting_state is not None and np.array_equal(first.acting_state, ACTING)
     assert unpack_record(pack_record(())) == ()
     largest = (EnvSlotState((1 << 62) - 1, elapsed=0),)
@@ -41,13 +44,16 @@ def test_a_record_comes_back() -> None:
     [[1, ["<i8", [2], b"12345678"], False]],
     [[1, ["<i8", [-1], b"12345678"], False]],
     [["x", None, False]],
-    [[1, False, 0, None, None, None]],
-    *([[episode, False, elapsed, None, None, None, None]] for episode, elapsed in ((-1, 0), (0, -1), (1 << 62, 0))),
-    [[1, False, 0, None, ["|u1", [1], b"1"], None, None]],
-    [[1, False, 0, None, None, ["|u1", [1], b"1"], None]],
-    [[1, False, 0, None, ["<f4", [1], b"1234"], ["<f4", [1], b"1234"], None]],
-    [[1, False, 0, None, None, None, ["<f8", [1], b"12345678"]]],
-    [[1, False, 0, None, None, None, ["<f4", [1, 2], b"12345678"]]],
+    [[1, False, 0, [], None, None, None]],
+    *([[episode, False, elapsed, [], None, None, None, None]] for episode, elapsed in ((-1, 0), (0, -1), (1 << 62, 0))),
+    [[1, False, 0, [], None, ["|u1", [1], b"1"], None, None]],
+    [[1, False, 0, [], None, None, ["|u1", [1], b"1"], None]],
+    [[1, False, 0, [], None, ["<f4", [1], b"1234"], ["<f4", [1], b"1234"], None]],
+    [[1, False, 0, [], None, None, None, ["<f8", [1], b"12345678"]]],
+    [[1, False, 0, [], None, None, None, ["<f4", [1, 2], b"12345678"]]],
+    *([[1, False, 0, numbers, None, None, None, None]] for numbers in (
+        None, 7, [[0]], [["0", {}]], [[0, 1.0]], [[0, {"a": "1"}]], [[0, {"a": float("nan")}]], [[0, {"a" * 256: 1.0}]],
+    )),
 ], ids=str)  # fmt: skip
 def test_an_invalid_record_is_refused(data: object) -> None:
     with pytest.raises(WireError):

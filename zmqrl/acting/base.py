@@ -64,6 +64,9 @@ class Policy(ABC):
     an earlier observation or action: that is recurrent state, which the caller keeps for each vector env.
     """
 
+    numbers: Mapping[str, float] | None = None
+    """Numbers of the loaded version for the envs of a score or a video, which its caller sets; None: they get none."""
+
     @abstractmethod
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         """Take new weights (the arrays are the policy's to keep) between two segments."""

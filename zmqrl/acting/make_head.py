@@ -42,8 +42,10 @@ def _imported(name: str) -> type[Head]:
     return found
 
 
-def check_schedule(head: Head, schedule: Collection[str]) -> None:
+def check_schedule(head: Head, schedule: Collection[str], env_receives: bool = False) -> None:
     """Check that `schedule` has the values that the head reads, and, for a head of this module, not one more.
+
+    `env_receives`: the env receives them too, and others may be for it.
 
     Raises:
         ConfigError: Names head and value, and the fix.
@@ -51,7 +53,8 @@ def check_schedule(head: Head, schedule: Collection[str]) -> None:
     name, given = head.spec.head, f"it gives {sorted(schedule)}" if schedule else "it gives none"
     if missing := sorted(head.reads - set(schedule)):
         raise ConfigError(f"head {name!r} reads {missing} of the algorithm's schedule(), and {given}")
-    unread = sorted(set(schedule) - head.reads) if type(head) in HEADS.values() else []
+    is_checked = type(head) in HEADS.values() and not env_receives
+    unread = sorted(set(schedule) - head.reads) if is_checked else []
     if unread == [UNIFORM] and isinstance(head, BoxHead):
         needed = f"NoiseSpec({UNIFORM!r}, {math.prod(head.spec.action.shape)}, {UNIFORM!r})"
         raise ConfigError(f"head {name!r} does not warm up with uniform actions", fix=f"declare {needed} in acting()")

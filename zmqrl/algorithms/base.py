@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from zmqrl.acting.heads import BOUNDS_FIX
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults, on_policy_defaults
-from zmqrl.config.sections import NetworkSection, ReplaySection
+from zmqrl.config.points import numbers_at
+from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.schedule import Schedule, value_at
@@ -34,10 +35,13 @@ __all__ = [
     "OnPolicyLearner",
     "Progress",
     "check_batch",
+    "numbers_of",
     "schedule_of",
 ]
 
 
+NUMBERS = "numbers"
+"""Metadata of a published version: its numbers as JSON, if the env receives them."""
 ACTIONS: Mapping[str, str] = {"discrete": "discrete", "multi_discrete": "multi_discrete", "box": "continuous"}
 """Names of the kinds of action spaces."""
 
@@ -197,6 +201,20 @@ def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:
     """
     given = algorithm.schedule(progress)
     return {_checked_name(algorithm, name): _checked_value(algorithm, name, value) for name, value in given.items()}
+
+
+def numbers_of(algorithm: Algorithm, section: EnvSection, progress: Progress) -> dict[str, float]:
+    """What travels with a version: the numbers of `algorithm.schedule`, and those of `env.schedule`.
+
+    Raises:
+        ConfigError: As of `schedule_of`, or a name is in both.
+    """
+    found = schedule_of(algorithm, progress)
+    for name in section.schedule:
+        if name in found or len(name) > LONGEST_NAME:
+            what = f"has more than {LONGEST_NAME} characters" if name not in found else "is a name of the algorithm too"
+            raise ConfigError(what, key=("env", "schedule"), value=f"{name!r:.80}", is_subject=True, fix="rename it")
+    return {**found, **numbers_at(section.schedule, progress.env_steps)}
 
 
 def _checked_name(algorithm: Algorithm, name: Any) -> str:

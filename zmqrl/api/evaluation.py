@@ -16,6 +16,7 @@ from zmqrl.config.yaml_source import shown
 from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.returned import NOTHING, BadValue, fault_of, flag, number
+from zmqrl.envs.slots import pass_numbers
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
@@ -40,7 +41,8 @@ def evaluate(
     Args:
         policy: From `load_policy`, or any function from an observation to an action.
         env: An env, which stays open, its class, or an id as `env.id` takes it; None: that of the run of `load_policy`,
-            with its wrappers and without those that change rewards. Its episodes have to end.
+            with its wrappers, without those that change rewards, and with the numbers of the version for its
+            `on_progress`. Its episodes have to end.
         episodes: How many.
         seed: Of the first episode.
 
@@ -55,6 +57,8 @@ def evaluate(
     try:
         if isinstance(policy, LoadedPolicy):
             _check_spaces(policy._env, made, is_own=env is None)
+            if env is None and policy._policy.numbers is not None:
+                pass_numbers(made, policy._policy.numbers)
         played = [_play(policy, made, seed + episode) for episode in range(episodes)]
     finally:
         if made is not env:

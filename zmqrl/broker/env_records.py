@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgpack
+import msgspec
 from msgspec import structs
 
 from zmqrl.broker.events import Handover, HandoverRequest, StreamAssignment
@@ -18,7 +19,7 @@ from zmqrl.envs.base import EnvSlotState
 from zmqrl.errors import WireError
 from zmqrl.loading import np
 from zmqrl.messages import bus
-from zmqrl.types import Array
+from zmqrl.types import Array, Finite, Name
 
 PART_BYTES = 1 << 19
 """Most record bytes in one message: small enough that a slow link carries it within seconds."""
@@ -31,7 +32,7 @@ Key: TypeAlias = tuple[int, int]
 
 
 def pack_record(states: Sequence[EnvSlotState]) -> bytes:
-    """One `[episode, resetting, elapsed, actions, state, obs, acting_state]` per env slot; no bytes for no states."""
+    """`[episode, resetting, elapsed, numbers, actions, state, obs, acting_state]` of each slot; no bytes for none."""
     if not states:
         return b""
     return bytes(msgpack.packb([_row_of(state) for state in states]))
@@ -196,17 +197,19 @@ class PackedRecords:
 
 def _row_of(state: EnvSlotState) -> list[Any]:
     arrays = state.actions, state.state, state.obs, state.acting_state
-    return [state.episode, state.resetting, state.elapsed, *map(_array_to_data, arrays)]
+    numbers = [(step, dict(received)) for step, received in state.numbers]
+    return [state.episode, state.resetting, state.elapsed, numbers, *map(_array_to_data, arrays)]
 
 
 def _slot_state(row: Sequence[Any]) -> EnvSlotState:
-    episode, resetting, elapsed, *arrays = row
+    episode, resetting, elapsed, numbers, *arrays = row
     actions, state, obs, acting = (None if array is None else _array_from_data(array) for array in arrays)
     if (state is None) != (obs is None) or (state is not None and state.dtype != np.uint8):
         raise ValueError("a state without an observation, or not bytes")
     if acting is not None and (acting.dtype != np.float32 or acting.ndim != 1):
         raise ValueError("a recurrent state that is not one row of float32")
-    return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed), acting)
+    received = tuple(msgspec.convert(numbers, list[tuple[int, dict[Name, Finite]]]))
+    return EnvSlotState(_count(episode), actions, bool(resetting), state, obs, _count(elapsed), acting, received)
 
 
 def _count(value: Any) -> int:

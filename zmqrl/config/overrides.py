@@ -111,7 +111,7 @@ def _forget(under: Branch, over: Branch) -> Branch:
 
 def _is_common(section: str, key: str) -> bool:
     """Whether a key keeps its meaning when the env id or the kind of its section changes."""
-    return key not in ("kwargs", "wrappers") if section == "env" else key in common_keys(section)
+    return key not in ("kwargs", "wrappers", "schedule") if section == "env" else key in common_keys(section)
 
 
 def _differs(before: Node | None, after: Leaf) -> bool:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import NODEFAULT, Struct, field, structs
 
+from zmqrl.config.points import Number
 from zmqrl.types import MODES, Mode, ModeName
 
 FORBID_UNKNOWN = {"extra": "forbid"}
@@ -115,6 +116,9 @@ class EnvSection(Section, frozen=True):
     """Keyword arguments of the env."""
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = ()
     """Dotted paths `a.b:Wrapper`, applied in order; with arguments: `{"a.b:Wrapper": {name: value}}`."""
+    schedule: Mapping[str, Number] = field(default_factory=dict)
+    """Numbers for `on_progress(numbers)` of the env and its wrappers: `{name: number}`, or `{name: [[env step, value],
+    ...]}`, linear between two points and constant outside (docs/envs.md)."""
     frame_stack: Positive = 1
     """k: an observation is the last k ones, `[k, ...]`, outside of all wrappers. Segments and replay hold each once."""
     max_episode_steps: Positive | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
@@ -182,6 +182,12 @@ def _allowed_actions(action: SpaceSpec, mask: Array, generator: np.random.Genera
     return columns[0] if action.kind == "discrete" else np.stack(columns, axis=1)
 
 
+Numbers: TypeAlias = Mapping[str, float]
+"""Numbers of a version, by name."""
+AT_RESET = -1
+"""The step of numbers that an env receives before its reset."""
+
+
 class EnvSlotState(Struct, frozen=True):
     """The position of one env of a vector env: enough to rebuild it when the env is deterministic.
 
@@ -201,6 +207,8 @@ class EnvSlotState(Struct, frozen=True):
     """Steps since the reset, stored with `state`."""
     acting_state: Array | None = None
     """float32 `[S]`: the recurrent state with which the next row is acted (`zmqrl.acting.state`); None: zero."""
+    numbers: tuple[tuple[int, Numbers], ...] = ()
+    """What `on_progress` received, each before this step of the episode (from 0 on), the first ones at `AT_RESET`."""
 
 
 class StepResult(NamedTuple):
@@ -241,6 +249,10 @@ class VectorEnv(ABC):
     def ended(self) -> Array:
         """Bool `[N]`: slots whose next row is invalid. Read after `start`: some agents of an env may have ended."""
         return np.zeros(self.num_envs, bool)
+
+    @abstractmethod
+    def on_progress(self, numbers: Numbers) -> None:
+        """Pass the numbers of a version to every env and wrapper with `on_progress`, before the first step with it."""
 
     @abstractmethod
     def step(self, actions: Array) -> StepResult:

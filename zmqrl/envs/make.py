@@ -12,19 +12,22 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.arguments import called
-from zmqrl.envs.base import ALTERNATIVES, close_env, has_state_pair, state_spec
+from zmqrl.envs.base import ALTERNATIVES, Numbers, close_env, has_state_pair, state_spec
 from zmqrl.envs.creators import check_called
 from zmqrl.envs.env_index import EnvIndex
 from zmqrl.envs.explain import explain, explain_wrapper, not_an_env
 from zmqrl.envs.frame_stack import stack_frames
 from zmqrl.envs.lookup import creator_of, wrapper_of
 from zmqrl.envs.parallel import StepLimit, is_parallel
+from zmqrl.envs.returned import NOTHING, fault_of
+from zmqrl.envs.slots import ON_PROGRESS, pass_numbers, receivers
 from zmqrl.envs.spaces import action_spec, check_mask, observation_spec
 from zmqrl.envs.vectorised import check_vector, has_native, spec_of_vector
-from zmqrl.errors import ConfigError
-from zmqrl.plugins import form
+from zmqrl.errors import ConfigError, user_exceptions
+from zmqrl.plugins import form, traceback_of
 from zmqrl.types import EnvSpec
 
 Env = gym.Env[Any, Any]
@@ -95,7 +98,7 @@ def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
     except Exception as error:  # the user's constructor may raise anything
         raise explain(section, error) from error
     try:
-        return env, _spec(section, env)
+        return env, replace(_spec(section, env), receives_numbers=bool(receivers(env)))
     except Exception as error:  # get_state of the user's env may raise anything
         close_env(env)
         raise explain(section, error) from error
@@ -171,6 +174,22 @@ def check_num_envs(section: EnvSection, agents: Sequence[str]) -> None:
     if agents and section.num_envs % len(agents):
         what, fix = f"each of the {len(agents)} agents counts as one env", f"set a multiple of {len(agents)}"
         raise ConfigError(what, key=("env", "num_envs"), value=str(section.num_envs), fix=fix)
+
+
+def check_numbers(section: EnvSection, spec: EnvSpec, numbers: Numbers, is_here: bool = True) -> None:
+    """Raise `ConfigError` where nothing receives `env.schedule`, or where `on_progress` of an env made here raises."""
+    if section.schedule and not spec.receives_numbers:
+        what, fix = "neither the env nor a wrapper has a method on_progress", "add it (docs/envs.md) or remove the key"
+        raise ConfigError(what, key=("env", "schedule"), value=", ".join(section.schedule), fix=fix)
+    if spec.receives_numbers and is_here and section.check:
+        env = make_single(section)
+        try:
+            pass_numbers(env, numbers)
+        except user_exceptions() as error:
+            what = f"{fault_of(env, ON_PROGRESS, NOTHING, error)[0]}\n{traceback_of(error)}"
+            raise ConfigError(what, key=("env", "id"), value=repr(section.id)) from error
+        finally:
+            close_env(env)
 
 
 def stripped(env: Any) -> tuple[Any, float]:

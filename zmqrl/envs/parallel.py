@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, close_env
+from zmqrl.envs.base import AT_RESET, EnvSlotState, StepResult, close_env
 from zmqrl.envs.returned import NOTHING, REWARD, BadValue, flag, has_form, number, place
 from zmqrl.envs.slots import LEFT, PARKED, RESETTING, RUNNING, SlotVectorEnv
 from zmqrl.errors import EnvFault, user_exceptions
@@ -72,6 +72,7 @@ class ParallelVectorEnv(SlotVectorEnv):
             group = states[slots.start : slots.stop] if states else (EnvSlotState(),) * len(slots)
             for slot, state in zip(slots, group, strict=True):
                 self._episodes[slot] = state.episode
+            self._receive(slots.start, dict(group[0].numbers).get(AT_RESET))
             self._reset(copy, slots)
             if group[0].actions is not None and len(group[0].actions):
                 self._replay(copy, slots, group)
@@ -163,10 +164,12 @@ class ParallelVectorEnv(SlotVectorEnv):
     def _replay(self, copy: int, slots: range, states: Sequence[EnvSlotState]) -> None:
         """Repeat what the agents did. An env that does not reproduce may end early: it then resets next."""
         history = [self._given(np.asarray(state.actions)) for state in states]
+        numbers = dict(states[0].numbers)
         for step in range(len(history[0])):
             running = [slot for slot in slots if self._phase[slot] == RUNNING]
             if not running:
                 break
+            self._receive(slots.start, numbers.get(step))
             self._step(copy, slots, running, {slot: history[slot - slots.start][step] for slot in running})
             if self.on_replay is not None:
                 self.on_replay()

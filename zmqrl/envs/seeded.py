@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState, StepResult, close_env, packed, unpacked
+from zmqrl.envs.base import AT_RESET, EnvSlotState, StepResult, close_env, packed, unpacked
 from zmqrl.envs.make import stripped
 from zmqrl.envs.returned import NO, NOTHING, flag, number
 from zmqrl.envs.slots import RESETTING, RUNNING, SlotVectorEnv
@@ -33,6 +33,7 @@ class SeededVectorEnv(SlotVectorEnv):
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
         for slot, state in enumerate(states or (EnvSlotState(),) * self.num_envs):
             self._episodes[slot] = state.episode
+            self._receive(slot, dict(state.numbers).get(AT_RESET))
             self._reset(slot)
             if state.state is not None:
                 self._restore(slot, state)
@@ -117,8 +118,9 @@ class SeededVectorEnv(SlotVectorEnv):
     def _replay(self, slot: int, state: EnvSlotState) -> None:
         """Repeat a slot's actions. An env that does not reproduce may end early: it then resets next."""
         assert state.actions is not None
-        ended = False
-        for action in self._given(np.asarray(state.actions)):
+        ended, numbers = False, dict(state.numbers)
+        for step, action in enumerate(self._given(np.asarray(state.actions))):
+            self._receive(slot, numbers.get(step))
             self._elapsed[slot] += 1
             returned = NOTHING
             try:

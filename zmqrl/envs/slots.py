@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from zmqrl.envs.base import StepResult, VectorEnv, Where, first_bad_slot
+from zmqrl.envs.base import Numbers, StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
-from zmqrl.envs.returned import REWARD, BadValue, fault_of, place, raised
+from zmqrl.envs.returned import MOST_LAYERS, NOTHING, REWARD, BadValue, fault_of, place, raised
 from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
@@ -18,6 +21,29 @@ from zmqrl.types import Array, EnvSpec
 
 RUNNING, RESETTING, PARKED, LEFT = 0, 1, 2, 3
 """Phases of a slot. Left: its agent's episode has ended, and other agents of its env continue."""
+ON_PROGRESS = "on_progress"
+Receiver: TypeAlias = Callable[[dict[str, float]], object]
+
+
+def receivers(env: Any, most_layers: int = MOST_LAYERS) -> list[Receiver]:
+    """Methods `on_progress` of an env and of its wrappers, the innermost first; a forwarded name is not one of them.
+
+    Of gymnasium's `SyncVectorEnv` those of each env, and of its `AsyncVectorEnv`, whose envs are in processes of their
+    own, the outermost one of each.
+    """
+    if env is None or not most_layers:
+        return []
+    if isinstance(env, AsyncVectorEnv):
+        return [partial(env.call, ON_PROGRESS)] if any(env.call("has_wrapper_attr", ON_PROGRESS)) else []
+    inner = env.envs if isinstance(env, SyncVectorEnv) else [inspect.getattr_static(env, "env", None)]
+    found = [receiver for one in inner for receiver in receivers(one, most_layers - 1)]
+    return [*found, getattr(env, ON_PROGRESS)] if callable(inspect.getattr_static(env, ON_PROGRESS, None)) else found
+
+
+def pass_numbers(env: Any, numbers: Numbers) -> None:
+    """Call each of `receivers` with a dict of its own. Raises what the user's code raises."""
+    for receive in receivers(env):
+        receive(dict(numbers))
 
 
 class SlotVectorEnv(VectorEnv, ABC):
@@ -45,6 +71,18 @@ class SlotVectorEnv(VectorEnv, ABC):
         phases = np.array(self._phase)
         found: Array = (phases == RESETTING) | (phases == LEFT)
         return found
+
+    def on_progress(self, numbers: Numbers) -> None:
+        for slot in range(0, self.num_envs, self.spec.slots_per_env):
+            self._receive(slot, numbers)
+
+    def _receive(self, slot: int, numbers: Numbers | None) -> None:
+        """Pass `numbers`, if there are any, to the env of `slot`."""
+        if numbers is not None:
+            try:
+                pass_numbers(self._env_of(slot), numbers)
+            except user_exceptions() as error:
+                self._fault_in(slot, ON_PROGRESS, NOTHING, error)
 
     def park(self, slot: int) -> None:
         """Do not step or reset this slot any more: its last observation stays, rewards are 0."""

@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import EnvSlotState, StepResult, VectorEnv, Where, close_env, first_bad_slot
+from zmqrl.envs.base import EnvSlotState, Numbers, StepResult, VectorEnv, Where, close_env, first_bad_slot
 from zmqrl.envs.make import make_single
 from zmqrl.envs.packing import Packer
 from zmqrl.envs.parallel import ParallelVectorEnv
 from zmqrl.envs.returned import FLAGS, NOTHING, REWARD, fault_of, numbers, place
 from zmqrl.envs.seeded import SeededVectorEnv
+from zmqrl.envs.slots import ON_PROGRESS, pass_numbers
 from zmqrl.envs.vectorised import make_native
 from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
@@ -51,6 +52,12 @@ class NativeVectorEnv(VectorEnv):
             self._fault(WHOLE_BATCH, *fault_of(self._env, "reset", returned, error), cause=error)
         self._check("reset", obs)
         return obs
+
+    def on_progress(self, numbers: Numbers) -> None:
+        try:
+            pass_numbers(self._env, numbers)
+        except user_exceptions() as error:
+            self._fault(WHOLE_BATCH, *fault_of(self._env, ON_PROGRESS, NOTHING, error), cause=error)
 
     def step(self, actions: Array) -> StepResult:
         actions = self.spec.action.for_env(actions)

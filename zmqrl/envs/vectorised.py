@@ -13,6 +13,7 @@ from zmqrl.envs.arguments import called
 from zmqrl.envs.base import close_env
 from zmqrl.envs.env_index import EnvIndex
 from zmqrl.envs.lookup import attribute, register_namespace, registered
+from zmqrl.envs.slots import receivers
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
@@ -65,13 +66,14 @@ def check_vector(section: EnvSection, env: VectorEnv) -> None:
 
 
 def has_native(section: EnvSection, env: gym.Env[Any, Any]) -> bool:
-    """Whether gymnasium has a vector form of `env`, with the same spaces."""
+    """Whether gymnasium has a vector form of `env`, with the same spaces, that receives numbers if `env` does."""
     vector = make_native(section, 1)
     if vector is None:
         return False
     try:
         same_obs = vector.single_observation_space == env.observation_space
-        return bool(same_obs and vector.single_action_space == env.action_space)
+        same_action = vector.single_action_space == env.action_space
+        return bool(same_obs and same_action and bool(receivers(vector)) == bool(receivers(env)))
     finally:
         vector.close()
 

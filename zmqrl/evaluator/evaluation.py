@@ -78,6 +78,8 @@ class EpisodePlayer:
         slots = self._env.num_envs
         returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
         playing = np.ones(slots, bool)
+        if policy.numbers is not None:
+            self._env.on_progress(policy.numbers)
         obs, state = self._env.start(), policy.zero_state(slots)
         yield None
         while playing.any():

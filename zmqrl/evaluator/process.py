@@ -87,6 +87,7 @@ class Evaluator:
         plan = boot.plan
         self._inbox, self._store, self._events = inbox, store, events
         self._policy = make_policy(from_json(ActingSpec, plan.acting))
+        self._receives_numbers = plan.env.receives_numbers
         every = plan.config.evaluator.video_every
         self._videos = None if every is None else Videos(plan, every, events)
         self._evaluation = EpisodePlayer(
@@ -128,6 +129,7 @@ class Evaluator:
                 self._events.send(ProblemReport(str(error), "the final version is not scored"))
             return  # else retention was faster: a newer version has long been announced
         self._policy.load(tensors.parse(content)[0], notice.schedule)
+        self._policy.numbers = notice.schedule if self._receives_numbers else None
         score = self._evaluation.play(self._policy, lambda: self._abandons(task))
         if score is None:
             return

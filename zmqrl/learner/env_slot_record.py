@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState
+from zmqrl.envs.base import AT_RESET, EnvSlotState, Numbers
 from zmqrl.types import STATE_COLUMN, Array, SegmentMeta
 
 FIRST_CAPACITY = 64
@@ -110,13 +111,15 @@ class EnvSlotRecord:
         self.next_index = 0
         """Index of the segment after the last one."""
         self._actions = ActionHistory()
+        self._numbers: list[tuple[int, Numbers]] = []
+        """What the envs received, each before this row; the first ones were received before the oldest reset needed."""
         self._arrays: dict[str, Array] | None = None
         """What `arrays` returned since the last segment: in sync both FULL and the next segment need it."""
         self.before: dict[str, Array] = {}
         """`arrays` before the last segment."""
 
-    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
-        """Continue by one segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`."""
+    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array], numbers: Numbers | None = None) -> None:
+        """Continue by a segment: `action [T, N, ...]`, `terminated` and `truncated [T, N]`; `numbers` precede it."""
         self.before, self._arrays = self.arrays(), None
         self.next_index = meta.id.index + 1
         exact = self._keep_actions or self._keep_states
@@ -148,6 +151,14 @@ class EnvSlotRecord:
                     self._begun[env] = self._rows + t + 2
         self._rows += steps
         self._actions.forget_before(int(self._begun.min()))
+        if numbers is not None and exact:
+            self._receive(numbers, self._rows - steps)
+
+    def _receive(self, numbers: Numbers, row: int) -> None:
+        self._numbers.append((row, numbers))
+        oldest = row + 1 if self._keep_states else int(self._begun.min())
+        while len(self._numbers) > 1 and self._numbers[1][0] < oldest:
+            del self._numbers[0]
 
     def states(self) -> tuple[EnvSlotState, ...]:
         """Enough for a successor to continue; without actions each env continues with its next episode."""
@@ -162,6 +173,7 @@ class EnvSlotRecord:
                 None if actions is None else np.ascontiguousarray(actions[int(self._begun[env]) - first :, env]),
                 bool(self._resetting[env]),
                 acting_state=self._acting_state(env),
+                numbers=self._numbers_since(int(self._begun[env])),
             )
             for env in range(len(self._episode))
         )
@@ -172,7 +184,14 @@ class EnvSlotRecord:
             return EnvSlotState(episode)
         elapsed, resetting = self._rows - int(self._begun[env]), bool(self._resetting[env])
         state, obs = self._state[env], self._obs[env]
-        return EnvSlotState(episode, None, resetting, state, obs, max(0, elapsed), self._acting_state(env))
+        numbers = self._numbers_since(self._rows)
+        return EnvSlotState(episode, None, resetting, state, obs, max(0, elapsed), self._acting_state(env), numbers)
+
+    def _numbers_since(self, begun: int) -> tuple[tuple[int, Numbers], ...]:
+        """What an env received from the reset before row `begun` on; those of row 0 were received before any reset."""
+        steps = [(row - begun, numbers) for row, numbers in self._numbers]
+        last = max((place for place, (step, _) in enumerate(steps) if step <= AT_RESET), default=0)
+        return tuple((AT_RESET if place == last else step, n) for place, (step, n) in enumerate(steps) if place >= last)
 
     def _acting_state(self, env: int) -> Array | None:
         return None if self._acting is None else self._acting[env]
@@ -184,18 +203,22 @@ class EnvSlotRecord:
         return self._arrays
 
     def _current_arrays(self) -> dict[str, Array]:
-        actions, first = self._actions.view(), self._actions.first
-        place = np.array([self.next_index, self._incarnation])
-        stored = {
+        actions, has_state = self._actions.view(), self._state is not None and self._obs is not None
+        # Rows are counted from the first that is kept; with states no row is.
+        first = self._rows if has_state else self._actions.first
+        stored: dict[str, Array] = {
             "episode": self._episode.copy(),
             "resetting": self._resetting.copy(),
             "begun": self._begun - first,
-            "place": place,
-            **({} if self._acting is None else {"acting_state": self._acting}),
+            "place": np.array([self.next_index, self._incarnation]),
         }
+        if self._acting is not None:
+            stored["acting_state"] = self._acting
+        if self._numbers:
+            text = json.dumps([(row - first, numbers) for row, numbers in self._numbers])
+            stored["numbers"] = np.frombuffer(text.encode(), np.uint8)
         if self._state is not None and self._obs is not None:
-            begun = self._begun - self._rows  # counted from here: rows of earlier segments are not kept
-            return {**stored, "begun": begun, "state": self._state, "obs": self._obs}
+            return {**stored, "state": self._state, "obs": self._obs}
         return stored if actions is None else {**stored, "actions": actions}
 
     def load_arrays(self, arrays: Mapping[str, Array]) -> None:
@@ -212,3 +235,5 @@ class EnvSlotRecord:
             self._acting = np.array(arrays["acting_state"])
         if self._keep_states and "state" in arrays:
             self._state, self._obs, self._rows = np.array(arrays["state"]), np.array(arrays["obs"]), 0
+        if (self._keep_actions or self._keep_states) and "numbers" in arrays:
+            self._numbers = [(row, numbers) for row, numbers in json.loads(bytes(arrays["numbers"]))]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from zmqrl.envs.base import EnvSlotState
+from zmqrl.envs.base import EnvSlotState, Numbers
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import STATE_COLUMN, Array, SegmentMeta
@@ -75,9 +75,12 @@ class EpisodeTracker:
         """Mean length of the same episodes."""
         return float(np.mean(self.lengths)) if self.lengths else None
 
-    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array]) -> None:
-        """A segment was taken: move its vector env's record on. `columns` holds at least `record_columns`."""
-        self._records[meta.id.vector_env].advance(meta, columns)
+    def advance(self, meta: SegmentMeta, columns: Mapping[str, Array], numbers: Numbers | None = None) -> None:
+        """A segment was taken: move its vector env's record on. `columns` holds at least `record_columns`.
+
+        `numbers`: what the envs received before it, if they receive any.
+        """
+        self._records[meta.id.vector_env].advance(meta, columns, numbers)
 
     def record(self, vector_env: int) -> tuple[int, tuple[EnvSlotState, ...]]:
         """Index of the segment that a successor of `vector_env` writes first, and where its envs start."""
@@ -123,6 +126,9 @@ class EpisodeTracker:
         if acting:  # zeros are the state of a vector env without a segment
             zeros = np.zeros_like(acting[0])
             arrays["acting_state"] = np.stack([record.get("acting_state", zeros) for record in records])
+        if any("numbers" in record for record in records):
+            lines = (bytes(record["numbers"]) if "numbers" in record else b"[]" for record in records)
+            arrays["numbers"] = np.frombuffer(b"\n".join(lines), np.uint8)
         actions = [record["actions"] for record in records if "actions" in record]
         arrays["action_rows"] = np.array([len(record.get("actions", ())) for record in records], np.int64)
         # Side by side in one array: FULL is written every round of sync, and each array costs.
@@ -138,12 +144,15 @@ class EpisodeTracker:
         self.lengths = deque(arrays["lengths"].tolist(), maxlen=WINDOW)
         self.total = int(arrays["total"])
         ends = np.cumsum(arrays["action_rows"])
+        numbers = bytes(arrays["numbers"]).split(b"\n") if "numbers" in arrays else []
         for vector_env in range(known):
             own = {name: arrays[name][vector_env] for name in RECORD_ARRAYS}
             if "has_state" in arrays and arrays["has_state"][vector_env]:
                 own |= {name: arrays[name][vector_env] for name in RECORD_STATES}
             if "acting_state" in arrays:
                 own["acting_state"] = arrays["acting_state"][vector_env]
+            if numbers:
+                own["numbers"] = np.frombuffer(numbers[vector_env], np.uint8)
             rows = int(arrays["action_rows"][vector_env])
             if rows:
                 own["actions"] = arrays["actions"][int(ends[vector_env]) - rows : int(ends[vector_env])]

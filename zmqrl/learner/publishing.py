@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 
-from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.algorithms.base import NUMBERS, Algorithm, numbers_of
 from zmqrl.bus_ends.base import LearnerChannel
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
@@ -16,7 +17,7 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import NewVersion
 from zmqrl.shared_memory.arena import LearnerRecord
-from zmqrl.types import Notice, Version, Weights
+from zmqrl.types import Notice, Weights
 
 
 class Publisher:
@@ -33,6 +34,7 @@ class Publisher:
         progress: RunProgress,
     ) -> None:
         self._mode, self._algorithm, self._progress = plan.config.mode, algorithm, progress
+        self._env, self._stores_numbers = plan.config.env, plan.env.receives_numbers
         self._store, self._channel, self._writer, self._events = store, channel, writer, events
         self._keep_every = plan.config.store.keep_every
         self._milestones: Milestones | None = None
@@ -63,13 +65,17 @@ class Publisher:
 
     def _save(self, weights: Weights) -> Notice:
         version, progress = self._progress.version, self._progress.snapshot
-        notice = save_version(self._store, version, weights, progress, self._algorithm)
+        numbers = numbers_of(self._algorithm, self._env, progress)
+        metadata = {"env_steps": str(progress.env_steps), "updates": str(progress.updates)}
+        if self._stores_numbers:
+            metadata[NUMBERS] = json.dumps(numbers)
+        saved = self._store.save(version, weights, metadata)
         if self._keep_every is not None:
             self._milestones = self._milestones or Milestones(self._keep_every, _kept_at(self._store))
             if self._milestones.is_due(progress.env_steps):
-                self._store.keep(version, weights, _metadata(progress))
+                self._store.keep(version, weights, metadata)
                 self._milestones.kept(progress.env_steps)
-        return notice
+        return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, numbers)
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
@@ -97,19 +103,6 @@ class Publisher:
             self._writer.report_problem(str(error), "the version is written and announced again")
             return False
         return True
-
-
-def save_version(
-    store: DataStore, version: Version, weights: Weights, progress: Progress, algorithm: Algorithm
-) -> Notice:
-    """Save `weights` as `version`; the notice that names them."""
-    schedule = schedule_of(algorithm, progress)
-    saved = store.save(version, weights, _metadata(progress))
-    return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, schedule)
-
-
-def _metadata(progress: Progress) -> dict[str, str]:
-    return {"env_steps": str(progress.env_steps), "updates": str(progress.updates)}
 
 
 def _kept_at(store: DataStore) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from zmqrl.algorithms.base import Algorithm, BaseLearner, schedule_of
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.points import numbers_at
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.publishing import Publisher
@@ -43,6 +44,7 @@ class Reporter:
         checkpoints: FullCheckpoints,
     ) -> None:
         self._algorithm, self._events, self._progress = algorithm, events, progress
+        self._schedule = plan.config.env.schedule
         self._publisher, self._checkpoints = publisher, checkpoints
         self._learning_starts = None if plan.on_policy else plan.config.replay.learning_starts
         self._rates = Rates()
@@ -110,6 +112,7 @@ class Reporter:
         warm_up = {"env_steps_per_s": (c.env_steps - self._sent_env_steps) / max(since_s, 1e-3)}
         self._sent_at_s, self._sent_env_steps = now, c.env_steps
         values: dict[str, Any] = {
+            **numbers_at(self._schedule, c.env_steps),
             "env_steps": c.env_steps,
             "updates": c.updates,
             "version": c.n,

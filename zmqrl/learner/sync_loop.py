@@ -111,9 +111,10 @@ def _advance_episodes(session: Session, segment: TakenSegment) -> None:
     episodes, slot = session.progress.episodes, segment.ref.slot
     columns = session.source.columns
     read = {name: columns[name][slot] for name in episodes.record_columns}
+    notice = session.publisher.notice if session.plan.env.receives_numbers else None
     if "obs" in read:
         read["obs"] = last_observation(columns, slot)[None]
-    episodes.advance(segment.meta, read)
+    episodes.advance(segment.meta, read, None if notice is None else notice.schedule)
 
 
 def _answer_handover_requests(session: Session) -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.state import check_acting
-from zmqrl.algorithms.base import Algorithm, Progress, check_batch, schedule_of
+from zmqrl.algorithms.base import Algorithm, Progress, check_batch, numbers_of, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
-from zmqrl.envs.make import check_num_envs, probe
+from zmqrl.envs.make import check_num_envs, check_numbers, probe
 from zmqrl.errors import ConfigError
 from zmqrl.planning.acting_runtime import check_layers, with_runtime
 from zmqrl.planning.arena_plan import columns_of, size_of
@@ -72,7 +72,9 @@ def plan_run(
     check_acting(acting, config.env.segment_steps)
     acting = with_runtime(config, acting)
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
-    check_schedule(make_head(acting, 1), schedule_of(algorithm, Progress(config.run.seed, 0, 0, horizon)))
+    start = Progress(config.run.seed, 0, 0, horizon)
+    check_schedule(make_head(acting, 1), schedule_of(algorithm, start), env.receives_numbers)
+    check_numbers(config.env, env, numbers_of(algorithm, config.env, start), is_here)
     columns = columns_of(config, env, acting)
     size = size_of(config, algorithm, workers, columns)
     initial = () if init_from is None else _warnings_of(init_from, algorithm)

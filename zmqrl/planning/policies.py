@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.algorithms.base import Algorithm, Progress, schedule_of
+from zmqrl.algorithms.base import NUMBERS, Algorithm, Progress, schedule_of
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.algorithms.start_weights import start_shapes
 from zmqrl.config.sections import Config
@@ -44,12 +45,13 @@ def stored_policy(run_dir: Path, config: Config, env: EnvSpec) -> tuple[Version,
 
 def policy_of(run_dir: Path, config: Config, env: EnvSpec, version: Version, content: bytes) -> Policy:
     """A version of a run, ready to act. ConfigError: its tensors do not fit the configuration."""
-    algorithm, weights, _ = network_of(run_dir, config, env, version, content)
+    algorithm, weights, metadata = network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
     horizon = config.run.schedule_env_steps or config.run.total_env_steps
     schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
     policy.load(weights, schedule)
+    policy.numbers = json.loads(metadata[NUMBERS]) if NUMBERS in metadata else None
     return policy
 
 

@@ -11,9 +11,9 @@ from zmqrl.acting.heads import bounds
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import unpack_state, zero_state
 from zmqrl.config.codec import replace
-from zmqrl.envs.base import EnvSlotState, VectorEnv
+from zmqrl.envs.base import EnvSlotState, Numbers, VectorEnv
 from zmqrl.random_streams import stream
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, STATE_COLUMN, Array
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, STATE_COLUMN, Array, Version
 
 PURPOSE = "acting"
 
@@ -70,6 +70,13 @@ class Collector:
         self._obs: Array
         self._ended: Array
         self._ended_count = 0
+        self._received: Version | None = None
+
+    def receive(self, version: Version, numbers: Numbers) -> None:
+        """Pass the numbers of `version` to the env: before its first reset, or between two segments. Once a version."""
+        if version != self._received:
+            self._received = version
+            self._env.on_progress(numbers)
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:
         """Reset, or continue where `states` (with actions as they were stored) give the state of the env."""

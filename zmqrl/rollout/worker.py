@@ -22,6 +22,7 @@ from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import from_json
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores import tensors
+from zmqrl.envs.base import Numbers
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import FirstStep, Left, Ready, WorkerRates
@@ -78,6 +79,8 @@ class RolloutWorker:
         self._sink, self._weights, self._events = sink, weights, events
         self._streams: dict[int, _Stream] = {}
         self._version: Version | None = None
+        self._numbers: Numbers | None = None
+        """Numbers of the version; None: the envs receive none."""
         self._stop = StopFlag()
         self._stepped = False
         self._reports = _Reports(events)
@@ -108,6 +111,10 @@ class RolloutWorker:
 
     def _turn(self, assignments: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
+        if self._plan.env.receives_numbers:  # the first reset follows the first numbers
+            self._take_weights()
+            if self._version is None:
+                return False
         self._apply_assignments(assignments)
         self._take_weights()
         worked = [self._advance(stream) for stream in list(self._streams.values())]
@@ -149,6 +156,8 @@ class RolloutWorker:
         keyed = 0 if self._sync else assignment.incarnation
         planned = config.env.vector_envs if self._sync else self._plan.total_workers
         collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed, planned)
+        if not any(state.numbers for state in assignment.states or ()):  # else the env repeats them
+            self._pass_numbers(collector)
         collector.start(assignment.states)
         return _Stream(assignment, collector)
 
@@ -161,6 +170,12 @@ class RolloutWorker:
         notice, content = found
         self._policy.load(tensors.parse(content)[0], notice.schedule)
         self._version = notice.version
+        if self._plan.env.receives_numbers:
+            self._numbers = notice.schedule
+
+    def _pass_numbers(self, collector: Collector) -> None:
+        if self._version is not None and self._numbers is not None:
+            collector.receive(self._version, self._numbers)
 
     def _advance(self, stream: _Stream) -> bool:
         """Collect the stream's next segment if its version and a lease are there."""
@@ -173,6 +188,7 @@ class RolloutWorker:
         segment = self._sink.open(stream.collector.vector_env)
         if segment is None:
             return False
+        self._pass_numbers(stream.collector)
         rows = self._collect(stream, segment)
         if rows is None:
             return False

@@ -143,7 +143,7 @@ def schedules_are_finite(make: AlgorithmMaker) -> None:
     head = make_head(algorithm.acting(), algorithm.num_envs)
     for env_steps in (0, 1, 5_000, 10_000, 20_000):
         progress = dataclasses.replace(progress_at(), env_steps=env_steps)
-        check_schedule(head, schedule_of(algorithm, progress))
+        check_schedule(head, schedule_of(algorithm, progress), algorithm.env.receives_numbers)
         rate = algorithm.learning_rate(progress)
         assert rate is None or (math.isfinite(rate) and rate >= 0), f"learning_rate at {env_steps}: {rate}"
 
