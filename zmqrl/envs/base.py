@@ -20,6 +20,10 @@ STATE_PAIR = ("get_state", "set_state")
 ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"
 Floats: TypeAlias = Sequence[tuple[str, Array]]
 """Parts of observations that may hold any float: name (empty: the whole observation) and rows `[N, ...]`."""
+Numbers: TypeAlias = Mapping[str, float]
+"""Numbers of a version, by name."""
+AT_RESET = -1
+"""The step of numbers that an env receives before its reset."""
 
 
 def close_env(env: Any) -> None:
@@ -180,12 +184,6 @@ def _allowed_actions(action: SpaceSpec, mask: Array, generator: np.random.Genera
     uniform = generator.random((len(entries), len(mask)))
     columns = [nth_allowed(mask[:, begin:end], row) for (begin, end), row in zip(entries, uniform, strict=True)]
     return columns[0] if action.kind == "discrete" else np.stack(columns, axis=1)
-
-
-Numbers: TypeAlias = Mapping[str, float]
-"""Numbers of a version, by name."""
-AT_RESET = -1
-"""The step of numbers that an env receives before its reset."""
 
 
 class EnvSlotState(Struct, frozen=True):
