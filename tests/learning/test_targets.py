@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from torch import Tensor
 
 from tests.learning.reports import Reports
 from tests.learning.test_net import SPEC, batch, loss_of
+from tests.stand_ins.several_targets import SeveralTargets
+from zmqrl.config.sections import NetworkSection
 from zmqrl.learning.compiled import TracedExecutor
 from zmqrl.learning.executor import EagerExecutor, Executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
 from zmqrl.networks.initial import initial_weights
-from zmqrl.types import Array
+from zmqrl.testing import algorithm, training
+from zmqrl.types import Array, EnvSpec
 
 OLD_EVERY, CRITIC_EVERY, SHARE, RATE = 3, 5, 0.1, 1e-2
 
@@ -107,3 +111,17 @@ def test_a_resume_has_the_bits_of_every_target(stop: int) -> None:
     resumed.run(EagerExecutor(resumed.net), *range(stop, 9))
     for name, tensor in whole.net.tensors.items():
         assert torch.equal(tensor, resumed.net.tensors[name]), name
+
+
+CHECKS = (
+    algorithm.a_restored_learner_continues_bit_for_bit,
+    training.a_target_network_is_read,
+    training.a_target_network_lags,
+    training.recorded_updates_are_the_eager_ones,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_an_algorithm_with_several_targets_passes(check: Callable[[Any], None]) -> None:
+    env = EnvSpec("toy", algorithm.VECTOR, algorithm.DISCRETE)
+    check(lambda: SeveralTargets(SeveralTargets.Config(), NetworkSection(hidden=(8,)), env, 16, 2))

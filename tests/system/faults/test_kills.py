@@ -127,6 +127,19 @@ def test_a_worker_killed_in_a_run_of_each_family(
     assert_same(summary, reference(run.plan))
 
 
+def test_a_learner_with_several_optimisers_and_targets_killed(
+    tmp_path: Path, begin: Begin, reference: References
+) -> None:
+    """It continues with the state of each, and with the noise and variants of the updates that follow."""
+    kind = {"kind": "tests.stand_ins.several_targets:SeveralTargets"}
+    run = begin(system_plan(tmp_path / "run", "sync", 3, kind, CARTPOLE, steps=4000))
+    run.wait_for_updates(4)
+    run.kill("learner-0")
+    summary = run.done()
+    assert summary["restarts"] == 1 and summary["updates"] > 50
+    assert_same(summary, reference(run.plan))
+
+
 @pytest.mark.long
 def test_async_continues_when_a_worker_dies(tmp_path: Path, begin: Begin) -> None:
     run = begin(system_plan(tmp_path / "run", "async", 2, IDLE, steps=10_000_000))
