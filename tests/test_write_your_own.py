@@ -67,7 +67,7 @@ def test_they_are_short_and_use_public_names(folder: Path) -> None:
         assert not re.search(r"import .*\b_|\._[a-z]", text), "private names"
 
 
-@pytest.mark.parametrize("name", ["my_sac", long("my_drqn")])
+@pytest.mark.parametrize("name", ["my_sac", long("my_drqn"), long("my_hindsight")])
 def test_single_sync_and_a_resume_have_the_same_bits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launched in this process, which has torch."""
     module(folder, name, monkeypatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -64,8 +65,15 @@ class TallyLearner(OnPolicyLearner):
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         del progress
         time.sleep(self.round_s)
-        rows = np.concatenate([np.ravel(batch.columns[name]).astype(np.float64) for name in ("obs", "action")])
-        for index, (name, array) in enumerate(self.arrays.items()):
-            change = np.sin(float(rows @ np.cos(np.arange(rows.size) + index)))
-            self.arrays[name] = (array + STEP * change).astype(array.dtype)
+        self.arrays = changed(self.arrays, (batch.columns[name] for name in ("obs", "action")))
         return LearnResult(1, {})
+
+
+def changed(arrays: Weights, rows: Iterable[Array]) -> dict[str, Array]:
+    """To each array is added a number that depends on every element of the rows and on its place."""
+    flat = np.concatenate([np.ravel(array).astype(np.float64) for array in rows])
+    found = {}
+    for index, (name, array) in enumerate(arrays.items()):
+        change = np.sin(float(flat @ np.cos(np.arange(flat.size) + index)))
+        found[name] = (array + STEP * change).astype(array.dtype)
+    return found

@@ -483,6 +483,11 @@ class Config(Section, frozen=True):
         return MODES[self.run.mode]
 
     @property
+    def continues_episodes(self) -> bool:
+        """Whether episodes continue in the next incarnation of their vector env."""
+        return self.mode.deterministic and self.env.recovery != "restart_episode"
+
+    @property
     def scored_env(self) -> EnvSection:
         """`env` with `evaluator.env` over it."""
         over = self.evaluator.env

@@ -29,7 +29,7 @@ from zmqrl.learner.sync_loop import Collect, Learner, run_sync
 from zmqrl.loading import loading
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import ProblemReport, Ready, Resumed
-from zmqrl.replay.segment_replay import SegmentReplay, build_replay
+from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Weights
 
 if TYPE_CHECKING:
@@ -139,8 +139,10 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
 
 
 def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> SegmentReplay:
-    config = session.plan.config
-    replay = build_replay(session.source.columns, config.replay.capacity, config.run.seed, algorithm.replay())
+    columns, config, observation = session.source.columns, session.plan.config, algorithm.env.observation
+    _, steps, envs = columns["reward"].shape
+    places, spec = -(-config.replay.capacity // (steps * envs)), algorithm.replay()
+    replay = SegmentReplay(columns, places, config.run.seed, spec, observation, config.continues_episodes)
     if start.full is not None and start.held:
         refill(replay, start.full.arrays, start.held)
     return replay

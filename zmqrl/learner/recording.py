@@ -39,7 +39,7 @@ class Recording:
         """Open `run.record`, or continue it. ConfigError: it is of another run, or lacks what was recorded."""
         h5py_of("run.record")  # now, and not at the end of the run
         mode, self._plan, self._writer, self._counters = plan.config.mode, plan, writer, counters
-        self._is_exact = mode.deterministic and plan.config.env.recovery != "restart_episode"
+        self._is_exact = plan.config.continues_episodes
         self.folder = folder_of(plan)
         self._dtype = frame_dtype(plan.columns)
         try:

@@ -110,7 +110,7 @@ def make_session(
 
 
 def _episodes(plan: RunPlan) -> EpisodeTracker:
-    exact = plan.config.mode.deterministic and plan.config.env.recovery != "restart_episode"
     saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
     acting = [column.name for column in plan.columns if column.name.startswith(ACTING_STATE_END)]
-    return EpisodeTracker(plan.streams, plan.config.env.num_envs, exact, saves_state, acting, plan.env.slots_per_env)
+    config, agents = plan.config, plan.env.slots_per_env
+    return EpisodeTracker(plan.streams, config.env.num_envs, config.continues_episodes, saves_state, acting, agents)

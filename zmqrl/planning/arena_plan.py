@@ -52,7 +52,8 @@ class Size:
 def size_of(config: Config, algorithm: Algorithm, workers: Mapping[str, int], columns: Sequence[ColumnSpec]) -> Size:
     """Raise `ConfigError` where the replay cannot be made."""
     if not algorithm.on_policy:
-        check_spec(algorithm.replay(), {column.name: column.shape for column in columns}, config.mode.deterministic)
+        shapes = {column.name: column.shape for column in columns}
+        check_spec(algorithm.replay(), shapes, config.mode.deterministic, algorithm.env.observation)
     mode, vector_envs = config.run.mode, config.env.vector_envs
     total = sum(workers.values())
     leases = max(1, total) * config.limits.leases_per_worker

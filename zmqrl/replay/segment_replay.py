@@ -12,18 +12,27 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, Replay, ReplaySample, SegmentMeta, SequenceSample
 from zmqrl.replay.columns import Shapes, check_columns
 from zmqrl.replay.held_segments import HeldSegments
+from zmqrl.replay.hindsight import Goals, Hindsight
 from zmqrl.replay.samplers.base import AddedSegment, Sampler
 from zmqrl.replay.sequences import Sequences
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.replay.transitions import Transitions
-from zmqrl.types import Array, SlotRef, Weights
+from zmqrl.types import Array, SlotRef, SpaceSpec, Weights
 
 
 class SegmentReplay(Replay):
     """Samples in place from the arena's views; the caller gives slots back that it lets go of."""
 
-    def __init__(self, columns: Mapping[str, Array], max_segments: int, seed: int, spec: ReplaySpec) -> None:
-        """`columns` are the views `[slots, T, N, ...]`; `max_segments` = ceil(replay.capacity / (T N))."""
+    def __init__(
+        self,
+        columns: Mapping[str, Array],
+        max_segments: int,
+        seed: int,
+        spec: ReplaySpec,
+        observation: SpaceSpec | None = None,
+        continues_episodes: bool = True,
+    ) -> None:
+        """`columns` are the views `[slots, T, N, ...]`; the last two arguments are those of `Hindsight`."""
         check_columns(spec, {name: column.shape[1:] for name, column in columns.items()})
         self._columns, self._seed, self._spec = columns, seed, spec
         self._reader: Transitions | Sequences
@@ -31,6 +40,9 @@ class SegmentReplay(Replay):
         self._held = HeldSegments(max_segments, self._reader.per_place)
         self._sampler: Sampler = _load_sampler(spec)(spec, self._held)
         self._segments: deque[tuple[SlotRef, SegmentMeta]] = deque()
+        self._hindsight: Hindsight | None = None
+        if spec.relabel is not None:
+            self._hindsight = Hindsight(spec.relabel, observation, columns, self._held, continues_episodes)
 
     @property
     def size(self) -> int:
@@ -55,6 +67,8 @@ class SegmentReplay(Replay):
         numbers = self._reader.drawable(ref.slot)
         place = self._held.add(ref, numbers)
         self._segments.append((ref, meta))
+        if self._hindsight is not None:
+            self._hindsight.added(place, meta)
         views = {name: column[ref.slot] for name, column in self._columns.items()}
         priorities = self._first_priorities(ref.slot, numbers)
         self._sampler.added(AddedSegment(place, self._held.items(place), priorities, meta, views))
@@ -77,7 +91,10 @@ class SegmentReplay(Replay):
         if not isinstance(reader, Transitions):
             raise ValueError(f"replay has sequences (length {self._spec.length}): call sample_sequences")
         rows, weight = self._draw(batch_size, key)
-        return reader.read(self._held, rows, weight, n_step, gamma)
+        sample = reader.read(self._held, rows, weight, n_step, gamma)
+        if self._hindsight is not None:
+            self._hindsight.relabel(sample, n_step, gamma, stream(self._seed, "relabel", index=key))
+        return sample
 
     def sample_sequences(self, count: int, key: int) -> SequenceSample:
         """Draw `count` sequences with replacement; ValueError when none are held."""
@@ -145,10 +162,14 @@ class SegmentReplay(Replay):
         return priorities
 
 
-def check_spec(spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = False) -> None:
-    """ConfigError when `spec` does not fit the columns of a segment, or its sampler cannot be loaded."""
+def check_spec(
+    spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = False, observation: SpaceSpec | None = None
+) -> None:
+    """ConfigError when `spec` does not fit a segment or the observations, or names what cannot be loaded."""
     check_columns(spec, shapes, is_deterministic)
     _load_sampler(spec)
+    if spec.relabel is not None:
+        Goals(spec.relabel, observation)
 
 
 def _load_sampler(spec: ReplaySpec) -> type[Sampler]:
@@ -156,7 +177,9 @@ def _load_sampler(spec: ReplaySpec) -> type[Sampler]:
     return found
 
 
-def build_replay(columns: Mapping[str, Array], capacity: int, seed: int, spec: ReplaySpec) -> SegmentReplay:
+def build_replay(
+    columns: Mapping[str, Array], capacity: int, seed: int, spec: ReplaySpec, observation: SpaceSpec | None = None
+) -> SegmentReplay:
     """Replay by `Algorithm.replay`; `capacity` is in env steps, rounded up to segments."""
     _, steps, envs = columns["reward"].shape
-    return SegmentReplay(columns, -(-capacity // (steps * envs)), seed, spec)
+    return SegmentReplay(columns, -(-capacity // (steps * envs)), seed, spec, observation)

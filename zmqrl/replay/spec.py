@@ -32,6 +32,30 @@ class Prioritised:
 
 
 @dataclass(frozen=True)
+class Relabel:
+    """Settings of hindsight: goals of sampled transitions are replaced by goals that were achieved later.
+
+    Strategy `future` of HER (Andrychowicz et al. 2017, sections 3.3 and 4.5). The observation is a Dict with the parts
+    `achieved` and `desired`, as that of a `GoalEnv` of gymnasium-robotics.
+    """
+
+    reward: str
+    """Function `module:name` of goals `achieved [B, ...]`, which are those after the action, and `desired [B, ...]`;
+    it returns the rewards `[B]`."""
+    share: float = 0.8
+    """Share of the transitions with another goal: k / (k + 1) of HER, which has k = 4."""
+    terminated: str | None = None
+    """Function of the same arguments that returns whether each step terminates, `[B]` bool. None: the stored flags."""
+    achieved: str = "achieved_goal"
+    """Part of the observation that holds the goal that is achieved."""
+    desired: str = "desired_goal"
+    """Part of the observation that holds the goal of the episode."""
+
+    def __post_init__(self) -> None:
+        _check(self, "share", 0.0 <= self.share <= 1.0, "must be between 0 and 1")
+
+
+@dataclass(frozen=True)
 class ReplaySpec:
     """What replay draws: transitions, or with `length` sequences inside a segment.
 
@@ -56,6 +80,8 @@ class ReplaySpec:
     sampler: str = AUTO
     """`uniform`, `prioritised` or `module:Name` of a `zmqrl.replay.samplers.base.Sampler`. `auto` is one of the first
     two, by `prioritised`."""
+    relabel: Relabel | None = None
+    """Hindsight for transitions. None: the stored goals."""
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -68,6 +94,7 @@ class ReplaySpec:
             _check(self, "prioritised", self.prioritised is None, "sampler 'uniform' has no priorities")
         if self.prioritised is None and not own:
             _check(self, "first_priority", self.first_priority is None, "needs `prioritised`, or your own sampler")
+        _check(self, "relabel", not (self.relabel and self.length), "needs transitions: `length` must be 0")
 
     @property
     def kind(self) -> str:

@@ -134,7 +134,8 @@ def replay_fits_a_segment(make: AlgorithmMaker) -> None:
     algorithm = make()
     if not algorithm.on_policy:
         lead = (algorithm.segment_steps, algorithm.num_envs)
-        check_spec(algorithm.replay(), {"reward": lead} | {c.name: c.shape for c in algorithm.acting().extras})
+        shapes = {"reward": lead} | {column.name: column.shape for column in algorithm.acting().extras}
+        check_spec(algorithm.replay(), shapes, observation=algorithm.env.observation)
 
 
 def schedules_are_finite(make: AlgorithmMaker) -> None:

@@ -128,7 +128,7 @@ def learn(
     batch, progress = gather(slots, refs, metas), progress_at(number)
     if isinstance(learner, OnPolicyLearner):
         return learner.learn(batch, progress)
-    replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay())
+    replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay(), algorithm.env.observation)
     for ref, meta in zip(refs, metas, strict=True):
         replay.add(ref, meta)
     learner.observe(batch)

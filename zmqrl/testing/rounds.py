@@ -37,8 +37,10 @@ class Rounds:
         rows = section.vector_envs * section.segment_steps * section.num_envs
         rounds = 1 if algorithm.on_policy else 2 + 2 * env_steps // rows  # at most every second row is a reset
         self._slots = self._columns(rounds * section.vector_envs)
-        spec, capacity = algorithm.replay(), rounds * rows
-        self._replay = None if algorithm.on_policy else build_replay(self._slots, capacity, seed, spec)
+        spec, observation = algorithm.replay(), algorithm.env.observation
+        self._replay = (
+            None if algorithm.on_policy else build_replay(self._slots, rounds * rows, seed, spec, observation)
+        )
         self.env_steps = self._updates = self._round = 0
 
     def train(self, env_steps: int) -> None:

@@ -1,0 +1,69 @@
+"""Runs that use segments again, with other goals: the same bits in every mode."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.marks import long
+from tests.support.runs.references import References
+from tests.support.runs.system_plans import system_plan
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same
+from zmqrl.config.codec import replace
+from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import EnvSection
+
+Begin = Callable[[RunPlan], PlanRun]
+STEPS = 4_200
+BIT_FLIP = EnvSection(
+    id="tests.stand_ins.bit_flip:BitFlip", num_envs=2, vector_envs=4, segment_steps=8, max_episode_steps=20
+)
+"""Its episodes last up to four segments."""
+HINDSIGHT: Mapping[str, Any] = {"kind": "tests.stand_ins.bit_flip:HindsightTally", "round_s": 0.01}
+KINDS = {"hindsight": (HINDSIGHT, BIT_FLIP)}
+EACH = pytest.mark.parametrize(("algorithm", "env"), KINDS.values(), ids=KINDS)
+
+
+def _plan(
+    run_dir: Path, mode: Any, workers: int, algorithm: Any, env: EnvSection, steps: int = STEPS, **more: Any
+) -> RunPlan:
+    return system_plan(run_dir, mode, workers, algorithm, env, steps=steps, schedule_steps=STEPS, **more)
+
+
+@EACH
+def test_the_same_bits_with_one_worker_and_with_three_that_die(
+    tmp_path: Path, begin: Begin, reference: References, algorithm: Any, env: EnvSection
+) -> None:
+    one = begin(_plan(tmp_path / "one", "sync", 1, algorithm, env))
+    three = begin(_plan(tmp_path / "three", "sync", 3, algorithm, env))
+    for version, victim in ((4, "worker-1"), (8, "learner-0"), (12, "worker-0")):
+        three.wait_for_updates(version)
+        before = three.processes()[victim]
+        os.kill(before.pid, signal.SIGKILL)
+        three.wait_for_successor(victim, before)
+    alone = reference(one.plan)
+    killed = three.done()
+    assert killed["restarts"] == 3
+    assert_same(killed, alone)
+    assert_same(one.done(), alone)
+
+
+@pytest.mark.parametrize("mode", [long("single"), "sync"])
+@EACH
+def test_a_resume(
+    tmp_path: Path, begin: Begin, reference: References, algorithm: Any, env: EnvSection, mode: str
+) -> None:
+    straight = reference(_plan(tmp_path / "straight", mode, 2, algorithm, env))
+    first = begin(_plan(tmp_path / "cut", mode, 2, algorithm, env, steps=STEPS // 2))
+    before = first.done()["env_steps"]
+    run = replace(first.plan.config.run, total_env_steps=STEPS)
+    config = replace(first.plan.config, run=run)
+    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    assert second["ledger"]["balanced"] and before + second["ledger"]["stored"] == second["env_steps"]
+    assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
