@@ -102,6 +102,12 @@ def test_the_on_policy_algorithm_passes_its_checks(folder: Path, monkeypatch: py
     assert any(name.startswith("InfiniteHorizon, discrete actions: learned") for name in report.passed)
 
 
+def test_the_algorithm_that_holds_batches_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module(folder, "my_a2c", monkeypatch)
+    report = check_algorithm(module(folder, "my_phasic", monkeypatch).Phasic, skip=PROBES[1:])
+    assert any(name.startswith("Identity, discrete actions: learned") for name in report.passed)
+
+
 def test_normalised_observations_pass_the_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module(folder, "my_a2c", monkeypatch)
     report = check_algorithm(module(folder, "my_normalised_a2c", monkeypatch).NormalisedA2C, skip=PROBES)

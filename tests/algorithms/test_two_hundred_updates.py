@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from tests.oracles.two_hundred_updates import ORACLE, SEED, UPDATES, algorithm, sample, weights
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
-from zmqrl.replay.base import AnySample, Replay, ReplaySample, SequenceSample
+from zmqrl.replay.base import AnySample, Replay, ReplaySample, SegmentBatch, SequenceSample
 from zmqrl.types import Array
 
 FOUND: dict[str, Any] = json.loads(ORACLE.read_text())
@@ -36,6 +37,13 @@ class Given(Replay):
     @property
     def size(self) -> int:
         return 1
+
+    @property
+    def segments(self) -> int:
+        return 0
+
+    def batches(self, segments: int) -> Iterator[SegmentBatch]:
+        raise AssertionError("there are none")
 
 
 @pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])

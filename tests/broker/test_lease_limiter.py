@@ -100,19 +100,27 @@ def test_near_the_end_of_an_on_policy_run_segments_are_leased_until_the_last_bat
         assert broker.allows(0, leased, lambda held=held: held) == allowed, (held, leased)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("kept", [0, 3])
 @pytest.mark.parametrize("seed", range(30))
-def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int) -> None:
-    """Segments have fewer valid rows than fit, and the learner may go back to a full checkpoint."""
+def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int, kept: int) -> None:
+    """Segments have fewer valid rows than fit, and the learner may go back to a full checkpoint.
+
+    Replay holds `kept` of those that were used.
+    """
     dice = random.Random(seed)
     batch, rows, leases = dice.choice((1, 2, 4)), dice.choice((1, 16, 100)), dice.choice((1, 2, 6))
-    total, slots = dice.choice((1, 50, 1000)), leases + 2 * batch
+    total, slots = dice.choice((1, 50, 1000)), kept + leases + 2 * batch
     plan = bus_plan("async", workers=1, vector_envs=1, leases=leases)
     env, run = EnvSection(num_envs=1, segment_steps=rows), replace(plan.config.run, total_env_steps=total)
     config = replace(plan.config, env=env, run=run)
-    broker = LeaseLimiter(replace(plan, config=config, batch_segments=batch, slots=slots))
-    held, out, trained, deaths = list[int](), 0, 0, 3
+    broker = LeaseLimiter(replace(plan, config=config, batch_segments=batch, slots=slots, held_segments=kept))
+    held, out, trained, used, deaths = list[int](), 0, 0, 0, 3
+
+    def count_held() -> int:
+        return len(held) + min(used, kept)
+
     while trained < total:
-        may_lease = out < leases and len(held) + out < slots and broker.allows(0, out, held.__len__)
+        may_lease = out < leases and count_held() + out < slots and broker.allows(0, out, count_held)
         moves = [*["lease"] * may_lease, *["fill"] * (out > 0), *["train"] * (len(held) >= batch)]
         assert moves, f"deadlock: {len(held)} held, {trained} of {total}"
         move = dice.choice(moves)
@@ -120,8 +128,8 @@ def test_an_on_policy_run_ends_with_little_that_no_update_has_used(seed: int) ->
         if move == "fill":
             held.append(dice.choice((1, rows)))
         if move == "train":
-            trained, held = trained + sum(held[:batch]), held[batch:]
+            trained, used, held = trained + sum(held[:batch]), used + batch, held[batch:]
             if deaths and dice.random() < 0.05:
                 trained, deaths = 0, deaths - 1
             broker.report(trained, 0)
-    assert len(held) + out <= 2 * batch
+    assert len(held) + out <= 2 * batch + max(0, kept - used)

@@ -27,7 +27,7 @@ from zmqrl.planning.plan_run import plan_run
 from zmqrl.rollout.in_process import StoredWeights
 from zmqrl.rollout.worker import RolloutWorker
 from zmqrl.shared_memory.arena import LearnerRecord
-from zmqrl.types import Notice, SlotRef, Version, Weights
+from zmqrl.types import ModeName, Notice, SlotRef, Version, Weights
 
 ROUNDS, FULL_EVERY, ROUND_ROWS, ROUNDS_HELD = 6, 3, 32, 3
 
@@ -141,12 +141,13 @@ def handlers() -> Iterator[None]:
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dqn": {"kind": "dqn", "batch_size": 8, "target_update_every": 3, "prioritised": {}},
     "ppo": {"kind": "ppo", "epochs": 2, "minibatch_size": 16},
+    "held": {"kind": "tests.stand_ins.held_tally:HeldTally", "phase": ROUNDS_HELD, "minibatch_size": 16},
 }
 
 
-def _plan(run_dir: Path, algorithm: Mapping[str, Any]) -> RunPlan:
+def _plan(run_dir: Path, algorithm: Mapping[str, Any], mode: ModeName = "sync") -> RunPlan:
     config = Config(
-        run=RunSection(mode="sync", total_env_steps=ROUNDS * ROUND_ROWS),
+        run=RunSection(mode=mode, total_env_steps=ROUNDS * ROUND_ROWS),
         env=EnvSection(num_envs=2, vector_envs=2, segment_steps=8),
         network=NetworkSection(hidden=(8,)),
         algorithm=algorithm,

@@ -214,6 +214,46 @@ def test_noise_of_a_minibatch_is_that_of_its_update_also_after_a_resume() -> Non
     assert noise_of(0, seed=SEED + 1)[0] != whole[0]
 
 
+class Phasic(Numbered):
+    """Trains on the held rows again, with another loss."""
+
+    rounds: list[bool]
+
+    def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
+        self.rounds = []
+        first = super().learn(batch, progress)
+        assert self.replay is not None
+        parts = list(self.replay.batches(3))
+        assert [len(part.metas) for part in parts] == [3, 1] and self.replay.segments == SEGMENTS
+        obs = np.concatenate([part.columns["obs"] for part in parts], axis=1)
+        assert np.array_equal(obs, batch.columns["obs"])
+        sample = self.tensors(self.replay.sample(5, 1, 0.9, progress.updates))
+        assert sample["obs"].shape == (5, 3) and sample["n_step_return"].dtype == torch.float32
+        rows, later = self.prepare(batch, progress), replace(progress, updates=progress.updates + first.updates)
+        again = self.fit(rows, later, 2, is_again=True)
+        return LearnResult(first.updates + again.updates, again.metrics)
+
+    def train(self, batch: Batch, is_again: bool = False) -> Mapping[str, Tensor]:
+        self.rounds.append(is_again)
+        return super().train(batch)
+
+
+class Held(Rows):
+    held_batches = 1
+
+    def learner(self, context: LearnerContext) -> Phasic:
+        return Phasic(self, context, [Group("p")])
+
+
+def test_held_segments_are_trained_on_again_with_another_variant() -> None:
+    algorithm = Held(Settings(epochs=1, minibatch_size=64), NetworkSection(), OF_ROWS.env, 16, 2)
+    learner = algorithm.learner(context_of(OF_ROWS))
+    result = learn(algorithm, learner, acted(OF_ROWS, 1))
+    assert learner.rounds == [False] * 2 + [True] * 4 and (result.updates, result.metrics["number"]) == (6, 5.5)
+    orders = [[*one, *other] for one, other in zip(learner.orders[::2], learner.orders[1::2], strict=True)]
+    assert all(sorted(order) == list(range(ROWS)) for order in orders) and len(set(map(tuple, orders))) == 3
+
+
 def test_an_update_may_end_the_training_on_a_batch() -> None:
     learner = numbered(Settings(epochs=3, minibatch_size=50))
     learner.last = 4

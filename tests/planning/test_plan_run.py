@@ -68,6 +68,18 @@ class NoBatch(PPO):
     batch_segments = 0
 
 
+class HeldReplay(DQN):
+    held_batches = 1
+
+
+class HalfBatch(PPO):
+    held_batches = 0.5  # type: ignore[assignment]
+
+
+class LessThanNone(PPO):
+    held_batches = -1
+
+
 class ReplayBatch(DQN):
     """Off-policy, with a batch of segments."""
 
@@ -92,6 +104,22 @@ def test_a_first_compilation_without_a_compiler_is_refused(tmp_path: Path, monke
     planned(tmp_path, "cartpole-ppo", "sync", learner__executor="compiled")
 
 
+@pytest.mark.parametrize(("mode", "slots", "held"), [("single", 6 + 3 + 2, 6), ("async", 4 + 4 + 2 * 2, 4)])
+def test_held_batches_have_slots_in_addition(tmp_path: Path, mode: ModeName, slots: int, held: int) -> None:
+    """Two batches, of 3 vector envs or in async of 2 segments; and two leases of each worker."""
+    kind = "tests.stand_ins.held_tally:HeldTally"
+    algorithm = {"kind": kind, "phase": 2, "batch_segments": 2, "minibatch_size": 8}
+    plan = planned(tmp_path, "cartpole-ppo", mode, algorithm=algorithm, env__vector_envs=3)
+    assert (plan.held_segments, plan.slots) == (held, slots)
+
+
+def test_held_batches_are_checked_as_replay(tmp_path: Path) -> None:
+    algorithm = {"kind": "tests.stand_ins.held_tally:HeldTally", "phase": 2, "minibatch_size": 8}
+    with raises(ConfigError, key=("env", "segment_steps"), value="6"):
+        planned(tmp_path, "cartpole-ppo", "sync", algorithm=algorithm, env__segment_steps=6)
+    planned(tmp_path, "cartpole-ppo", "sync", algorithm={**algorithm, "phase": 0}, env__segment_steps=64)
+
+
 def test_without_batch_segments_a_batch_in_async_is_that_of_sync(tmp_path: Path) -> None:
     plan = planned(tmp_path, "cartpole-ppo", "async", algorithm__kind=f"{__name__}:OwnBatch", env__vector_envs=3)
     assert plan.batch_segments == 3
@@ -106,6 +134,17 @@ def test_without_batch_segments_a_batch_in_async_is_that_of_sync(tmp_path: Path)
             "cartpole-dqn",
             fields("ReplayBatch.batch_segments", "4", what="must be None, since on_policy is False"),
         ),
+        (
+            HeldReplay,
+            "cartpole-dqn",
+            fields("HeldReplay.held_batches", "1", what="must be 0, since on_policy is False"),
+        ),
+        (
+            HalfBatch,
+            "cartpole-ppo",
+            fields("HalfBatch.held_batches", "0.5", what="must be a whole number of at least 0"),
+        ),
+        (LessThanNone, "cartpole-ppo", fields("LessThanNone.held_batches", "-1")),
     ],
 )
 def test_a_batch_that_is_refused(tmp_path: Path, kind: type[Algorithm], preset: str, fault: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan, with_slots
+from tests.shared_memory.bus_plans import COLUMNS, bus_plan, with_slots
 from tests.support.raising import raises
 from zmqrl.config.codec import replace
-from zmqrl.config.sections import ReplaySection, StoreSection
+from zmqrl.config.sections import StoreSection
 from zmqrl.errors import ArenaError, ArenaTooLarge
 from zmqrl.shared_memory import memory
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, RELEASE, SEAL, Arena, check_fits, layout_of
@@ -126,10 +126,8 @@ def test_the_copy_of_replay_for_full_is_counted(
     monkeypatch: pytest.MonkeyPatch, mode: ModeName, async_replay: bool, copies: int
 ) -> None:
     plan = bus_plan(mode)
-    config = replace(
-        plan.config, replay=ReplaySection(capacity=50 * ROWS), store=StoreSection(async_replay=async_replay)
-    )
-    plan = replace(plan, config=config, on_policy=False, slots=60)
+    config = replace(plan.config, store=StoreSection(async_replay=async_replay))
+    plan = replace(plan, config=config, slots=60, held_segments=50)
     layout = layout_of(plan)
     need = layout.nbytes + copies * 50 * layout.stride
     monkeypatch.setattr(memory, "available_bytes", lambda: memory.KEEP_FREE + need)

@@ -162,8 +162,13 @@ class Algorithm(ABC):
         """async, on-policy: segments of one training batch; None: `env.vector_envs`, as in single and sync."""
         return None
 
+    @property
+    def held_batches(self) -> int:
+        """On-policy: batches that replay holds for `learner.replay`, the newest one among them; 0: without replay."""
+        return 0
+
     def replay(self) -> ReplaySpec:
-        """Off-policy: what replay draws, and how. The launcher checks it against the columns of a segment."""
+        """What replay draws, and how. The launcher checks it against the columns of a segment."""
         return ReplaySpec()
 
     @abstractmethod
@@ -185,12 +190,14 @@ def check_minibatch(size: int, segments: int, segment_steps: int, num_envs: int)
 
 
 def check_batch(algorithm: Algorithm) -> None:
-    """Raise `ConfigError` for a `batch_segments` below 1, or of an off-policy algorithm."""
-    size = algorithm.batch_segments
+    """Raise `ConfigError` for a `batch_segments` below 1, `held_batches` below 0, or either of an off-policy one."""
+    name, size, held = type(algorithm).__qualname__, algorithm.batch_segments, algorithm.held_batches
     if size is not None and (size < 1 or not algorithm.on_policy):
         rule = "at least 1, or None" if algorithm.on_policy else "None, since on_policy is False"
-        key = (type(algorithm).__qualname__, "batch_segments")
-        raise ConfigError(f"must be {rule}", key=key, value=str(size))
+        raise ConfigError(f"must be {rule}", key=(name, "batch_segments"), value=str(size))
+    if not isinstance(held, int) or held < 0 or (held and not algorithm.on_policy):
+        rule = "a whole number of at least 0" if algorithm.on_policy else "0, since on_policy is False"
+        raise ConfigError(f"must be {rule}", key=(name, "held_batches"), value=repr(held))
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:

@@ -100,6 +100,7 @@ class LeaseLimiter:
         self._total_env_steps = plan.config.run.total_env_steps
         self._batch_rows = plan.batch_segments * self._segment_rows
         self._arena_rows = plan.slots * self._segment_rows
+        self._held_segments = plan.held_segments
         self._env_steps = self._updates = 0
 
     def report(self, env_steps: int, updates: int) -> None:
@@ -117,7 +118,8 @@ class LeaseLimiter:
         if not self._async:
             return True
         if self._on_policy:
-            return self._is_far_from_the_end or self._is_needed(count_held() + outstanding + 1)
+            unused = max(0, count_held() - self._held_segments)  # at the start of a run it may be more
+            return self._is_far_from_the_end or self._is_needed(unused + outstanding + 1)
         rows = stored + (outstanding + 1) * self._segment_rows
         return self._ratio * (rows - self._learning_starts - self._slack) <= self._updates
 

@@ -64,6 +64,8 @@ class RunPlan(Struct, frozen=True):
     """Segments of one training batch: the quota in sync, `batch_segments` in async on-policy, else 0."""
     store_path: str
     """Directory of this lineage's checkpoints, on the learner's host (`DataStore.place`)."""
+    held_segments: int = 0
+    """Segments that replay holds; 0: without replay."""
     resume: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     full_required: bool = False

@@ -334,7 +334,7 @@ class StoreSection(Section, frozen=True):
     sync_full_max_mb: Annotated[float, Bounds(ge=0)] = 8.0
     """sync: a full checkpoint is written every round while its size is at most this."""
     async_replay: bool = False
-    """async, off-policy: full checkpoints contain replay. Writing in the background needs a second copy of replay."""
+    """async: full checkpoints contain replay. Writing in the background needs a second copy of replay."""
     wait_s: Seconds = 300.0
     """Time that a run waits for an unwritable store before it fails, and hosts for a launcher whose run directory does
     not respond."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
+from zmqrl.algorithms.base import BaseLearner, OffPolicyLearner, OnPolicyLearner
 from zmqrl.bus_ends.base import TakenSegment
-from zmqrl.learner.session import Session
+from zmqrl.learner.session import Session, hold
 from zmqrl.replay.segment_replay import SegmentReplay
 
 TAKE_S = 0.2
@@ -34,25 +34,27 @@ class Pace:
         self.most = min(PUBLISH_EVERY_UPDATES, max(1, int(between_s * updates / max(update_s, 1e-9))))
 
 
-def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
+def run_async_on_policy(session: Session, learner: OnPolicyLearner, replay: SegmentReplay | None) -> str:
     """Train on `batch_segments` at a time, in the order of arrival."""
     source, progress, size = session.source, session.progress, session.plan.batch_segments
     pending: list[TakenSegment] = []
     while True:
         while len(pending) < size:
-            with session.reporter.waiting():
-                pending += source.take(TAKE_S)
+            taken = _take(session, replay, TAKE_S)
+            used = [s for s in taken if progress.was_counted(s.meta)]  # replay of a predecessor held them
+            source.release(hold(replay, used))
+            pending += [s for s in taken if not progress.was_counted(s.meta)]
             reason = session.end.reason
             if reason is not None and len(pending) < size:
                 # Between two batches: the version that is current is the last; FULL goes with it.
                 session.record(pending)
-                session.checkpoints.write(learner, last=True)
+                _write_full(session, learner, replay, last=True)
                 session.publisher.publish(learner.weights(), announce=False)
                 return reason
             session.reporter.send_when_due()
         segments, pending = pending[:size], pending[size:]
         batch = session.gathered(segments)
-        source.release([segment.ref for segment in segments])
+        source.release(hold(replay, segments))
         progress.count_batch(batch)
         session.channel.report(progress.counters.env_steps, progress.counters.updates)
         with session.training() as snapshot:
@@ -60,8 +62,7 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner) -> str:
         session.publisher.record_progress()
         reason = session.advance_version()
         session.publisher.publish(learner.weights(), announce=reason is None)
-        if reason is not None or session.checkpoints.is_due():
-            session.checkpoints.write(learner, last=reason is not None)
+        _write_full(session, learner, replay, last=reason is not None)
         if reason is not None:
             return reason
 
@@ -72,13 +73,10 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
     section, pace = session.plan.config.replay, Pace()
     due = 0
     while True:
-        with session.reporter.waiting():
-            taken = source.take(0.0 if due > 0 else TAKE_S)
-        if not replay.segments:  # all that a predecessor held, in the order of vector envs
-            taken.sort(key=lambda segment: (segment.meta.version, segment.meta.id))
+        taken = _take(session, replay, 0.0 if due > 0 else TAKE_S)
         if taken:
             _observe(session, learner, [s for s in taken if not progress.was_counted(s.meta)])
-            source.release([ref for s in taken if (ref := replay.add(s.ref, s.meta)) is not None])
+            source.release(hold(replay, taken))
         due, begun = counters.updates_due(section, pace.most), time.monotonic()
         if due > 0 and replay.size:
             with session.training() as snapshot:
@@ -97,6 +95,14 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
             return reason
 
 
+def _take(session: Session, replay: SegmentReplay | None, timeout_s: float) -> list[TakenSegment]:
+    with session.reporter.waiting():
+        taken = session.source.take(timeout_s)
+    if replay is not None and not replay.segments:  # all that a predecessor held, in the order of vector envs
+        taken.sort(key=lambda segment: (segment.meta.version, segment.meta.id))
+    return taken
+
+
 def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[TakenSegment]) -> None:
     if segments:
         batch = session.gathered(segments)
@@ -104,13 +110,14 @@ def _observe(session: Session, learner: OffPolicyLearner, segments: Sequence[Tak
         learner.observe(batch)
 
 
-def _write_full(session: Session, learner: OffPolicyLearner, replay: SegmentReplay, last: bool) -> None:
+def _write_full(session: Session, learner: BaseLearner, replay: SegmentReplay | None, last: bool) -> None:
     """Write a due or last FULL, with replay when configured: alongside training, except for the last one."""
-    checkpoints, with_replay = session.checkpoints, session.plan.config.store.async_replay
+    checkpoints = session.checkpoints
+    written = replay if session.plan.config.store.async_replay else None
     if last:
         checkpoints.is_writing(wait=True)
-        checkpoints.write(learner, replay if with_replay else None, last=True)
-    elif with_replay and not checkpoints.is_writing() and checkpoints.is_due():
-        checkpoints.write_in_background(learner, replay)
-    elif not with_replay and checkpoints.is_due():
+        checkpoints.write(learner, written, last=True)
+    elif written is not None and not checkpoints.is_writing() and checkpoints.is_due():
+        checkpoints.write_in_background(learner, written)
+    elif written is None and checkpoints.is_due():
         checkpoints.write(learner)

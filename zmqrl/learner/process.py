@@ -58,7 +58,9 @@ def main(boot: Boot) -> int:
     if start.full is not None:
         load_learner(learner, start.full)
     events.send(Ready())
-    replay = None if plan.on_policy else _make_replay(session, algorithm, start)
+    replay = _make_replay(session, algorithm, start) if plan.held_segments else None
+    if isinstance(learner, OnPolicyLearner):
+        learner.replay = replay
     del start, weights  # with replay the file is large
     try:
         collect = None if worker is None else EnvSettings(worker.collect, events).collect
@@ -82,7 +84,7 @@ def _run(session: Session, learner: Learner, replay: SegmentReplay | None, colle
     if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, collect)
     if isinstance(learner, OnPolicyLearner):
-        return run_async_on_policy(session, learner)
+        return run_async_on_policy(session, learner, replay)
     assert replay is not None
     return run_async_off_policy(session, learner, replay)
 
@@ -139,10 +141,9 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
 
 
 def _make_replay(session: Session, algorithm: Algorithm, start: StartState) -> SegmentReplay:
-    columns, config, observation = session.source.columns, session.plan.config, algorithm.env.observation
-    _, steps, envs = columns["reward"].shape
-    places, spec = -(-config.replay.capacity // (steps * envs)), algorithm.replay()
-    replay = SegmentReplay(columns, places, config.run.seed, spec, observation, config.continues_episodes)
+    plan, observation = session.plan, algorithm.env.observation
+    columns, seed, spec = session.source.columns, plan.config.run.seed, algorithm.replay()
+    replay = SegmentReplay(columns, plan.held_segments, seed, spec, observation, plan.config.continues_episodes)
     if start.full is not None and start.held:
         refill(replay, start.full.arrays, start.held)
     return replay

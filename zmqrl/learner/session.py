@@ -21,7 +21,8 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import UPDATE
 from zmqrl.replay.base import SegmentBatch, gather
-from zmqrl.types import ACTING_STATE_END, STATE_COLUMN
+from zmqrl.replay.segment_replay import SegmentReplay
+from zmqrl.types import ACTING_STATE_END, STATE_COLUMN, SlotRef
 
 if TYPE_CHECKING:
     from zmqrl.learner.recording import Recording
@@ -107,6 +108,13 @@ def make_session(
         checkpoints.sync = recording.sync
     reporter = Reporter(plan, algorithm, events, progress, publisher, checkpoints)
     return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter, recording)
+
+
+def hold(replay: SegmentReplay | None, segments: Sequence[TakenSegment]) -> list[SlotRef]:
+    """Add used segments to replay; returns the slots to release: those that made room, or without replay all."""
+    if replay is None:
+        return [segment.ref for segment in segments]
+    return [ref for segment in segments if (ref := replay.add(segment.ref, segment.meta)) is not None]
 
 
 def _episodes(plan: RunPlan) -> EpisodeTracker:

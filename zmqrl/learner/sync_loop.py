@@ -9,7 +9,7 @@ from typing import TypeAlias
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.broker.events import Handover
 from zmqrl.bus_ends.base import TakenSegment
-from zmqrl.learner.session import Session
+from zmqrl.learner.session import Session, hold
 from zmqrl.replay.base import SegmentBatch, last_observation
 from zmqrl.replay.limiter import NO_LIMIT
 from zmqrl.replay.segment_replay import SegmentReplay
@@ -92,18 +92,18 @@ def _learn(
     segments: Sequence[TakenSegment],
 ) -> list[SlotRef]:
     """One round of learning; returns the slots that are no longer needed."""
+    unneeded = hold(replay, segments)
     if isinstance(learner, OnPolicyLearner):
         with session.training() as progress:
             session.count_updates(learner.learn(batch, progress))
-        return [segment.ref for segment in segments]
+        return unneeded
     assert replay is not None
     learner.observe(batch)
-    evicted = [ref for s in segments if (ref := replay.add(s.ref, s.meta)) is not None]
     due = session.progress.counters.updates_due(session.plan.config.replay, NO_LIMIT)
     if due > 0 and replay.size:
         with session.training() as progress:
             session.count_updates(learner.update(replay, due, progress))
-    return evicted
+    return unneeded
 
 
 def _advance_episodes(session: Session, segment: TakenSegment) -> None:

@@ -108,7 +108,10 @@ class BaseLearner(ABC):
 
 
 class OnPolicyLearner(BaseLearner):
-    """Learns from whole segments, once."""
+    """Learns from whole segments, each in one batch; with `Algorithm.held_batches` also again from those it holds."""
+
+    replay: Replay | None = None
+    """What is held, the batch of `learn` included. The loop sets it before the first batch."""
 
     @abstractmethod
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:

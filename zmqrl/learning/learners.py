@@ -17,9 +17,6 @@ from zmqrl.replay.base import AnySample, Replay, SegmentBatch, SequenceSample
 from zmqrl.replay.spec import Prioritised
 from zmqrl.types import Array
 
-OBSERVED = frozenset({"obs", "next_obs"})
-"""Columns of a sample that the network sees."""
-
 
 class ReplayLearner(NetLearner, OffPolicyLearner):
     """One sample of replay per update. The configuration has `batch_size`, and for transitions `gamma`."""
@@ -52,11 +49,7 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
 
     def batch(self, sample: AnySample, progress: Progress, number: int) -> dict[str, Tensor]:
         """What `train` receives: the sample's columns, `noise` and `numbers`. Observations are network inputs."""
-        batch = {
-            name: (self.observations if name in OBSERVED else self.tensor)(column)
-            for name, column in sample.columns.items()
-        }
-        return batch | self.draw_noise(number, len(sample.rows)) | self.scalars(progress)
+        return self.tensors(sample) | self.draw_noise(number, len(sample.rows)) | self.scalars(progress)
 
     def _prioritise(self, replay: Replay, sample: AnySample, delta: Array) -> None:
         """Set the priorities; that of a sequence is a mixture of those of its rows (`Prioritised.max_share`)."""
@@ -123,13 +116,21 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         return False
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
-        """Train on `batch`. Its rows are shuffled in each epoch and spread evenly over the minibatches."""
+        """Train on `batch`."""
         with torch.no_grad():
             rows = self.prepare(batch, progress)
+        return self.fit(rows, progress, self.epochs)
+
+    def fit(self, rows: Mapping[str, Tensor], progress: Progress, epochs: int, **variant: bool) -> LearnResult:
+        """Train on rows as `prepare` returns them. They are shuffled in each epoch and spread over the minibatches.
+
+        `variant` are constants that `train` is called with, over those of `self.variant`. `progress.updates` is the
+        number of the first update: it names the order of the rows and the noise.
+        """
         size = len(next(iter(rows.values())))
-        scalars, rates, updates = self.scalars(progress), self.learning_rates(progress), 0
+        updates = 0
         metrics: list[dict[str, float]] = []
-        for results in self._minibatches(rows, size, scalars, rates, progress):
+        for results in self._minibatches(rows, size, progress, epochs, variant):
             metrics.append(self.measured(results, progress.updates + updates))
             updates += 1
             if self.is_done(results):
@@ -146,15 +147,16 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         self,
         rows: Mapping[str, Tensor],
         size: int,
-        scalars: Mapping[str, Tensor],
-        rates: Mapping[str, float],
         progress: Progress,
+        epochs: int,
+        variant: Mapping[str, bool],
     ) -> Iterator[dict[str, Tensor]]:
+        scalars, rates = self.scalars(progress), self.learning_rates(progress)
         random, number = stream(self.context.seed, "shuffle", index=progress.updates), progress.updates
-        for _ in range(self.epochs if size else 0):
+        for _ in range(epochs if size else 0):
             order = self.tensor(random.permutation(size))
             for part in torch.tensor_split(order, self._count(size)):
                 minibatch = {name: column.index_select(0, part) for name, column in rows.items()}
                 given = {**minibatch, **self.draw_noise(number, len(part)), **scalars}
-                yield self.run(given, rates, **self.variant(number))
+                yield self.run(given, rates, **{**self.variant(number), **variant})
                 number += 1

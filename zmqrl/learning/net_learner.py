@@ -20,6 +20,7 @@ from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
 from zmqrl.random_streams import stream
+from zmqrl.replay.base import AnySample
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import Array, EnvSpec, Weights
 
@@ -27,6 +28,9 @@ PRIORITY = "priority"
 """Name of the result of an update for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
 `[B, length]`. It is not a metric."""
 
+
+OBSERVED = frozenset({"obs", "next_obs"})
+"""Columns of a sample that the network sees."""
 
 Distribution = Literal["normal", "uniform"]
 
@@ -75,7 +79,7 @@ class Trained(Protocol):
         """What the network sees of an observation."""
 
     def replay(self) -> ReplaySpec:
-        """Off-policy: what replay draws."""
+        """What replay draws."""
 
     def network(self) -> NetworkSpec:
         """The network."""
@@ -157,6 +161,13 @@ class NetLearner(BaseLearner):
         given = None if floats is None else self.tensor(floats).flatten(0, last)
         found = self._input(self.tensor(obs).flatten(0, last), given)
         return found.reshape(*lead, *found.shape[1:])
+
+    def tensors(self, sample: AnySample) -> dict[str, Tensor]:
+        """The columns of a sample of replay; observations are network inputs."""
+        return {
+            name: (self.observations if name in OBSERVED else self.tensor)(column)
+            for name, column in sample.columns.items()
+        }
 
     def scalars(self, progress: Progress) -> dict[str, Tensor]:
         """`numbers`, as tensors `[]`."""

@@ -12,7 +12,7 @@ from zmqrl.broker.leases import least_slack
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
-from zmqrl.types import MODES, STATE_COLUMN, ColumnSpec, EnvSpec
+from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
 
 SPARE_STREAMS = 64
 """async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
@@ -42,31 +42,32 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
 
 @dataclass(frozen=True)
 class Size:
-    """Slots of the arena, vector envs of the stream table, segments of a batch."""
+    """Slots of the arena, vector envs of the stream table, segments of a batch, segments that replay holds."""
 
     slots: int
     streams: int
     batch_segments: int
+    held_segments: int = 0
 
 
 def size_of(config: Config, algorithm: Algorithm, workers: Mapping[str, int], columns: Sequence[ColumnSpec]) -> Size:
     """Raise `ConfigError` where the replay cannot be made."""
-    if not algorithm.on_policy:
+    is_deterministic, vector_envs = config.mode.deterministic, config.env.vector_envs
+    if not algorithm.on_policy or algorithm.held_batches:
         shapes = {column.name: column.shape for column in columns}
-        check_spec(algorithm.replay(), shapes, config.mode.deterministic, algorithm.env.observation)
-    mode, vector_envs = config.run.mode, config.env.vector_envs
+        check_spec(algorithm.replay(), shapes, is_deterministic, algorithm.env.observation)
     total = sum(workers.values())
     leases = max(1, total) * config.limits.leases_per_worker
-    if algorithm.on_policy and MODES[mode].deterministic:
-        return Size(vector_envs + leases, max(vector_envs, total), vector_envs)
+    batch = vector_envs if is_deterministic else algorithm.batch_segments or vector_envs
+    held = algorithm.held_batches * batch
+    if not algorithm.on_policy:
+        _check_replay(config, max(1, total))
+        held = -(-config.replay.capacity // _rows(config))
+    if is_deterministic:
+        return Size(held + vector_envs + leases, max(vector_envs, total), batch, held)
     if algorithm.on_policy:
-        batch = algorithm.batch_segments or vector_envs
-        return Size(leases + 2 * batch, total + SPARE_STREAMS, batch)
-    _check_replay(config, max(1, total))
-    kept = -(-config.replay.capacity // _rows(config))
-    if not MODES[mode].deterministic:
-        return Size(kept + 2 * leases + 2, total + SPARE_STREAMS, 0)
-    return Size(kept + vector_envs + leases, max(vector_envs, total), vector_envs)
+        return Size(held + leases + 2 * batch, total + SPARE_STREAMS, batch, held)
+    return Size(held + 2 * leases + 2, total + SPARE_STREAMS, 0, held)
 
 
 def _rows(config: Config) -> int:

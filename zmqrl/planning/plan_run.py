@@ -93,6 +93,7 @@ def plan_run(
         streams=size.streams,
         workers=workers,
         batch_segments=size.batch_segments,
+        held_segments=size.held_segments,
         store_path=store_path,
         resume=resume,
         lineage=lineage,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
@@ -130,6 +130,15 @@ class Replay(ABC):
     @abstractmethod
     def size(self) -> int:
         """Rows, or sequences, that may be drawn."""
+
+    @property
+    @abstractmethod
+    def segments(self) -> int:
+        """Segments held."""
+
+    @abstractmethod
+    def batches(self, segments: int) -> Iterator[SegmentBatch]:
+        """Every held segment once, from the oldest on, as copies of `segments` at a time; the last may have fewer."""
 
 
 class Observations:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from zmqrl.plugins import load
 from zmqrl.random_streams import stream
-from zmqrl.replay.base import AnySample, Replay, ReplaySample, SegmentMeta, SequenceSample
+from zmqrl.replay.base import AnySample, Replay, ReplaySample, SegmentBatch, SegmentMeta, SequenceSample, gather
 from zmqrl.replay.columns import Shapes, check_columns
 from zmqrl.replay.held_segments import HeldSegments
 from zmqrl.replay.hindsight import Goals, Hindsight
@@ -51,7 +51,6 @@ class SegmentReplay(Replay):
 
     @property
     def segments(self) -> int:
-        """Segments held."""
         return self._held.count
 
     def may_be_drawn(self, rows: Array) -> Array:
@@ -84,6 +83,11 @@ class SegmentReplay(Replay):
     def held(self) -> Sequence[tuple[SlotRef, SegmentMeta]]:
         """What is held, oldest first."""
         return tuple(self._segments)
+
+    def batches(self, segments: int) -> Iterator[SegmentBatch]:
+        held = self.held()
+        for first in range(0, len(held), segments):
+            yield gather(self._columns, *zip(*held[first : first + segments], strict=True))
 
     def sample(self, batch_size: int, n_step: int, gamma: float, key: int) -> ReplaySample:
         """Draw `batch_size` valid rows with replacement; ValueError when none are held."""

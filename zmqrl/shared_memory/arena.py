@@ -99,9 +99,8 @@ def check_fits(plan: RunPlan) -> None:
 def _check(plan: RunPlan, layout: Layout) -> None:
     """The arena, and where FULL holds replay the one copy of it: made when it is read, in async also to write it."""
     config, copy = plan.config, 0
-    if not plan.on_policy and (config.mode.deterministic or config.store.async_replay):
-        segments = -(-config.replay.capacity // (config.env.num_envs * config.env.segment_steps))
-        copy = segments * layout.stride
+    if config.mode.deterministic or config.store.async_replay:
+        copy = plan.held_segments * layout.stride
     memory.check_fits(layout.nbytes, SETTING, copy)
 
 

@@ -130,9 +130,9 @@ def acting_has_no_memory_of_its_own(make: AlgorithmMaker) -> None:
 
 
 def replay_fits_a_segment(make: AlgorithmMaker) -> None:
-    """Off-policy: sequences, first priority and sampler of `replay` fit T and the columns of a segment."""
+    """Sequences, first priority and sampler of `replay` fit T and the columns of a segment."""
     algorithm = make()
-    if not algorithm.on_policy:
+    if not algorithm.on_policy or algorithm.held_batches:
         lead = (algorithm.segment_steps, algorithm.num_envs)
         shapes = {"reward": lead} | {column.name: column.shape for column in algorithm.acting().extras}
         check_spec(algorithm.replay(), shapes, observation=algorithm.env.observation)

@@ -126,11 +126,14 @@ def learn(
     rows = slots["valid"].sum(axis=(1, 2))
     metas = [SegmentMeta(SegmentId(v, 0, number), Version(0, number), int(rows[v])) for v in range(SEGMENTS)]
     batch, progress = gather(slots, refs, metas), progress_at(number)
-    if isinstance(learner, OnPolicyLearner):
+    if isinstance(learner, OnPolicyLearner) and not algorithm.held_batches:
         return learner.learn(batch, progress)
     replay = build_replay(slots, slots["valid"].size, SEED, algorithm.replay(), algorithm.env.observation)
     for ref, meta in zip(refs, metas, strict=True):
         replay.add(ref, meta)
+    if isinstance(learner, OnPolicyLearner):
+        learner.replay = replay
+        return learner.learn(batch, progress)
     learner.observe(batch)
     return learner.update(replay, updates, progress)
 

@@ -35,12 +35,11 @@ class Rounds:
         self._policy = make_policy(self._acting)
         self._collectors = [self._collector(v) for v in range(section.vector_envs)]
         rows = section.vector_envs * section.segment_steps * section.num_envs
-        rounds = 1 if algorithm.on_policy else 2 + 2 * env_steps // rows  # at most every second row is a reset
-        self._slots = self._columns(rounds * section.vector_envs)
+        held = algorithm.held_batches if algorithm.on_policy else 2 + 2 * env_steps // rows  # every second row resets
+        self._rounds_of_slots = held + 1
+        self._slots = self._columns(self._rounds_of_slots * section.vector_envs)
         spec, observation = algorithm.replay(), algorithm.env.observation
-        self._replay = (
-            None if algorithm.on_policy else build_replay(self._slots, rounds * rows, seed, spec, observation)
-        )
+        self._replay = build_replay(self._slots, held * rows, seed, spec, observation) if held else None
         self.env_steps = self._updates = self._round = 0
 
     def train(self, env_steps: int) -> None:
@@ -86,7 +85,7 @@ class Rounds:
 
     def _advance(self) -> None:
         self._loaded()
-        first = 0 if self._algorithm.on_policy else self._round * len(self._collectors)
+        first = self._round % self._rounds_of_slots * len(self._collectors)
         refs, metas = [], []
         for vector_env, collector in enumerate(self._collectors):
             slot = {name: column[first + vector_env] for name, column in self._slots.items()}
@@ -96,13 +95,15 @@ class Rounds:
             metas.append(SegmentMeta(SegmentId(vector_env, 0, self._round), Version(0, self._round), rows))
         self.env_steps += sum(meta.rows for meta in metas)
         batch = gather(self._slots, refs, metas)
+        if self._replay is not None:
+            for ref, meta in zip(refs, metas, strict=True):
+                self._replay.add(ref, meta)
         if isinstance(self._learner, OnPolicyLearner):
+            self._learner.replay = self._replay
             self._updates += self._learner.learn(batch, self._progress()).updates
         else:
             assert self._replay is not None
             self._learner.observe(batch)
-            for ref, meta in zip(refs, metas, strict=True):
-                self._replay.add(ref, meta)
             due = int((self.env_steps - self._section_of_replay.learning_starts) * self._section_of_replay.ratio)
             if due > self._updates and self._replay.size:
                 self._updates += self._learner.update(self._replay, due - self._updates, self._progress()).updates

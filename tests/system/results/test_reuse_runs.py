@@ -1,4 +1,4 @@
-"""Runs that use segments again, with other goals: the same bits in every mode."""
+"""Runs that use segments again, held by an on-policy kind or with other goals: the same bits in every mode."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ import pytest
 
 from tests.support.marks import long
 from tests.support.runs.references import References
-from tests.support.runs.system_plans import system_plan
+from tests.support.runs.system_plans import CARTPOLE, system_plan
 from tests.support.runs.system_runs import SAME, PlanRun, assert_same
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
+from zmqrl.data_stores.directory import DirectoryStore
 
 Begin = Callable[[RunPlan], PlanRun]
-STEPS = 4_200
+STEPS, PHASE = 4_200, 3
 BIT_FLIP = EnvSection(
     id="tests.stand_ins.bit_flip:BitFlip", num_envs=2, vector_envs=4, segment_steps=8, max_episode_steps=20
 )
 """Its episodes last up to four segments."""
+HELD: Mapping[str, Any] = {"kind": "tests.stand_ins.held_tally:HeldTally", "phase": PHASE, "minibatch_size": 64}
 HINDSIGHT: Mapping[str, Any] = {"kind": "tests.stand_ins.bit_flip:HindsightTally", "round_s": 0.01}
-KINDS = {"hindsight": (HINDSIGHT, BIT_FLIP)}
+SLOW = {**HELD, "round_s": 0.03}
+KINDS = {"held": (SLOW, CARTPOLE), "hindsight": (HINDSIGHT, BIT_FLIP)}
 EACH = pytest.mark.parametrize(("algorithm", "env"), KINDS.values(), ids=KINDS)
 
 
@@ -62,8 +65,22 @@ def test_a_resume(
     straight = reference(_plan(tmp_path / "straight", mode, 2, algorithm, env))
     first = begin(_plan(tmp_path / "cut", mode, 2, algorithm, env, steps=STEPS // 2))
     before = first.done()["env_steps"]
+    full = DirectoryStore(first.plan.store_path, 8).newest_full()
+    assert full is not None and len(full.arrays["held_metas"]) == first.plan.held_segments
     run = replace(first.plan.config.run, total_env_steps=STEPS)
     config = replace(first.plan.config, run=run)
     second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
     assert second["ledger"]["balanced"] and before + second["ledger"]["stored"] == second["env_steps"]
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
+
+
+def test_async_holds_batches_also_after_the_learner_was_killed(tmp_path: Path, begin: Begin) -> None:
+    """The run ends with the batch that reaches its total: held segments are not taken for unused ones."""
+    run = begin(_plan(tmp_path / "run", "async", 2, SLOW, CARTPOLE, checkpoint_every_s=0.1))
+    run.wait_for_updates(6)
+    before = run.processes()["learner-0"]
+    os.kill(before.pid, signal.SIGKILL)
+    run.wait_for_successor("learner-0", before)
+    summary = run.done()
+    assert summary["restarts"] == 1 and summary["ledger"]["balanced"], summary["ledger"]
+    assert STEPS <= summary["env_steps"] <= summary["ledger"]["stored"]
