@@ -18,7 +18,7 @@ from tests.support.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
-from zmqrl.acting.state import noise_of
+from zmqrl.acting.state import noise_of, state_of
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
@@ -26,7 +26,7 @@ from zmqrl.export.acting_graph import with_graph
 from zmqrl.networks.build import tower
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
-from zmqrl.networks.kinds.base import known_kinds, layer_kind
+from zmqrl.networks.kinds.base import known_kinds
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
 from zmqrl.spaces import SpaceSpec, composite
@@ -62,6 +62,7 @@ TOWERS: dict[str, Case] = {
     "own module, parts": (PARTS, NetworkSection("tests.networks.nets:ImageAndVector"), {}),
 }
 CORES: dict[str, tuple[LayerSpec, ...]] = {
+    "lstm": (LayerSpec("lstm", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
     "gru": (LayerSpec("gru", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
     "own recurrent layer": (LayerSpec("tests.export.modules:Leaky", "core", 6, 5), LayerSpec("linear", "o", 5, OUT)),
 }
@@ -80,7 +81,7 @@ def case(name: str) -> tuple[ActingSpec, Weights]:
         normalise_obs=name in NORMALISED,
         input=described,
         noise=noise_of(layers),
-        state=tuple(ActingState(one.name, size) for one in layers if (size := layer_kind(one.kind).state_size(one))),
+        state=state_of(layers),
     )
     return spec, version(spec, 1)
 

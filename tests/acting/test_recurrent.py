@@ -13,6 +13,7 @@ from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.gru import NumpyGru
+from zmqrl.networks.kinds.lstm import NumpyLstm
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, ColumnSpec, EnvSpec, SpaceSpec
 
@@ -51,6 +52,24 @@ def test_a_gru_cell_is_that_of_torch() -> None:
         ours.step(x, state)
         expected = cell(torch.from_numpy(x), expected).detach()
         np.testing.assert_allclose(state, expected, atol=1e-6)
+
+
+def test_an_lstm_cell_is_that_of_torch() -> None:
+    """h and c are side by side in the state, which is not the memory of the output."""
+    torch.manual_seed(0)
+    cell = torch.nn.LSTMCell(INPUTS, H)
+    ours = NumpyLstm("core", INPUTS, H, N)
+    ours.load({f"core.{part}": getattr(cell, part).detach().numpy().copy() for part in PARTS})
+    state, rng = np.zeros((N, 2 * H), np.float32), np.random.default_rng(1)
+    h, c = torch.zeros(N, H), torch.zeros(N, H)
+    for scale in (1.0, 3.0, 1000.0, 1.0) * 10:
+        x = (scale * rng.standard_normal((N, INPUTS))).astype(np.float32)
+        out = ours.step(x, state)
+        h, c = (one.detach() for one in cell(torch.from_numpy(x), (h, c)))
+        np.testing.assert_allclose(state[:, :H], h, atol=1e-6)
+        np.testing.assert_allclose(state[:, H:], c, rtol=1e-5, atol=1e-6)
+        assert out.tobytes() == state[:, :H].tobytes()
+        out.fill(9.0)  # as a layer that works in place
 
 
 @pytest.mark.parametrize("runtime", ["numpy", "torch"])
@@ -105,13 +124,9 @@ def test_states_side_by_side() -> None:
 
 def test_a_core_and_its_state_have_one_size() -> None:
     check_acting(SPEC, T)
-    with raises(
-        ConfigError, key=("acting",), what="layer 'core' of kind 'gru' has 7 numbers of state, and it has size 3"
-    ):
+    with raises(ConfigError, key=("acting",), what="layer 'core' has 7 numbers of state, and it has size 3"):
         check_acting(replace(SPEC, state=(ActingState("core", 3),)), T)
-    with raises(
-        ConfigError, key=("acting",), what="layer 'core' of kind 'gru' has 7 numbers of state, and it is not declared"
-    ):
+    with raises(ConfigError, key=("acting",), what="layer 'core' has 7 numbers of state, and it is not declared"):
         check_acting(replace(SPEC, state=()), T)
 
 

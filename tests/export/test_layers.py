@@ -14,7 +14,7 @@ from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, pe
 from tests.support.raising import raises
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
-from zmqrl.acting.state import noise_of
+from zmqrl.acting.state import noise_of, state_of
 from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
@@ -145,6 +145,16 @@ def test_a_recurrent_layer_of_the_users_is_exported_to_onnx_alone(tmp_path: Path
         "onnx",
         *_acting(observation_spec("e", FLAT), action_spec("e", FIVE), layers, MLP, "categorical", further),
     )
+
+
+@pytest.mark.parametrize("form", ["onnx", "numpy"])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_recurrent_layer_keeps_its_state(kind: str, form: Form, tmp_path: Path) -> None:
+    layers = (LayerSpec(kind, "core", 3, 6), LayerSpec("linear", "out", 6, 5))
+    case = _acting(
+        observation_spec("e", FLAT), action_spec("e", FIVE), layers, MLP, "categorical", {"state": state_of(layers)}
+    )
+    _check(tmp_path, form, *case)
 
 
 def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

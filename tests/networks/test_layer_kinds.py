@@ -47,6 +47,7 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
         Layer(LayerSpec("layernorm", "a.0", 18, 18, options=(("epsilon", 0.1),)), (2, 3, 3)),
     ),
     "gru": (Layer(LayerSpec("gru", "a.0", 5, 3, gain=0.0), (5,)), Layer(LayerSpec("gru", "a.0", 5, 8), (5,))),
+    "lstm": (Layer(LayerSpec("lstm", "a.0", 5, 3, gain=0.0), (5,)), Layer(LayerSpec("lstm", "a.0", 5, 8), (5,))),
     "noisy": (
         Layer(LayerSpec("noisy", "a.0", 5, 7), (5,)),
         Layer(LayerSpec("noisy", "a.0", 5, 3, options=(("sigma", 0.1),)), (5,)),

@@ -40,6 +40,34 @@ def test_a_second_input_is_appended_row_by_row() -> None:
     assert torch.equal(found, expected) and torch.equal(after[CORE], ended[CORE])
 
 
+def test_an_lstm_is_unrolled_as_torchs_cell_with_its_gradients() -> None:
+    """Outputs, last state, and gradients by input, first state and arrays, with episodes that begin inside."""
+    torch.manual_seed(0)
+    cell, length, batch, parts = torch.nn.LSTMCell(3, SIZE), 6, 4, ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    x, slope = torch.randn(length, batch, 3), torch.randn(length, batch, SIZE)
+    state, reset = torch.randn(batch, 2 * SIZE), torch.rand(length, batch) < 0.3
+    assert reset.any() and not reset.all()
+    found, expected = [], []
+    for ours in (True, False):
+        given, start = x.clone().requires_grad_(), state.clone().requires_grad_()
+        arrays = {f"q.core.{part}": getattr(cell, part).detach().clone().requires_grad_() for part in parts}
+        if ours:
+            out, after = unroll((LayerSpec("lstm", "q.core", 3, SIZE),), arrays, given, {"q.core": start}, reset)
+            last = after["q.core"]
+        else:
+            rows, last = [], start
+            for t in range(length):
+                h, c = (last * ~reset[t].unsqueeze(1)).chunk(2, 1)
+                h, c = torch.lstm_cell(given[t], (h, c), *arrays.values())
+                rows.append(h)
+                last = torch.cat((h, c), 1)
+            out = torch.stack(rows)
+        grads = torch.autograd.grad((out * slope).sum() + last.square().sum(), (given, start, *arrays.values()))
+        (found if ours else expected).extend((out, last, *grads))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
 def network(inputs: int) -> tuple[tuple[LayerSpec, ...], dict[str, torch.Tensor]]:
     """A linear layer on both sides of the recurrent one, with their first values."""
     first, last = LayerSpec("linear", "q.0", inputs, 4), LayerSpec("linear", "q.1", SIZE, 7)

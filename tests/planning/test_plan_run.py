@@ -280,7 +280,10 @@ def test_a_head_that_does_not_apply_masks_is_refused(tmp_path: Path, monkeypatch
             {"head": "no_such:Head"},
             fields(what="head 'no_such:Head' is unknown and cannot be loaded: No module named 'no_such'"),
         ),
-        ({"layers": (LayerSpec("gru", "core", 4, 8),)}, fields("acting", fix="declare ActingState('core', 8)")),
+        (
+            {"layers": (LayerSpec("gru", "core", 4, 8),)},
+            fields("acting", fix="in acting(): state=state_of(layers), which has ActingState(name='core', size=8)"),
+        ),
     ],
 )
 def test_acting_that_cannot_be(

@@ -44,6 +44,12 @@ def noise_of(layers: Iterable[LayerSpec]) -> tuple[NoiseSpec, ...]:
     return tuple(NoiseSpec(name, size) for name, size in sizes if size)
 
 
+def state_of(layers: Iterable[LayerSpec]) -> tuple[ActingState, ...]:
+    """What `ActingSpec.state` declares for the recurrent layers among these, under their names."""
+    sizes = ((layer.name, layer_kind(layer.kind).state_size(layer)) for layer in layers)
+    return tuple(ActingState(name, size) for name, size in sizes if size)
+
+
 def check_acting(spec: ActingSpec, steps: int) -> None:
     """Check what a spec declares of noise, options and state for segments of `steps` rows.
 
@@ -85,12 +91,8 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
 
 def _check_cores(spec: ActingSpec) -> None:
     sizes = {state.name: state.size for state in spec.state}
-    for layer in spec.layers:
-        size = layer_kind(layer.kind).state_size(layer)
-        if size and sizes.get(layer.name) != size:
-            found = f"has size {sizes[layer.name]}" if layer.name in sizes else "is not declared"
-            raise ConfigError(
-                f"layer {layer.name!r} of kind {layer.kind!r} has {size} numbers of state, and it {found}",
-                key=("acting",),
-                fix=f"declare ActingState({layer.name!r}, {size})",
-            )
+    for needed in state_of(spec.layers):
+        if sizes.get(needed.name) != needed.size:
+            found = f"has size {sizes[needed.name]}" if needed.name in sizes else "is not declared"
+            what = f"layer {needed.name!r} has {needed.size} numbers of state, and it {found}"
+            raise ConfigError(what, key=("acting",), fix=f"in acting(): state=state_of(layers), which has {needed}")

@@ -67,16 +67,30 @@ def _layernorm(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> s
     return graph.op("Reshape", graph.op("LayerNormalization", flat, weight, bias, epsilon=layer.epsilon), shape)
 
 
+def _gate_sums(graph: Graph, layer: ExportedLayer, arrays: Weights, value: str, side: str) -> str:
+    names = (f"{layer.name}.{array}_{side}" for array in ("weight", "bias"))
+    weight, bias = (graph.parameter(name, arrays[name]) for name in names)
+    return graph.op("Gemm", value, weight, bias, transB=1)
+
+
+def _lstm(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
+    size = arrays[f"{layer.name}.weight_hh"].shape[1]
+    state = graph.input(f"{STATE}{layer.name}", "float32", (2 * size,))
+    h, c = graph.slice(state, 0, size), graph.slice(state, size, 2 * size)
+    sums = (_gate_sums(graph, layer, arrays, value, side) for value, side in ((x, "ih"), (h, "hh")))
+    gates = graph.ops("Split", 4, graph.op("Add", *sums), axis=1, num_outputs=4)
+    enter, forget, leave = (graph.op("Sigmoid", gates[i]) for i in (0, 1, 3))
+    c = graph.op("Add", graph.op("Mul", forget, c), graph.op("Mul", enter, graph.op("Tanh", gates[2])))
+    h = graph.op("Mul", leave, graph.op("Tanh", c))
+    graph.output(f"{NEXT_STATE}{layer.name}", graph.op("Concat", h, c, axis=1), "float32", (2 * size,))
+    return h
+
+
 def _gru(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
-    w = {part: arrays[f"{layer.name}.{part}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-    size = w["weight_hh"].shape[1]
+    size = arrays[f"{layer.name}.weight_hh"].shape[1]
     h = graph.input(f"{STATE}{layer.name}", "float32", (size,))
-    gates = []
-    for value, side in ((x, "ih"), (h, "hh")):
-        names = (f"{layer.name}.{array}_{side}" for array in ("weight", "bias"))
-        weight, bias = (graph.parameter(name, arrays[name]) for name in names)
-        gates.append(graph.ops("Split", 3, graph.op("Gemm", value, weight, bias, transB=1), axis=1, num_outputs=3))
-    ours, theirs = gates
+    sums = (_gate_sums(graph, layer, arrays, value, side) for value, side in ((x, "ih"), (h, "hh")))
+    ours, theirs = (graph.ops("Split", 3, value, axis=1, num_outputs=3) for value in sums)
     reset, update = (graph.op("Sigmoid", graph.op("Add", ours[i], theirs[i])) for i in (0, 1))
     new = graph.op("Tanh", graph.op("Add", ours[2], graph.op("Mul", reset, theirs[2])))
     after = graph.op("Add", new, graph.op("Mul", update, graph.op("Sub", h, new)))
@@ -123,6 +137,7 @@ LAYERS: Mapping[str, Callable[[Graph, ExportedLayer, Weights, str], str]] = {
     "conv": _conv,
     "layernorm": _layernorm,
     "gru": _gru,
+    "lstm": _lstm,
     "scale": _scale,
     "gelu": _gelu,
     "silu": _silu,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-F32, GRU = np.float32, ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+F32, GATES = np.float32, ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Policy:
@@ -79,11 +79,20 @@ class Policy:
         return (flat * self.arrays[f"{layer['name']}.weight"] + self.arrays[f"{layer['name']}.bias"]).reshape(x.shape)
 
     def _gru(self, x: Any, layer: Any) -> Any:
-        h, w = self.state[layer["name"]], [self.arrays[f"{layer['name']}.{k}"] for k in GRU]
+        h, w = self.state[layer["name"]], [self.arrays[f"{layer['name']}.{k}"] for k in GATES]
         ours, theirs = np.split(x @ w[0].T + w[2], 3, 1), np.split(h @ w[1].T + w[3], 3, 1)
         reset, update = (0.5 + 0.5 * np.tanh(0.5 * (ours[i] + theirs[i])) for i in (0, 1))
         new = np.tanh(ours[2] + reset * theirs[2])
         self.state[layer["name"]] = h = (new + update * (h - new)).astype(F32)
+        return h
+
+    def _lstm(self, x: Any, layer: Any) -> Any:
+        w, (h, c) = [self.arrays[f"{layer['name']}.{k}"] for k in GATES], np.split(self.state[layer["name"]], 2, 1)
+        gates = np.split(x @ w[0].T + w[2] + h @ w[1].T + w[3], 4, 1)
+        enter, forget, leave = (0.5 + 0.5 * np.tanh(0.5 * gates[i]) for i in (0, 1, 3))
+        c = forget * c + enter * np.tanh(gates[2])
+        h = leave * np.tanh(c)
+        self.state[layer["name"]] = np.concatenate([h, c], 1, dtype=F32)
         return h
 
     _noisy = _linear
