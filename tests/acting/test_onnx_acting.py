@@ -55,6 +55,8 @@ TOWERS: dict[str, Case] = {
     "gelu, normed, noisy": (VECTOR, replace(MLP, activation="gelu", layer_norm=True), {"noisy": True}),
     "silu, image": (IMAGE, replace(MLP, activation="silu"), {}),
     "convolutions, normed": (IMAGE, replace(CNN, layer_norm=True), {"noisy": True, "dueling": True}),
+    "dueling over atoms": (VECTOR, MLP, {"dueling": True, "outputs": 6, "atoms": 3}),
+    "noisy dueling over atoms": (VECTOR, MLP, {"noisy": True, "dueling": True, "outputs": 6, "atoms": 2}),
     "parts": (PARTS, MLP, {}),
     "own activation": (VECTOR, replace(MLP, activation="tests.export.modules:Cube"), {}),
     "own module, batch norm": (VECTOR, NetworkSection("tests.networks.nets:Residual"), {}),
@@ -71,7 +73,8 @@ NORMALISED = {"parts", "tanh", "own module, parts"}
 
 def case(name: str) -> tuple[ActingSpec, Weights]:
     space, section, options = TOWERS.get(name, (VECTOR, MLP, {}))
-    layers = CORES[name] if name in CORES else tower("p", section, space, OUT, output_gain=1.0, **options)
+    options = {"outputs": OUT, **options}
+    layers = CORES[name] if name in CORES else tower("p", section, space, output_gain=1.0, **options)
     described = network_input(space, section)
     spec = ActingSpec(
         layers,

@@ -73,7 +73,7 @@ def cases() -> list[Algorithm]:
         PPO(small("ppo"), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
         PPO(small("ppo"), MLP, EnvSpec("masked", masked(3), DISCRETE), STEPS, ENVS),
         PPO(small("ppo"), MLP, EnvSpec("several, masked", masked(5), SEVERAL), STEPS, ENVS),
-        DQN(replace(small("dqn"), noisy=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
+        DQN(replace(small("dqn"), noisy=True, dueling=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         DQN(replace(small("dqn"), noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
         DQN(small("dqn"), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         SAC(small("sac"), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),

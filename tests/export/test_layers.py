@@ -60,6 +60,7 @@ CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str
     "discrete": (FIVE, FIVE, replace(MLP, activation="relu"), "categorical", 5, {}),
     "entries": (FLAT, spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]), MLP, "multi_categorical", 11, {}),
     "bits": (FLAT, spaces.MultiBinary(3), MLP, "multi_categorical", 6, NORMALISED),
+    "noisy dueling over quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
     "quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
     "bounded": (FLAT, BOX, MLP, "gaussian", 2, NORMALISED),
     "partly bounded": (FLAT, HALF, MLP, "gaussian", 2, {}),
@@ -72,7 +73,11 @@ CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str
 def _policy(name: str) -> tuple[ActingSpec, Weights, LoadedPolicy]:
     observed, acted, section, head, outputs, further = CASES[name]
     observation, action = observation_spec("e", observed), action_spec("e", acted)
-    more: Any = {"dueling": True} if name == "discrete" else {"noisy": True} if name == "quantiles" else {}
+    more: Any = {
+        "discrete": {"dueling": True},
+        "quantiles": {"noisy": True},
+        "noisy dueling over quantiles": {"noisy": True, "dueling": True, "atoms": 3},
+    }.get(name, {})
     return _acting(
         observation, action, tower("p", section, observation, outputs, output_gain=1.0, **more), section, head, further
     )

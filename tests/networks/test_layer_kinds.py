@@ -20,7 +20,15 @@ from zmqrl.errors import ConfigError
 from zmqrl.networks.build import tower
 from zmqrl.networks.forward import forward
 from zmqrl.networks.initial import initial_weights, parameter_shapes
-from zmqrl.networks.kinds.base import LayerKind, NoisyLayer, check_layer, known_kinds, layer_kind, runtime_of
+from zmqrl.networks.kinds.base import (
+    LayerKind,
+    NoisyLayer,
+    check_layer,
+    known_kinds,
+    layer_kind,
+    runtime_of,
+    without_backward,
+)
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec, NetworkSpec
 from zmqrl.testing.layer import LAYER, Layer, LayerMaker
@@ -37,7 +45,12 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
         Layer(LayerSpec("linear", "a.0", 5, 3, gain=0.0), (5,)),
     ),
     "conv": (Layer(LayerSpec("conv", "a.0", 2, 4, kernel=3, stride=2), (2, 7, 7)),),
-    "dueling": (Layer(LayerSpec("dueling", "a.0", 5, 4, gain=0.0), (5,)),),
+    "dueling": (
+        Layer(LayerSpec("dueling", "a.0", 5, 4, gain=0.0), (5,)),
+        Layer(LayerSpec("dueling", "a.0", 5, 12, options=(("atoms", 3),)), (5,)),
+        Layer(LayerSpec("dueling", "a.0", 5, 4, options=(("noisy", 1), ("sigma", 0.1))), (5,)),
+        Layer(LayerSpec("dueling", "a.0", 5, 12, options=(("atoms", 3), ("noisy", 1))), (5,)),
+    ),
     "tanh": (Layer(LayerSpec("tanh"), (5,)), Layer(LayerSpec("tanh"), (2, 3, 3))),
     "relu": (Layer(LayerSpec("relu"), (5,)),),
     "gelu": (Layer(LayerSpec("gelu"), (5,)), Layer(LayerSpec("gelu"), (2, 3, 3))),
@@ -117,6 +130,74 @@ def test_a_noisy_layer_has_the_weights_of_its_definition() -> None:
         weight = values["a.weight"] + values["a.weight_sigma"] * np.outer(by_output, by_input)
         bias = values["a.bias"] + values["a.bias_sigma"] * by_output
         np.testing.assert_allclose(out[row], weight @ x[row] + bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", ["numpy", "torch"])
+def test_a_noisy_dueling_layer_over_atoms_is_that_of_rainbow(runtime: str) -> None:
+    """Hessel et al. 2018: value of each atom, and advantage less its mean over actions, by noisy layers in float64."""
+    spec, rng, rows = LayerSpec("dueling", "a", 4, 6, options=(("atoms", 3), ("noisy", 1))), np.random.default_rng(0), 5
+    values = {
+        name: rng.normal(size=shape).astype(np.float32) for name, shape in layer_kind("dueling").shapes(spec).items()
+    }
+    x, noise = rng.normal(size=(rows, 4)).astype(np.float32), rng.normal(size=(rows, (4 + 3) + (4 + 6)))
+    if runtime == "torch":
+        tensors = {name: torch.from_numpy(array) for name, array in values.items()}
+        tensors["a.noise"] = torch.from_numpy(noise.astype(np.float32))
+        found = forward((spec,), tensors, torch.from_numpy(x)).numpy()
+    else:
+        (layer,) = make_layers((spec,), rows)
+        layer.load(values)
+        assert isinstance(layer, NoisyLayer)
+        layer.set_noise(noise)
+        found = layer.forward(x.copy())
+    scaled = np.sign(noise) * np.sqrt(np.abs(noise))
+    for row in range(rows):
+        parts = {}
+        for part, drawn in (("value", scaled[row, :7]), ("advantage", scaled[row, 7:])):
+            weight, bias, spread, shift = (
+                values[f"a.{part}.{name}"].astype(float) for name in ("weight", "bias", "weight_sigma", "bias_sigma")
+            )
+            parts[part] = (weight + spread * np.outer(drawn[4:], drawn[:4])) @ x[row] + bias + shift * drawn[4:]
+        for action, atom in np.ndindex(2, 3):
+            mean = (parts["advantage"][atom] + parts["advantage"][3 + atom]) / 2
+            expected = parts["value"][atom] + parts["advantage"][3 * action + atom] - mean
+            assert found[row, 3 * action + atom] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("actions", [1, 4, 18, 40])
+def test_a_plain_dueling_layer_has_the_bits_of_two_linear_layers(actions: int) -> None:
+    spec = LayerSpec("dueling", "a", 7, actions, gain=0.0)
+    parts = (LayerSpec("linear", "a.value", 7, 1, gain=0.0), LayerSpec("linear", "a.advantage", 7, actions, gain=0.0))
+    weights, drawn = layer_kind("dueling").initial(spec, np.random.default_rng(1)), np.random.default_rng(1)
+    expected = {name: array for part in parts for name, array in layer_kind("linear").initial(part, drawn).items()}
+    assert list(weights) == list(expected)
+    assert all(weights[name].tobytes() == array.tobytes() for name, array in expected.items())
+    x = np.random.default_rng(0).normal(size=(6, 7)).astype(np.float32)
+    tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
+    value, advantage = (forward((part,), tensors, torch.from_numpy(x)) for part in parts)
+    found = forward((spec,), tensors, torch.from_numpy(x))
+    assert torch.equal(found, value + advantage - advantage.mean(1, keepdim=True))
+    (layer,), layers = make_layers((spec,), 6), make_layers(parts, 6)
+    for one in (layer, *layers):
+        one.load(weights)
+    v, a = (one.forward(x).copy() for one in layers)
+    a += v - np.add.reduce(a, axis=1, keepdims=True) * np.float32(1.0 / actions)
+    assert layer.forward(x).tobytes() == a.tobytes()
+
+
+def test_outputs_of_a_dueling_layer_are_atoms_of_each_action() -> None:
+    spec = LayerSpec("dueling", "a", 4, 7, options=(("atoms", 3),))
+    with raises(ConfigError, key=(), what="7 outputs of layer 'a' are not 3 atoms for each action"):
+        make_layers((spec,), 1)
+
+
+def test_the_last_layer_of_rainbow() -> None:
+    layers = tower("q", NetworkSection(hidden=(7,)), VECTOR, 12, output_gain=0.5, dueling=True, noisy=True, atoms=3)
+    assert [layer.kind for layer in layers] == ["noisy", "tanh", "dueling"]
+    assert layers[-1] == LayerSpec("dueling", "q.1", 7, 12, gain=0.5, options=(("atoms", 3), ("noisy", 1)))
+    assert without_backward(layers[2:]) == ("dueling",)
+    plain = tower("q", NetworkSection(hidden=(7,)), VECTOR, 12, output_gain=0.5, dueling=True)
+    assert plain[-1] == LayerSpec("dueling", "q.1", 7, 12, gain=0.5) and not without_backward(plain)
 
 
 def test_the_first_values_of_a_noisy_layer_are_those_of_the_paper() -> None:

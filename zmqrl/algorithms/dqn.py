@@ -81,7 +81,7 @@ class DQNConfig:
     dueling: bool = False
     """Last layer as value + advantage."""
     noisy: bool = False
-    """Noisy layers (Fortunato et al. 2018) explore; set `epsilon: {start: 0, end: 0}`. A dueling layer has no noise."""
+    """Noisy layers (Fortunato et al. 2018) explore; set `epsilon: {start: 0, end: 0}`."""
     prioritised: PrioritisedSection | None = None
     """Sample by TD error; null samples uniformly."""
     loss: Literal["huber", "mse"] = "huber"

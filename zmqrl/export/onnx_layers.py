@@ -50,9 +50,13 @@ def _linear(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str, part: s
 
 
 def _dueling(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
-    value, advantage = (_linear(graph, layer, arrays, x, part) for part in (".value", ".advantage"))
+    value, advantage = _noisy_parts(graph, layer, arrays, x, ".value", ".advantage")
+    atoms, outputs = (len(arrays[f"{layer.name}.{part}.bias"]) for part in ("value", "advantage"))
+    if atoms > 1:
+        value, advantage = graph.reshape(value, (1, atoms)), graph.reshape(advantage, (outputs // atoms, atoms))
     mean = graph.op("ReduceMean", advantage, graph.constant([1]), keepdims=1)
-    return graph.op("Add", graph.op("Sub", advantage, mean), value)
+    found = graph.op("Add", graph.op("Sub", advantage, mean), value)
+    return graph.reshape(found, (outputs,)) if atoms > 1 else found
 
 
 def _conv(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
@@ -98,19 +102,28 @@ def _gru(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     return after
 
 
-def _noisy(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
-    mean = _linear(graph, layer, arrays, x)
-    if not graph.explores:
-        return mean
-    sigma, bias_sigma = (
-        graph.parameter(name, arrays[name]) for name in (f"{layer.name}.{k}_sigma" for k in ("weight", "bias"))
-    )
-    inputs, outputs = layer.inputs, len(arrays[f"{layer.name}.bias"])
-    noise = graph.input(f"{NOISE}{layer.name}", "float32", (inputs + outputs,))
+def _noisy_parts(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str, *parts: str) -> list[str]:
+    """Linear parts of a layer. In a graph that explores, those with a deviation have noise, side by side."""
+    means = [_linear(graph, layer, arrays, x, part) for part in parts]
+    if not graph.explores or f"{layer.name}{parts[0]}.bias_sigma" not in arrays:
+        return means
+    widths = [len(arrays[f"{layer.name}{part}.bias"]) for part in parts]
+    noise = graph.input(f"{NOISE}{layer.name}", "float32", (len(parts) * layer.inputs + sum(widths),))
     scaled = graph.op("Mul", graph.op("Sign", noise), graph.op("Sqrt", graph.op("Abs", noise)))
-    by_input, by_output = graph.slice(scaled, 0, inputs), graph.slice(scaled, inputs, inputs + outputs)
-    spread = graph.op("Gemm", graph.op("Mul", x, by_input), sigma, bias_sigma, transB=1)
-    return graph.op("Add", mean, graph.op("Mul", by_output, spread))
+    found, begin = [], 0
+    for part, mean, width in zip(parts, means, widths, strict=True):
+        middle, end = begin + layer.inputs, begin + layer.inputs + width
+        by_input, by_output = graph.slice(scaled, begin, middle), graph.slice(scaled, middle, end)
+        names = (f"{layer.name}{part}.{array}_sigma" for array in ("weight", "bias"))
+        sigma, bias_sigma = (graph.parameter(name, arrays[name]) for name in names)
+        spread = graph.op("Gemm", graph.op("Mul", x, by_input), sigma, bias_sigma, transB=1)
+        found.append(graph.op("Add", mean, graph.op("Mul", by_output, spread)))
+        begin = end
+    return found
+
+
+def _noisy(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
+    return _noisy_parts(graph, layer, arrays, x, "")[0]
 
 
 def _gelu(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:

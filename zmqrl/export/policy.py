@@ -64,8 +64,9 @@ class Policy:
         return x @ self.arrays[f"{layer['name']}{name}.weight"].T + self.arrays[f"{layer['name']}{name}.bias"]
 
     def _dueling(self, x: Any, layer: Any) -> Any:
-        advantage = self._linear(x, layer, ".advantage")
-        return self._linear(x, layer, ".value") + advantage - advantage.mean(1, keepdims=True)
+        value, advantage = (self._linear(x, layer, part) for part in (".value", ".advantage"))
+        advantage = advantage.reshape(len(x), -1, value.shape[1])
+        return (value[:, None] + advantage - advantage.mean(1, keepdims=True)).reshape(len(x), -1)
 
     def _conv(self, x: Any, layer: Any) -> Any:
         weight, step = self.arrays[f"{layer['name']}.weight"], layer["stride"]

@@ -32,13 +32,15 @@ def tower(
     orthogonal: bool = True,
     dueling: bool = False,
     noisy: bool = False,
+    atoms: int = 1,
     joined: int = 0,
 ) -> tuple[LayerSpec, ...]:
     """The layers from observation to `outputs` numbers, named `<name>.<index>`.
 
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
-    With `noisy` the layers of `network.hidden` are noisy, and the last one too unless it is dueling.
+    With `noisy` the layers of `network.hidden` and the last one are noisy. `atoms`: how many of the outputs belong to
+    one action, such as the logits of a distribution; a dueling layer subtracts the mean over actions for each of them.
     A module of the user's (`network.kind: "a.b:Net"`) is the body: the last layer follows its features.
     Raises `ConfigError` when a `cnn` or a module does not fit the observation, or `network.activation` is unknown, or
     `outputs` is 0.
@@ -50,14 +52,14 @@ def tower(
     if joined:
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
         width += joined
+    linear = "noisy" if noisy else "linear"
     for size in _hidden(section):
-        linear = "noisy" if noisy else "linear"
         body.append(LayerSpec(linear, f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
         body += _activation(name, section, body, section.activation, size)
         width = size
-    last = f"{name}.{_count(body)}"
-    kind = "dueling" if dueling else "noisy" if noisy else "linear"
-    body.append(LayerSpec(kind, last, width, outputs, gain=output_gain))
+    options = (*[("atoms", float(atoms))] * (atoms > 1), *[("noisy", 1.0)] * noisy) if dueling else ()
+    kind = "dueling" if dueling else linear
+    body.append(LayerSpec(kind, f"{name}.{_count(body)}", width, outputs, gain=output_gain, options=options))
     return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
 
 

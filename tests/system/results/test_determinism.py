@@ -46,7 +46,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "dqn": (DQN, CARTPOLE),
     "td3": (TD3, PENDULUM),
     "qrdqn": (QRDQN, CARTPOLE),
-    "dqn-noisy": ({**DQN, "noisy": True}, CARTPOLE),
+    "dqn-noisy": ({**DQN, "noisy": True, "dueling": True}, CARTPOLE),
     "dqn-prioritised": (PRIORITISED, CARTPOLE),
     "sequences": (SEQUENCES, CARTPOLE),
     "sequences-of-stacks": (SEQUENCES, STACKED),

@@ -212,8 +212,8 @@ def check_layer(spec: LayerSpec) -> None:
 
 
 def without_backward(layers: tuple[LayerSpec, ...]) -> tuple[str, ...]:
-    """The kinds of `layers` that only autograd differentiates, sorted."""
-    return tuple(sorted({layer.kind for layer in layers} - WITH_BACKWARD))
+    """The kinds of `layers` that only autograd differentiates, sorted. With options every kind is one of them."""
+    return tuple(sorted({layer.kind for layer in layers if layer.options or layer.kind not in WITH_BACKWARD}))
 
 
 def numpy_layer(spec: LayerSpec, rows: int) -> NumpyLayer | None:
