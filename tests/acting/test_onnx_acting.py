@@ -66,6 +66,10 @@ TOWERS: dict[str, Case] = {
 CORES: dict[str, tuple[LayerSpec, ...]] = {
     "lstm": (LayerSpec("lstm", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
     "gru": (LayerSpec("gru", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
+    "noise of training alone": (
+        LayerSpec("tests.networks.own_kinds:Fractions", "f", 6, 6),
+        LayerSpec("linear", "out", 6, OUT),
+    ),
     "own recurrent layer": (LayerSpec("tests.export.modules:Leaky", "core", 6, 5), LayerSpec("linear", "o", 5, OUT)),
 }
 NORMALISED = {"parts", "tanh", "own module, parts"}

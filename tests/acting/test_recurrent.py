@@ -7,8 +7,8 @@ import torch
 from tests.support.raising import raises
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, ActingState
-from zmqrl.acting.state import check_acting, state_columns, unpack_state, zero_state
+from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
+from zmqrl.acting.state import check_acting, noise_of, state_columns, state_of, unpack_state, zero_state
 from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
@@ -128,6 +128,17 @@ def test_a_core_and_its_state_have_one_size() -> None:
         check_acting(replace(SPEC, state=(ActingState("core", 3),)), T)
     with raises(ConfigError, key=("acting",), what="layer 'core' has 7 numbers of state, and it is not declared"):
         check_acting(replace(SPEC, state=()), T)
+
+
+def test_what_layers_need_is_declared_by_two_functions() -> None:
+    layers = (
+        LayerSpec("lstm", "core", INPUTS, H),
+        LayerSpec("tests.networks.own_kinds:Fractions", "taus", H, H),
+        LayerSpec("noisy", "out", H, 4),
+    )
+    assert state_of(layers) == (ActingState("core", 2 * H),)
+    assert noise_of(layers) == (NoiseSpec("out", H + 4),), "noise of training alone is not drawn by workers"
+    check_acting(replace(SPEC, layers=layers, state=state_of(layers), noise=noise_of(layers)), T)
 
 
 def test_a_loaded_policy_keeps_its_state_until_reset() -> None:

@@ -69,7 +69,8 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
     "module": (Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),),
     "scale": (Layer(LayerSpec("scale", inputs=255), (5,)),),
 }
-LAYERS = [layer for layers in CASES.values() for layer in layers]
+OWN = Layer(LayerSpec("tests.networks.own_kinds:Fractions", "a.0", 5, 5), (5,))
+LAYERS = [OWN, *(layer for layers in CASES.values() for layer in layers)]
 ACTIVATIONS = tuple(name for name in known_kinds() if layer_kind(name).is_activation)
 
 

@@ -39,8 +39,9 @@ def unpack_state(rows: Iterable[Array | None], state: Mapping[str, Array]) -> No
 
 
 def noise_of(layers: Iterable[LayerSpec]) -> tuple[NoiseSpec, ...]:
-    """What `ActingSpec.noise` declares for the noisy layers among these, under their names."""
-    sizes = ((layer.name, layer_kind(layer.kind).noise_size(layer)) for layer in layers)
+    """What `ActingSpec.noise` declares for the layers among these whose noise workers draw, under their names."""
+    kinds = ((layer, layer_kind(layer.kind)) for layer in layers)
+    sizes = ((layer.name, kind.noise_size(layer)) for layer, kind in kinds if kind.noise_in_acting)
     return tuple(NoiseSpec(name, size) for name, size in sizes if size)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from zmqrl.acting.spec import NEXT_STATE, NOISE, STATE
+from zmqrl.acting.state import noise_of
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.spec import ExportedLayer, layer_of
 from zmqrl.networks.kinds.base import layer_kind
@@ -31,7 +32,7 @@ def _traced(graph: Graph, spec: LayerSpec, arrays: Weights, x: str, number: int)
     from zmqrl.export.torch_layer import traced
 
     kind = layer_kind(spec.kind)
-    state, noise = kind.state_size(spec), kind.noise_size(spec) if graph.explores else 0
+    state, noise = kind.state_size(spec), sum(one.size for one in noise_of((spec,))) if graph.explores else 0
     values = [graph.op("Flatten", x, axis=1)]
     values += [graph.input(f"{STATE}{spec.name}", "float32", (state,))] if state else []
     values += [graph.input(f"{NOISE}{spec.name}", "float32", (noise,))] if noise else []

@@ -111,12 +111,13 @@ def numpy_and_torch_agree(make: LayerMaker) -> None:
     acting = numpy_layer(layer.spec, ROWS)
     if acting is None:
         return
-    noise = _noise(layer.spec, ROWS)
+    noise = _noise(layer.spec, ROWS) if layer_kind(layer.spec.kind).noise_in_acting else None
+    is_noisy, needed = isinstance(acting, NoisyLayer), noise is not None
+    assert is_noisy == needed, f"{type(acting).__name__} {'is' if is_noisy else 'is not'} a NoisyLayer"
     for seed in (SEED, SEED + 1):
         acting.load(_values(layer.spec, seed))
         for given in (None, noise):
-            if noise is not None:
-                assert isinstance(acting, NoisyLayer), f"{type(acting).__name__} is not a NoisyLayer"
+            if isinstance(acting, NoisyLayer):
                 acting.set_noise(given)
             x = _inputs(layer, ROWS, seed)
             expected = _torch_outputs(layer, x, seed, given).reshape(ROWS, -1)

@@ -102,15 +102,18 @@ class LayerKind(ABC):
     """Appends a further input of the network to its own: `zmqrl.networks.forward` does it."""
     defaults: ClassVar[Mapping[str, float]] = NO_OPTIONS
     """The options of the kind and their values where a spec leaves them out."""
+    noise_in_acting: ClassVar[bool] = True
+    """Whether workers draw the noise of `noise_size` too. False: it is that of training alone."""
 
     def state_size(self, spec: LayerSpec) -> int:
         """Numbers of recurrent state per row; 0: the kind has none. Such a kind has `step`."""
         return 0
 
     def noise_size(self, spec: LayerSpec) -> int:
-        """Standard normal numbers per row that the layer needs; 0: none. Its `numpy` layer is a `NoisyLayer`.
+        """Random numbers per row that the layer needs; 0: none.
 
         `torch` finds them in `tensors` as `<name>.noise [B, size]`; without this entry the layer acts without noise.
+        With `noise_in_acting` they are standard normal numbers in workers, and the `numpy` layer is a `NoisyLayer`.
         """
         return 0
 
