@@ -29,7 +29,7 @@ LADDER = {"ladder_base": 0.4, "ladder_alpha": 7.0}
 
 
 def spec_of(head: str, action: SpaceSpec = DISCRETE, outputs: int = 5, **more: object) -> ActingSpec:
-    arrays = ("log_std",) if head == "gaussian" else ()
+    arrays = ("log_std",) if head == "gaussian" and outputs == A else ()
     return ActingSpec((LayerSpec("linear", "p", 2, outputs),), head, action, OBS, arrays=arrays, **more)  # type: ignore[arg-type]
 
 
@@ -205,7 +205,7 @@ def test_a_schedule_that_does_not_fit_the_head(
         check_schedule(make_head(spec, N), schedule)
 
 
-HEADS = [("squashed_gaussian", 2 * A), ("deterministic_noise", A), ("gaussian", A)]
+HEADS = [("squashed_gaussian", 2 * A), ("deterministic_noise", A), ("gaussian", A), ("gaussian", 2 * A)]
 
 
 @pytest.mark.parametrize(("head", "outputs"), HEADS)
@@ -254,6 +254,10 @@ LOG_PROB = (ColumnSpec("log_prob", "float32", (T, N)),)
         (
             spec_of("gaussian", BOX, A, noise=(UNIFORM,), extras=LOG_PROB),
             fields(what="head 'gaussian': the extra 'log_prob' is not that of uniform actions; leave out one"),
+        ),
+        (
+            spec_of("squashed_gaussian", BOX, 2 * A, noise=(UNIFORM,), extras=LOG_PROB),
+            fields(what="head 'squashed_gaussian': the extra 'log_prob' is not that of uniform actions; leave out one"),
         ),
     ],
 )

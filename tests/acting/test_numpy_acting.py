@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Literal
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -12,10 +13,13 @@ import torch
 from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, noise_for
+from zmqrl.acting.make_head import make_head
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.networks.spec import LayerSpec
+from zmqrl.ops.policies import mean_and_log_std
 from zmqrl.types import ColumnSpec, SpaceSpec
 
 N, T = 8, 4
@@ -128,6 +132,51 @@ def test_gaussian_is_stored_unclipped_and_greedy_is_clipped() -> None:
     np.testing.assert_allclose(extras["log_prob"][1], expected, atol=1e-4)
     greedy = policy.act_greedily(obs)
     np.testing.assert_allclose(greedy, np.clip(mean, BOX.low, BOX.high), rtol=1e-4, atol=1e-5)
+
+
+def test_a_gaussian_with_a_deviation_of_the_state() -> None:
+    """As V-MPO and MPO draw actions: log-stds are outputs, between -20 and 2."""
+    w, obs = weights(4), RNG.standard_normal((N, 3)).astype(np.float32)
+    w["p.2.weight"][2] *= 0.1  # the density of float32 actions with a small deviation has few digits
+    w["p.2.weight"][3], w["p.2.bias"][2:] = 0.0, (-0.5, 2.5)
+    actions, noise, extras, policy = run(ActingSpec(layers(4), "gaussian", BOX, OBS, LOG_PROB), w, obs)
+    outputs = torch.from_numpy(outputs_of(w, obs)).double()
+    mean, log_std = mean_and_log_std(outputs)
+    assert (outputs[:, 3] == 2.5).all() and (log_std[:, 1] == 2).all()
+    expected = mean + log_std.exp() * torch.from_numpy(noise.normal[1])
+    np.testing.assert_allclose(actions, expected, rtol=1e-4, atol=1e-5)
+    assert actions.dtype == np.float32 and np.abs(actions).max() > max(BOX.high), "not clipped"
+    log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.from_numpy(actions)).sum(1)
+    np.testing.assert_allclose(extras["log_prob"][1], log_prob, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(policy.act_greedily(obs), np.clip(mean.numpy(), BOX.low, BOX.high), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_array", [False, True])
+def test_the_log_density_of_a_squashed_gaussian_is_that_of_its_definition(with_array: bool) -> None:
+    """log N(u) - log(1 - tanh(u)^2) with 60 digits, of the u that was drawn, also where float32 has tanh(u) = 1."""
+    w, obs = weights(2 if with_array else 4), RNG.standard_normal((N, 3)).astype(np.float32)
+    w["p.2.bias"][:2] = (7.0, -20.0)
+    spec = ActingSpec(layers(len(w["p.2.bias"])), "squashed_gaussian", BOX, OBS, LOG_PROB)
+    _, noise, extras, _ = run(replace(spec, arrays=("log_std",) if with_array else ()), w, obs)
+    outputs = outputs_of(w, obs)
+    for row in range(N):
+        total = mpmath.mpf(0)
+        for i in range(2):
+            log_std = float(w["log_std"][i] if with_array else np.clip(outputs[row, 2 + i], -20, 2))
+            normal = mpmath.mpf(float(np.float32(noise.normal[1, row, i])))
+            u = mpmath.mpf(float(outputs[row, i])) + mpmath.exp(log_std) * normal
+            with mpmath.workdps(60):
+                density = -normal * normal / 2 - log_std - mpmath.log(2 * mpmath.pi) / 2
+                total += density - mpmath.log(1 - mpmath.tanh(u) ** 2)
+        assert extras["log_prob"][1, row] == pytest.approx(float(total), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("head", ["gaussian", "squashed_gaussian"])
+@pytest.mark.parametrize(("outputs", "arrays"), [(2, ()), (4, ("log_std",)), (3, ())])
+def test_outputs_of_a_normal_head_are_counted(head: str, outputs: int, arrays: tuple[str, ...]) -> None:
+    read = "2 outputs (means, with the array log_std)" if arrays else "4 outputs (means and log-stds)"
+    with raises(ConfigError, key=(), what=f"head {head!r} reads {read}, and the last layer has {outputs}"):
+        make_head(ActingSpec(layers(outputs), head, BOX, OBS, arrays=arrays), 1)
 
 
 def test_greedy_actions_are_clipped_on_the_sides_that_have_a_bound() -> None:

@@ -49,6 +49,7 @@ MLP, CNN = (
     NetworkSection(kind="cnn", hidden=(8,), channels=(4,), kernels=(3,), strides=(2,)),
 )
 NORMALISED: dict[str, Any] = {"normalise_obs": True, "obs_clip": 1.5}
+LOG_STD: dict[str, Any] = {"arrays": ("log_std",)}
 QUANTILES: dict[str, Any] = {"options": {"quantiles": 3.0}}
 
 CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str, int, dict[str, Any]]] = {
@@ -62,9 +63,11 @@ CASES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any], NetworkSection, str
     "bits": (FLAT, spaces.MultiBinary(3), MLP, "multi_categorical", 6, NORMALISED),
     "noisy dueling over quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
     "quantiles": (FLAT, FIVE, MLP, "zmqrl.acting.quantile:QuantileGreedy", 15, QUANTILES),
-    "bounded": (FLAT, BOX, MLP, "gaussian", 2, NORMALISED),
-    "partly bounded": (FLAT, HALF, MLP, "gaussian", 2, {}),
-    "unbounded": (FLAT, spaces.Box(-np.inf, np.inf, (2, 1), np.float64), MLP, "gaussian", 2, {}),
+    "bounded": (FLAT, BOX, MLP, "gaussian", 2, {**NORMALISED, **LOG_STD}),
+    "partly bounded": (FLAT, HALF, MLP, "gaussian", 2, LOG_STD),
+    "unbounded": (FLAT, spaces.Box(-np.inf, np.inf, (2, 1), np.float64), MLP, "gaussian", 2, LOG_STD),
+    "deviation of the state": (FLAT, BOX, MLP, "gaussian", 4, {}),
+    "unbounded, deviation of the state": (FLAT, spaces.Box(-np.inf, np.inf, (2,), np.float32), MLP, "gaussian", 4, {}),
     "squashed": (FLAT, BOX, MLP, "squashed_gaussian", 4, {}),
     "deterministic": (FLAT, BOX, MLP, "deterministic_noise", 2, {}),
 }

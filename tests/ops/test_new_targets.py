@@ -12,7 +12,15 @@ import pytest
 import torch
 
 from zmqrl.algorithms.qrdqn import quantile_huber
-from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical, tanh_gaussian
+from zmqrl.ops.policies import (
+    categorical,
+    gaussian,
+    masked,
+    mean_and_log_std,
+    multi_categorical,
+    tanh_gaussian,
+    tanh_gaussian_log_prob,
+)
 from zmqrl.ops.returns import generalised_advantages, q_lambda_returns
 from zmqrl.types import Array
 
@@ -168,6 +176,36 @@ def test_the_density_of_a_squashed_gaussian() -> None:
     expected = squashed.log_prob(action[near]).sum(1)
     torch.testing.assert_close(log_prob[near], expected, rtol=1e-5, atol=1e-5)
     assert int(near.sum()) > 20
+
+
+def test_the_density_of_stored_squashed_actions_is_that_of_the_actions_that_were_drawn() -> None:
+    generator = torch.Generator().manual_seed(2)
+    outputs, noise = torch.randn(500, 4, generator=generator), torch.randn(500, 2, generator=generator)
+    action, log_prob = tanh_gaussian(outputs, noise)
+    near = action.abs().amax(1) < 0.999
+    assert int(near.sum()) > 300
+    found = tanh_gaussian_log_prob(outputs, action)
+    torch.testing.assert_close(found[near], log_prob[near], rtol=1e-3, atol=1e-3)
+    mean, log_std = mean_and_log_std(outputs[near].double())
+    squashed = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(mean, log_std.exp()), torch.distributions.transforms.TanhTransform()
+    )
+    expected = squashed.log_prob(action[near].double()).sum(1)
+    torch.testing.assert_close(tanh_gaussian_log_prob(outputs[near].double(), action[near].double()), expected)
+    at_the_bound = tanh_gaussian_log_prob(outputs.requires_grad_(), action.sign())
+    (grad,) = torch.autograd.grad(at_the_bound.sum(), outputs)
+    assert torch.isfinite(at_the_bound).all() and torch.isfinite(grad).all()
+
+
+def test_a_gaussian_with_a_deviation_of_the_state_is_torchs() -> None:
+    outputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)) * 2
+    mean, log_std = mean_and_log_std(outputs)
+    assert (outputs[:, 2:] > 2).any() and torch.equal(log_std, outputs[:, 2:].clamp(max=2))
+    action = torch.randn(6, 2, generator=torch.Generator().manual_seed(4))
+    normal = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    log_prob, entropy = gaussian(mean, log_std, action)
+    torch.testing.assert_close(log_prob, normal.log_prob(action), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(entropy, normal.entropy())
 
 
 def test_the_log_std_of_a_squashed_gaussian_is_bounded() -> None:

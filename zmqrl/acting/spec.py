@@ -54,8 +54,9 @@ class ActingGraph:
 class ActingSpec:
     """How observations become actions.
 
-    `layers` end in logits (categorical), q values (epsilon_greedy) or the mean (gaussian and the
-    other continuous heads). `head` is a name of `zmqrl.acting.heads`, or `a.b:Head` of a torch-free module.
+    `layers` end in logits (categorical), q values (epsilon_greedy), or the mean (continuous heads) and, without an
+    array `log_std`, the log-std (gaussian, squashed_gaussian). `head` is a name of `zmqrl.acting.heads`, or `a.b:Head`
+    of a torch-free module.
     `extras` are the columns that the head fills alongside `action`, each `[T, N, ...]`.
     With `normalise_obs` the weights hold `obs_mean` and `obs_scale` (float64, flat, of the float parts, in the order of
     the observation): the network sees clip((obs - obs_mean) * obs_scale, -obs_clip, obs_clip) of these parts, float32.

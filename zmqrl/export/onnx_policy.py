@@ -75,6 +75,7 @@ def _output(graph: Graph, policy: GreedyPolicy, arrays: Weights, outputs: str) -
     if action.head == "argmax":
         found = _argmax(graph, policy, outputs)
     elif action.head == "clip":
+        outputs = graph.slice(outputs, 0, action.size)
         found = _clipped(graph, outputs, arrays[LOW], arrays[HIGH]) if action.bounded else outputs
     else:
         found = _scaled(graph, policy, arrays, outputs)

@@ -54,9 +54,12 @@ class Policy:
             out = out if mask is None else np.where(mask != 0, out, F32(-1e30))
             entries = np.split(out, np.cumsum(action["choices"])[:-1], 1)
             return np.stack([entry.argmax(1) for entry in entries], 1) + np.array(action["starts"])
+        out = out[:, : action["size"]]
+        if action["head"] == "clip" and not action["bounded"]:
+            return out
+        low, high = self.arrays["action.low"], self.arrays["action.high"]
         if action["head"] == "clip":
-            return np.clip(out, self.arrays["action.low"], self.arrays["action.high"]) if action["bounded"] else out
-        low, high, out = self.arrays["action.low"], self.arrays["action.high"], out[:, : action["size"]]
+            return np.clip(out, low, high)
         fraction = np.tanh(out) if action["head"] == "tanh" else np.clip(out, -1.0, 1.0)
         return low + (fraction + 1) * ((high - low) * F32(0.5))
 
