@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -12,11 +13,13 @@ import pytest
 
 from tests.algorithms.driver import env_spec
 from tests.support.raising import raises
-from zmqrl.algorithms.make import completed, make_algorithm
+from zmqrl.algorithms.make import check_towers, completed, make_algorithm
 from zmqrl.algorithms.ppo import PPO
-from zmqrl.config.codec import to_json
-from zmqrl.config.sections import FORBID_UNKNOWN, Config
+from zmqrl.config.codec import replace, to_json
+from zmqrl.config.sections import FORBID_UNKNOWN, Config, NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.testing.algorithm import CONTINUOUS, DISCRETE, VECTOR
+from zmqrl.types import EnvSpec, SpaceSpec
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,61 @@ def test_a_stored_section_without_a_known_kind_is_a_config_error(section: dict[s
         completed(section)
     with raises(ConfigError, key=("algorithm", "kind")):
         make_algorithm(Config(algorithm=section), env_spec())
+
+
+class OfOneSize(PPO):
+    """Reads its section in the constructor."""
+
+    def __init__(self, config: Any, network: NetworkSection, *rest: Any) -> None:
+        super().__init__(config, replace(network, hidden=(4,), hidden_by_tower={}), *rest)
+
+
+def network_of(kind: str, hidden: Mapping[str, tuple[int, ...]], network: str = "mlp", **options: Any) -> Config:
+    return Config(
+        algorithm={"kind": kind, **options}, network=NetworkSection(network, (8,), "relu", hidden_by_tower=hidden)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "hidden", "widths"),
+    [
+        ("ppo", DISCRETE, {"critic": (32, 16)}, {"actor": [8], "critic": [32, 16]}),
+        ("ppo", DISCRETE, {"critic": (8,), "actor": ()}, {"actor": [], "critic": [8]}),
+        ("sac", CONTINUOUS, {"q1": (6,), "q2": (6,)}, {"actor": [8], "q1": [6], "q2": [6]}),
+        ("td3", CONTINUOUS, {"actor": (5, 4)}, {"actor": [5, 4], "q1": [8], "q2": [8]}),
+        ("dqn", DISCRETE, {"q": (3,)}, {"q": [3]}),
+        ("ppo_gru", DISCRETE, {"torso": (3,)}, {"torso": [3]}),
+    ],
+)
+def test_towers_have_widths_of_their_own(
+    kind: str, space: SpaceSpec, hidden: Mapping[str, tuple[int, ...]], widths: dict[str, list[int]]
+) -> None:
+    config, env = network_of(kind, hidden), EnvSpec("toy", VECTOR, space)
+    check_towers(config, env)
+    towers = make_algorithm(config, env).network().towers
+    activations = {name: [i for i, layer in enumerate(layers) if layer.kind == "relu"] for name, layers in towers}
+    found = {
+        name: [dict(towers)[name][i - 1].outputs for i in at] for name, at in activations.items() if name in widths
+    }
+    assert found == widths
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "fix"),
+    [
+        (network_of("ppo", {"critics": (8,)}), "critics", "towers with such layers: actor, critic"),
+        (network_of("ppo", {"torso": (8,), "critic": (8,)}, shared=True), "critic", "towers with such layers: torso"),
+        (network_of("dqn", {"actor": (8,)}), "actor", "towers with such layers: q"),
+        (network_of(f"{__name__}:OfOneSize", {"critic": (8,)}), "critic", "remove the key"),
+        (network_of("ppo", {"critic": (8,)}, "tests.networks.nets:Residual"), "critic", "remove the key"),
+    ],
+)
+def test_widths_of_no_hidden_layers_are_refused(config: Config, name: str, fix: str) -> None:
+    key = ("network", "hidden_by_tower")
+    with raises(
+        ConfigError, key=key, value=repr(name), what=f"tower {name!r} has no hidden layers of section network", fix=fix
+    ):
+        check_towers(config, EnvSpec("toy", VECTOR, DISCRETE))
 
 
 def test_an_algorithm_of_the_package_is_made_without_pydantic() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.config.codec import from_json, to_json
+from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
@@ -26,6 +26,33 @@ def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
         raise ConfigError(misfit, key=("algorithm", "kind"), fix=fix)
     algorithm: Algorithm = kind(own, config.network, env, section.segment_steps, section.num_envs)
     return algorithm
+
+
+def check_towers(config: Config, env: EnvSpec) -> None:
+    """Check that the network depends on each entry of `network.hidden_by_tower`.
+
+    Raises:
+        ConfigError: The algorithm makes no hidden layers under this name.
+    """
+    for name in config.network.hidden_by_tower:
+        if not _has_hidden_layers(config, env, name):
+            towers = [tower for tower, _ in make_algorithm(config, env).network().towers]
+            fitting = [tower for tower in towers if _has_hidden_layers(config, env, tower)]
+            raise ConfigError(
+                f"tower {name!r} has no hidden layers of section network",
+                key=("network", "hidden_by_tower"),
+                value=repr(name),
+                fix=f"towers with such layers: {', '.join(fitting)}" if fitting else "remove the key",
+                others=(("algorithm", "kind"),),
+            )
+
+
+def _has_hidden_layers(config: Config, env: EnvSpec, tower: str) -> bool:
+    """Whether the network differs with other widths for this tower."""
+    section = config.network
+    others = (replace(section, hidden_by_tower={**section.hidden_by_tower, tower: (width,)}) for width in (1, 2))
+    one, other = (make_algorithm(replace(config, network=network), env).network() for network in others)
+    return one != other
 
 
 def kind_of(name: str) -> type[Algorithm]:

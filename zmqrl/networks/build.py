@@ -37,6 +37,7 @@ def tower(
 ) -> tuple[LayerSpec, ...]:
     """The layers from observation to `outputs` numbers, named `<name>.<index>`.
 
+    The widths of the hidden layers are `network.hidden`, or those of `network.hidden_by_tower` for `name`.
     `joined` is the size of a second input, such as an action: it is appended to the flat observation, or to the
     features of the convolutions. `orthogonal=False` takes PyTorch's default initialisation everywhere (gain 0).
     With `noisy` the layers of `network.hidden` and the last one are noisy. `atoms`: how many of the outputs belong to
@@ -53,7 +54,7 @@ def tower(
         body.append(LayerSpec("concat", inputs=width, outputs=width + joined))
         width += joined
     linear = "noisy" if noisy else "linear"
-    for size in _hidden(section):
+    for size in _hidden(name, section):
         body.append(LayerSpec(linear, f"{name}.{_count(body)}", width, size, gain=HIDDEN_GAIN))
         body += _activation(name, section, body, section.activation, size)
         width = size
@@ -98,10 +99,10 @@ def is_module(section: NetworkSection) -> bool:
     return ":" in section.kind
 
 
-def _hidden(section: NetworkSection) -> tuple[int, ...]:
+def _hidden(tower: str, section: NetworkSection) -> tuple[int, ...]:
     if is_module(section):
         return ()
-    return section.hidden or ((CNN_FEATURES,) if section.kind == "cnn" else ())
+    return section.hidden_by_tower.get(tower, section.hidden) or ((CNN_FEATURES,) if section.kind == "cnn" else ())
 
 
 def _body(name: str, section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:
