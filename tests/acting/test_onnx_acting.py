@@ -61,6 +61,7 @@ TOWERS: dict[str, Case] = {
     "own activation": (VECTOR, replace(MLP, activation="tests.export.modules:Cube"), {}),
     "own module, batch norm": (VECTOR, NetworkSection("tests.networks.nets:Residual"), {}),
     "own module, constants": (VECTOR, NetworkSection("tests.networks.nets:Constant"), {}),
+    "own module with state": (VECTOR, NetworkSection("tests.networks.nets:Remembers"), {}),
     "own module, parts": (PARTS, NetworkSection("tests.networks.nets:ImageAndVector"), {}),
 }
 CORES: dict[str, tuple[LayerSpec, ...]] = {

@@ -23,6 +23,28 @@ class Residual(nn.Module):
         return features
 
 
+class Remembers(nn.Module):
+    """A cell between two layers; the features depend on the state before too."""
+
+    state_size = 6
+
+    def __init__(self, observation_space: spaces.Box, returns: str = "pair") -> None:
+        super().__init__()
+        self.first = nn.Linear(observation_space.shape[0], 4)
+        self.cell = nn.GRUCell(4, 6)
+        self.last = nn.Linear(6 + 4, 5)
+        self.returns = returns
+        if returns == "float size":
+            self.state_size = 6.0  # type: ignore[assignment]
+
+    def forward(self, obs: Tensor, state: Tensor) -> object:
+        x = torch.tanh(self.first(obs))
+        after = self.cell(x, state)
+        features = self.last(torch.cat((after, x), 1))
+        others = {"features": features, "wide state": (features, torch.cat((after, after), 1)), "dict": {}}
+        return others.get(self.returns, (features, after))
+
+
 class ImageAndVector(nn.Module):
     """Convolutions over the part `image` beside the part `vector` of a Dict, LayerNorm, a residual block, BatchNorm."""
 

@@ -39,6 +39,7 @@ PIXELS = SpaceSpec("box", (3, 20, 20), "uint8")
 UNKNOWN = r"layer kind 'norm' is unknown \(known: concat, conv, .*tanh; or a dotted path"
 NORM = LayerSpec("norm", "a.0", 5, 5)
 MODULE = ModuleSpec("tests.networks.nets:Residual", '{"batch_norm": false}', (ModulePart("", (5,)),))
+REMEMBERS = ModuleSpec("tests.networks.nets:Remembers", "{}", (ModulePart("", (5,)),))
 CASES: Mapping[str, tuple[Layer, ...]] = {
     "linear": (
         Layer(LayerSpec("linear", "a.0", 5, 7, gain=1.5), (5,)),
@@ -66,7 +67,10 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
         Layer(LayerSpec("noisy", "a.0", 5, 3, options=(("sigma", 0.1),)), (5,)),
     ),
     "flatten": (Layer(LayerSpec("flatten"), (2, 3, 3)),),
-    "module": (Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),),
+    "module": (
+        Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),
+        Layer(LayerSpec("module", "a.0", 5, 5, module=REMEMBERS), (5,)),
+    ),
     "scale": (Layer(LayerSpec("scale", inputs=255), (5,)),),
 }
 OWN = Layer(LayerSpec("tests.networks.own_kinds:Fractions", "a.0", 5, 5), (5,))

@@ -231,6 +231,33 @@ def test_parts_of_a_dict_arrive_by_name_with_their_shapes() -> None:
                 what="forward of a tensor [B, 5] with B=2 gave torch.float32 [2]",
             ),
         ),
+        (
+            "tests.networks.nets:Remembers",
+            {"returns": "features"},
+            fields(
+                "network.kind",
+                what="forward of a tensor [B, 5], and a state [B, 6] with B=2 gave torch.float32 [2, 5]",
+                fix="it must give features, float32 [B, F], and the next state, float32 [B, 6]",
+            ),
+        ),
+        (
+            "tests.networks.nets:Remembers",
+            {"returns": "wide state"},
+            fields(
+                "network.kind",
+                what="forward of a tensor [B, 5], and a state [B, 6] with B=2 gave "
+                "torch.float32 [2, 5], torch.float32 [2, 12]",
+            ),
+        ),
+        (
+            "tests.networks.nets:Remembers",
+            {"returns": "float size"},
+            fields(
+                "network.kind",
+                "'tests.networks.nets:Remembers'",
+                what="attribute state_size is 6.0, must be a whole number: the numbers of recurrent state of a row",
+            ),
+        ),
         ("tests.networks.nets:Fails", {}, fields("network.kind", "'tests.networks.nets:Fails'")),
         (
             "tests.networks.nets:Double",
@@ -301,7 +328,14 @@ def test_what_a_learner_cannot_train_is_refused(name: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kwargs"),
-    [("Residual", {}), ("Constant", {}), ("Backbone", {"buffers": True}), ("OfSomeRows", {}), ("Unchanged", {})],
+    [
+        ("Residual", {}),
+        ("Constant", {}),
+        ("Backbone", {"buffers": True}),
+        ("OfSomeRows", {}),
+        ("Unchanged", {}),
+        ("Remembers", {}),
+    ],
 )
 def test_what_a_learner_trains_is_not_refused(name: str, kwargs: dict[str, Any]) -> None:
     spec = network(name, **kwargs)

@@ -12,19 +12,19 @@ from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.heads import Categorical
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec, ActingState
-from zmqrl.acting.state import state_columns
+from zmqrl.acting.state import state_columns, state_of
 from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.envs.make import probe
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.episodes import EpisodeTracker
-from zmqrl.networks.spec import LayerSpec
+from zmqrl.networks.initial import parameter_shapes
+from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec, NetworkSpec
 from zmqrl.rollout.collector import Collector
 from zmqrl.types import STATE_COLUMN, Array, ColumnSpec, ModeName, SegmentId, SegmentMeta, Version
 
 N, H, SEED = 3, 6, 4
-PARTS = {"weight_ih": (3 * H, -1), "weight_hh": (3 * H, H), "bias_ih": (3 * H,), "bias_hh": (3 * H,)}
 
 
 class Counting(Categorical):
@@ -38,29 +38,32 @@ class Counting(Categorical):
 class Run:
     """Vector envs of one worker: all of them act with one policy."""
 
-    def __init__(self, env_id: str, steps: int, every: int = 0, mode: ModeName = "sync", **kwargs: Any) -> None:
+    def __init__(
+        self, env_id: str, steps: int, every: int = 0, mode: ModeName = "sync", core: str = "gru", **kwargs: Any
+    ) -> None:
         self.section = EnvSection(
             id=env_id, num_envs=N, kwargs=kwargs, recovery="state" if "Stateful" in env_id else "exact"
         )
         self.env = probe(self.section)
         self.steps, self.mode = steps, mode
         inputs = self.env.observation.shape[0]
+        module = ModuleSpec("tests.networks.nets:Remembers", "{}", (ModulePart("", (inputs,)),))
+        layer = LayerSpec(core, "core", inputs, H, module=module if core == "module" else None)
+        layers = (layer, LayerSpec("linear", "out", 5 if core == "module" else H, self.env.action.n))
         self.spec = ActingSpec(
-            (LayerSpec("gru", "core", inputs, H), LayerSpec("linear", "out", H, self.env.action.n)),
+            layers,
             f"{__name__}:Counting",
             self.env.action,
             self.env.observation,
             (ColumnSpec("log_prob", "float32", (steps, N)),),
-            state=(ActingState("core", H), ActingState("rows", 1)),
+            state=(*state_of(layers), ActingState("rows", 1)),
             state_every=every,
         )
         self.policy = self.new_policy()
 
     def new_policy(self) -> Policy:
         rng, policy = np.random.default_rng(0), make_policy(self.spec)
-        inputs, outputs = self.env.observation.shape[0], self.env.action.n
-        shapes = {f"core.{part}": tuple(inputs if n < 0 else n for n in shape) for part, shape in PARTS.items()}
-        shapes |= {"out.weight": (outputs, H), "out.bias": (outputs,)}
+        shapes = parameter_shapes(NetworkSpec((("p", self.spec.layers),)))
         policy.load({name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}, {})
         return policy
 
@@ -117,8 +120,9 @@ def test_segments_hold_what_the_rows_were_acted_with(length: int) -> None:
         end = columns
 
 
-def test_two_vector_envs_of_one_worker_do_not_mix_their_states() -> None:
-    run = Run("CartPole-v1", steps=8)
+@pytest.mark.parametrize("core", ["gru", "lstm", "module"])
+def test_two_vector_envs_of_one_worker_do_not_mix_their_states(core: str) -> None:
+    run = Run("CartPole-v1", steps=8, core=core)
     together = [run.collector(vector_env) for vector_env in (0, 1)]
     alone = [run.collector(vector_env, run.new_policy()) for vector_env in (0, 1)]
     for index in range(6):
@@ -127,12 +131,18 @@ def test_two_vector_envs_of_one_worker_do_not_mix_their_states() -> None:
             assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
 
 
-@pytest.mark.parametrize("form", [None, "array"])
-@pytest.mark.parametrize("steps", [1, 5, 16])
-def test_a_successor_continues_with_the_same_bits(form: str | None, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "steps", "core"),
+    [
+        *((form, steps, "gru") for form in (None, "array") for steps in (1, 5, 16)),
+        (None, 5, "lstm"),
+        (None, 5, "module"),
+    ],
+)
+def test_a_successor_continues_with_the_same_bits(form: str | None, steps: int, core: str) -> None:
     """The record goes over the wire and through FULL, with actions to repeat or with the state of the env."""
     saves_state, kwargs = form is not None, dict[str, Any](form=form) if form else {}
-    run = Run("tests.envs.odd_envs:Stateful" if form else "CartPole-v1", steps, **kwargs)
+    run = Run("tests.envs.odd_envs:Stateful" if form else "CartPole-v1", steps, core=core, **kwargs)
     ends = ["state_end.core", "state_end.rows"]
     predecessor, tracker = run.collector(), EpisodeTracker(2, N, saves_state=saves_state, acting_states=ends)
     assert set(ends) <= set(tracker.record_columns)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ROWS = 2
 """Rows of the batch that a new module is tried with: a normalisation over a batch needs two."""
+STATE_SIZE = "state_size"
+"""Attribute of a module with recurrent state."""
 MOST_NAMED = 3
 """Parameters in a message."""
 
@@ -37,6 +39,8 @@ class Description(NamedTuple):
     """What a network must know of a module. Names and shapes are those of the module."""
 
     features: int
+    state: int
+    """Numbers of recurrent state per row: `state_size` of the module; 0: it has none."""
     parameters: Mapping[str, tuple[int, ...]]
     buffers: Mapping[str, tuple[int, ...]]
 
@@ -46,7 +50,8 @@ class Module(LayerKind):
 
     `inputs` counts the numbers of all parts, `outputs` the features. The module is in training mode where autograd
     records, and in evaluation mode elsewhere: in workers, the evaluator, and for targets. `net(..., training=...)` sets
-    another mode.
+    another mode. With an attribute `state_size` it has recurrent state: `forward(obs, state)` returns the features and
+    the next state.
     """
 
     def shapes(self, spec: LayerSpec) -> Mapping[str, tuple[int, ...]]:
@@ -65,14 +70,27 @@ class Module(LayerKind):
     def numpy(self, spec: LayerSpec, rows: int) -> None:
         del spec, rows
 
+    def state_size(self, spec: LayerSpec) -> int:
+        return described(_of(spec)).state
+
     def torch(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        if size := self.state_size(spec):
+            return self.step(spec, tensors, x, x.new_zeros(x.shape[0], size))[0]
+        features: Tensor = self._called(spec, tensors, x)
+        return features
+
+    def step(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        features, after = self._called(spec, tensors, x, state)
+        return features, after
+
+    def _called(self, spec: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, *state: Tensor) -> Any:
         of = _of(spec)
         module = _structure(of, str(x.device))
         module.train(is_training())
         own = {name: tensors[f"{spec.name}.{name}"] for name in described(of).parameters}
         held = {name: tensors[f"{spec.name}.{name}"] for name, _ in _persistent(module)}
         own |= {name: held[name].to(buffer.dtype) for name, buffer in _persistent(module)}
-        output: Tensor = torch.func.functional_call(module, own, (_input(of.parts, x),))
+        output = torch.func.functional_call(module, own, (_input(of.parts, x), *state))
         if module.training:
             with torch.no_grad():
                 for name, tensor in held.items():
@@ -94,8 +112,10 @@ def described(spec: ModuleSpec) -> Description:
         if parameter.dtype != torch.float32:
             what = f"parameter {name!r} is {parameter.dtype}"
             raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix="all must be float32")
+    state = _state_size(spec, module)
     return Description(
-        _features(spec, module),
+        _features(spec, module, state),
+        state,
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
         {name: tuple(buffer.shape) for name, buffer in _persistent(module)},
     )
@@ -113,8 +133,10 @@ def check_gradients(spec: ModuleSpec) -> None:
     module = _made(spec, 0).train()
     with _own_random_state(1), torch.enable_grad(), _explained(spec, "forward and backward"):
         parameters = {name: tensor.detach().requires_grad_() for name, tensor in module.named_parameters()}
-        x = _input(spec.parts, torch.rand(ROWS, _inputs(spec)))
-        loss = torch.func.functional_call(module, parameters, (x,)).sum()
+        x, state = _input(spec.parts, torch.rand(ROWS, _inputs(spec))), _state_size(spec, module)
+        given = (x, torch.rand(ROWS, state)) if state else (x,)
+        output = torch.func.functional_call(module, parameters, given)
+        loss = sum((one.sum() for one in output), torch.zeros(())) if state else output.sum()
         leaves = tuple(parameters.values())
         grads = torch.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else (None,) * len(leaves)
     if unused := [name for name, grad in zip(parameters, grads, strict=True) if grad is None]:
@@ -136,25 +158,41 @@ def _of(spec: LayerSpec) -> ModuleSpec:
     return spec.module
 
 
-def _features(spec: ModuleSpec, module: nn.Module) -> int:
-    x = torch.zeros(ROWS, _inputs(spec))
+def _state_size(spec: ModuleSpec, module: nn.Module) -> int:
+    size = getattr(module, STATE_SIZE, 0)
+    if type(size) is not int or size < 0:
+        what = f"attribute {STATE_SIZE} is {size!r}, must be a whole number: the numbers of recurrent state of a row"
+        raise ConfigError(what, key=("network", "kind"), value=repr(spec.path))
+    return size
+
+
+def _features(spec: ModuleSpec, module: nn.Module, state: int) -> int:
+    x, given = torch.zeros(ROWS, _inputs(spec)), (torch.zeros(ROWS, state),) if state else ()
     with _own_random_state(1) as generator, torch.no_grad(), _explained(spec, "forward"):
         for training in (True, False):
             before = generator.get_state()
-            output = module.train(training)(_input(spec.parts, x))
+            output = module.train(training)(_input(spec.parts, x), *given)
             if not torch.equal(before, generator.get_state()):
                 what = "forward draws random numbers (such as dropout), which no resume repeats"
                 raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix="remove them")
-    if (
-        not isinstance(output, torch.Tensor)
-        or output.dtype != torch.float32
-        or output.dim() != 2
-        or len(output) != ROWS
-    ):
-        what = f"forward of {_described_parts(spec.parts)} with B={ROWS} gave {_shape(output)}"
-        fix = "it must give features, float32 [B, F]"
+    outputs: tuple[Any, ...] = output if state and isinstance(output, tuple) else (output,)
+    widths = (0, state) if state else (0,)
+    if len(outputs) != len(widths) or not all(map(_is_rows, outputs, widths)):
+        taken, made = (
+            (f", and a state [B, {state}]", f", and the next state, float32 [B, {state}]") if state else ("", "")
+        )
+        gave = ", ".join(map(_shape, outputs))
+        what = f"forward of {_described_parts(spec.parts)}{taken} with B={ROWS} gave {gave}"
+        fix = f"it must give features, float32 [B, F]{made}"
         raise ConfigError(what, key=("network", "kind"), value=repr(spec.path), fix=fix)
-    return int(output.shape[1])
+    return int(outputs[0].shape[1])
+
+
+def _is_rows(output: object, width: int) -> bool:
+    """Whether it is float32 `[B, width]`; 0: of any width."""
+    if not isinstance(output, torch.Tensor) or output.dtype != torch.float32 or output.dim() != 2:
+        return False
+    return len(output) == ROWS and width in (0, output.shape[1])
 
 
 @contextmanager
