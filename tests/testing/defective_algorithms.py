@@ -174,11 +174,18 @@ class ReadsFromDevice(SoundLearner):
         return super().update(replay, updates, progress)
 
 
-class IndexesByValue(SoundLearner):
-    """A boolean tensor selects: how many rows are left is known on the device alone."""
+class ShapedByValue(SoundLearner):
+    """How many values are left is known on the device alone."""
 
     def drawn(self, batch: Batch) -> Tensor:
-        return batch["noise"] + batch["noise"][batch["noise"] > 0].sum()
+        return batch["noise"] + torch.unique(batch["noise"]).sum()
+
+
+class Uncut(SoundLearner):
+    """A termination is ignored."""
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        return super().train({**batch, "discount": torch.full_like(batch["discount"], self.config.gamma)})
 
 
 def with_learner(learner: type[ReplayLearner]) -> type[Sound]:

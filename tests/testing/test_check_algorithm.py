@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.support.raising import fields, raises
 from tests.testing import defective_algorithms as defective
+from tests.testing import sound_algorithms as sound
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO, PPOConfig
@@ -16,9 +18,14 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import ReplayLearner
-from zmqrl.testing import check_algorithm
+from zmqrl.testing import check as checks
+from zmqrl.testing import check_algorithm, training
+from zmqrl.testing.algorithm import DISCRETE, VECTOR
+from zmqrl.testing.check import SMALL
+from zmqrl.testing.devices import updates_run_on_one_device
 from zmqrl.testing.probes import Identity, InfiniteHorizon, MaskedBandit, Memory
 from zmqrl.testing.training import TRAINING
+from zmqrl.types import EnvSpec
 
 pytestmark = pytest.mark.whole
 FAST = PPOConfig(learning_rate=1e-3)
@@ -40,6 +47,7 @@ OFF_POLICY = [
     (defective.FrozenSchedule, "recorded_updates_are_the_eager_ones"),
     (defective.OtherDevice, "updates_run_on_one_device"),
     (defective.ReadsFromDevice, "updates_run_on_one_device"),
+    (defective.Uncut, "a_termination_has_no_value_after_it"),
 ]
 PLANTED: list[tuple[type[Algorithm], Any, str]] = [
     *((defective.ppo_with(learner), PPOConfig(), check) for learner, check in ON_POLICY),
@@ -58,11 +66,58 @@ def test_a_planted_defect_is_named(kind: type[Algorithm], config: Any, check: st
         check_algorithm(kind, config, skip=(*PROBES, *others(check)))
 
 
-def test_a_tensor_that_is_indexed_by_values_is_named_with_the_line() -> None:
-    named = r"^updates_run_on_one_device, .*\(\S*defective_algorithms.py:\d+, in drawn\): .*index in numpy"
-    kind = defective.with_learner(defective.IndexesByValue)
+def test_a_shape_that_depends_on_values_is_named_with_the_line() -> None:
+    named = r"^updates_run_on_one_device, .*\(\S*defective_algorithms.py:\d+, in drawn\): .*in numpy"
+    kind = defective.with_learner(defective.ShapedByValue)
     with pytest.raises(AssertionError, match=named):
         check_algorithm(kind, skip=(*PROBES, *others("updates_run_on_one_device")))
+
+
+def made(kind: type[Algorithm]) -> Callable[[], Algorithm]:
+    return lambda: kind(kind.Config(), SMALL, EnvSpec("toy", VECTOR, DISCRETE), 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (sound.C51, training.a_termination_has_no_value_after_it),
+        (sound.C51, training.recorded_updates_are_the_eager_ones),
+        (sound.LogitsPPO, training.rows_that_reset_are_not_trained),
+        (defective.with_learner(sound.MaskingLearner), updates_run_on_one_device),
+    ],
+)
+def test_what_is_no_defect_passes(kind: type[Algorithm], check: Callable[[Any], None]) -> None:
+    check(made(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [
+        (sound.UncutC51, training.a_termination_has_no_value_after_it),
+        (sound.TerminatedLogitsPPO, training.rows_that_reset_are_not_trained),
+    ],
+)
+def test_the_same_with_the_defect_is_found(kind: type[Algorithm], check: Callable[[Any], None]) -> None:
+    with pytest.raises(AssertionError):
+        check(made(kind))
+
+
+def test_values_after_a_termination_may_be_declared(capfd: pytest.CaptureFixture[str]) -> None:
+    report = check_algorithm(sound.IntrinsicC51, skip=(*PROBES, *others("a_termination_has_no_value_after_it")))
+    assert report.skipped["a_termination_has_no_value_after_it"] == "termination_cuts_value is False"
+    assert capfd.readouterr().err.splitlines() == [f"passed   {name}" for name in report.passed]
+
+
+def test_the_state_of_a_head_is_no_memory_of_observations() -> None:
+    skip = (*(name for name in PROBES if name != "Memory"), *others(""))
+    report = check_algorithm(sound.WithNoiseProcess, skip=skip)
+    assert report.skipped["Memory, discrete actions"] == "no layer with recurrent state"
+
+
+def test_a_module_that_checks_itself_is_imported_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "IMPORT_CPU_S", 1)
+    kind = type("Endless", (sound.C51,), {"__module__": "tests.testing.endless_module"})
+    assert checks.imports_torch(kind) is None
 
 
 def test_the_probe_of_truncation_fails_alone() -> None:
@@ -77,7 +132,7 @@ def test_a_sound_algorithm_passes() -> None:
     assert report.imports_torch and not any("continuous" in name for name in report.passed)
     learned = [name.partition(",")[0] for name in report.passed if "learned within" in name]
     assert learned == ["Identity", "InfiniteHorizon"]
-    assert "no recurrent state" in report.skipped["Memory, discrete actions"]
+    assert "no layer with recurrent state" in report.skipped["Memory, discrete actions"]
     assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
 
 

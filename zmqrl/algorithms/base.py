@@ -63,6 +63,8 @@ class Algorithm(ABC):
     """Whether continuous actions must be bounded on every side."""
     masks: ClassVar[bool] = False
     """Whether its losses apply the `action_mask` of observations; envs with one are refused otherwise."""
+    termination_cuts_value: ClassVar[bool] = True
+    """Whether what follows a termination has no value. False: of some rewards it has, such as intrinsic ones."""
     joint_defaults: ClassVar[tuple[frozenset[str], ...]] = ()
     """Fields of `Config` whose values in `defaults` hold together: where the user sets one of them to another value,
     the others have the defaults of `Config`."""

@@ -16,6 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
+from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.testing.algorithm import (
     ALGORITHM,
     CONTINUOUS,
@@ -26,7 +27,7 @@ from zmqrl.testing.algorithm import (
 )
 from zmqrl.testing.probes import PROBES, Memory, ProbeEnv
 from zmqrl.testing.rounds import Rounds
-from zmqrl.testing.training import TRAINING
+from zmqrl.testing.training import TRAINING, a_termination_has_no_value_after_it
 from zmqrl.types import EnvSpec
 
 ENVS, VECTOR_ENVS, EPISODES, SEED = 2, 4, 50, 1
@@ -34,11 +35,13 @@ LEAST = 0.7
 """Share of the way from a random policy to the best one that a probe requires."""
 LOOK_EVERY = 500
 """Env steps between two scores of a probe."""
-IMPORT_S = 60.0
+IMPORT_CPU_S = 60
+"""CPU time of a process that imports the module of the algorithm, which may check the algorithm again."""
 SMALL = NetworkSection(hidden=(32,))
 MODULE = NetworkSection("zmqrl.testing.features:Features")
 """A module of the user's own in place of `network`."""
 OVER_MODULE = (workers_act_with_version_0, training_changes_the_network)
+UNCUT = a_termination_has_no_value_after_it.__name__
 REPLAY = ReplaySection(learning_starts=200, ratio=0.5)
 
 
@@ -53,6 +56,11 @@ class Report:
     """Checks and probes, with the space that they ran over."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Spaces and probes that it does not accept, and why."""
+
+    def add(self, name: str) -> None:
+        """Add a check that passed, and print it at once."""
+        self.passed.append(name)
+        print(f"passed   {name}", file=sys.stderr, flush=True)
 
     def __str__(self) -> str:
         answers = {None: "unknown", True: "yes: the launcher loads it too (1.5 s, 160 MiB)", False: "no"}
@@ -73,6 +81,8 @@ def check_algorithm(
     skip: Collection[str] = (),
 ) -> Report:
     """Check an algorithm: `ALGORITHM` and `TRAINING` over the spaces that it accepts, then the probe envs.
+
+    The name of each check is printed on stderr when it has passed.
 
     Args:
         kind: The class.
@@ -148,6 +158,9 @@ def _checked(
     subject: _Subject, network: NetworkSection, replay: ReplaySection, env_steps: int, skip: Collection[str]
 ) -> Report:
     report = Report(subject.kind.__qualname__, skipped=dict.fromkeys(sorted(skip), "by its name"))
+    if not subject.kind.termination_cuts_value:
+        skip = {*skip, UNCUT}
+        report.skipped[UNCUT] = "termination_cuts_value is False"
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
         spec = EnvSpec(f"{name} actions", VECTOR, action)
@@ -174,14 +187,10 @@ def imports_torch(kind: type[Algorithm]) -> bool | None:
     """Whether the module of the class imports torch; None when the module cannot be imported."""
     if kind.__module__ == "__main__":
         return None
-    code = f"import sys; sys.path[:] = {sys.path!r}; import {kind.__module__}; print('torch' in sys.modules)"
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_CPU, ({IMPORT_CPU_S}, {IMPORT_CPU_S}))"
+    code = f"{limit}; import sys; sys.path[:] = {sys.path!r}; import {kind.__module__}; print('torch' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=IMPORT_S,
-        check=False,
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", errors="replace", check=False
     )
     return None if done.returncode else done.stdout.split()[-1] == "True"
 
@@ -198,7 +207,7 @@ def _suite(
         if check.__name__ not in skip:
             name = f"{check.__name__}, {spec.id}"
             _run(check, lambda: subject.made(network, spec), name)
-            report.passed.append(name)
+            report.add(name)
 
 
 def _run(check: Callable[[Callable[[], Algorithm]], None], make: Callable[[], Algorithm], name: str) -> None:
@@ -207,6 +216,11 @@ def _run(check: Callable[[Callable[[], Algorithm]], None], make: Callable[[], Al
     except Exception as error:
         about = (check.__doc__ or "").splitlines()[0]
         raise AssertionError(f"{name}: {type(error).__name__}: {error}\n{about}") from error
+
+
+def _has_recurrent_layer(algorithm: Algorithm) -> bool:
+    """Whether observations are remembered; the state of a head, such as a noise process, is of actions."""
+    return any(layer_kind(layer.kind).state_size(layer) for layer in algorithm.acting().layers)
 
 
 def _probe(
@@ -224,8 +238,8 @@ def _probe(
     spec = probe(section)
     refusal = subject.refusal(network, spec)
     algorithm = None if refusal else subject.made(network, spec)
-    if env is Memory and algorithm is not None and not algorithm.acting().state:
-        refusal = "no recurrent state"
+    if env is Memory and algorithm is not None and not _has_recurrent_layer(algorithm):
+        refusal = "no layer with recurrent state"
     if algorithm is None or refusal:
         report.skipped[name] = refusal or ""
         return
@@ -236,7 +250,7 @@ def _probe(
             rounds.train(so_far)
             share = (rounds.score(EPISODES) - env.RANDOM) / (env.BEST - env.RANDOM)
             if share >= LEAST:
-                report.passed.append(f"{name}: learned within {rounds.env_steps:,} env steps")
+                report.add(f"{name}: learned within {rounds.env_steps:,} env steps")
                 return
     finally:
         rounds.close()

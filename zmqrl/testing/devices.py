@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, torch
 from zmqrl.plugins import described
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.experience import SEED, acted, context_of, learn
@@ -26,7 +26,8 @@ def updates_run_on_one_device(make: AlgorithmMaker) -> None:
 
     Raises:
         RuntimeError: Tensors of two devices meet in an operation, or numpy reads one that is not on the CPU.
-        AssertionError: The shape of a tensor depends on values of another one, as where one is indexed with a boolean.
+        AssertionError: The shape of a tensor depends on values of another one, as of `torch.unique`. An index that is a
+            boolean tensor is taken as true everywhere.
     """
     algorithm = make()
     from torch._subclasses.fake_tensor import DynamicOutputShapeException
@@ -36,8 +37,8 @@ def updates_run_on_one_device(make: AlgorithmMaker) -> None:
             _learn_on(algorithm, executor)
         except DynamicOutputShapeException as error:
             raise AssertionError(
-                f"{described(error)}: the shape of a tensor depends on the values of another, as of x[mask] with a "
-                "boolean tensor; index in numpy, before self.tensor(...), or use torch.where"
+                f"{described(error)}: the shape of a tensor depends on the values of another: this check has no values;"
+                " compute it in numpy, before self.tensor(...)"
             ) from error
 
 
@@ -48,10 +49,32 @@ def _learn_on(algorithm: Algorithm, executor: str) -> None:
         learn(algorithm, learner, slots, updates=2)
 
 
+def _integers(index: Tensor | None) -> list[Tensor | None]:
+    """A boolean index as those that select everything."""
+    if index is None or index.dtype not in (torch.bool, torch.uint8):
+        return [index]
+    return [index.new_zeros((index.numel(),), dtype=torch.int64)] * index.dim()
+
+
 @contextmanager
 def _fake_tensors() -> Iterator[None]:
-    """Where numpy or Python read the values of a fake tensor they find zeros."""
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    """Where numpy or Python read the values of a fake tensor they find zeros; one that selects has all true."""
+    from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Selecting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            try:
+                return func(*args, **(kwargs or {}))
+            except DynamicOutputShapeException:
+                aten, x = torch.ops.aten, args[0]
+                if func is aten.nonzero.default:
+                    return x.new_zeros((x.numel(), x.dim()), dtype=torch.int64)
+                if func is aten.masked_select.default:
+                    return (x * args[1]).flatten()
+                if func is not aten.index.Tensor:
+                    raise
+                return func(x, [each for index in args[1] for each in _integers(index)])
 
     def numpy(tensor: Tensor) -> Array:
         if tensor.device.type != "cpu":
@@ -65,5 +88,5 @@ def _fake_tensors() -> Iterator[None]:
         "__int__": lambda _: 0,
         "__bool__": lambda _: False,
     }
-    with mock.patch.multiple(FakeTensor, None, True, **values), FakeTensorMode(allow_non_fake_inputs=True):
+    with mock.patch.multiple(FakeTensor, None, True, **values), FakeTensorMode(allow_non_fake_inputs=True), Selecting():  # type: ignore[no-untyped-call]
         yield

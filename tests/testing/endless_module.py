@@ -1,0 +1,4 @@
+"""A module whose import does not end."""
+
+while True:
+    pass
