@@ -18,11 +18,11 @@ from tests.learning.test_net import SPEC, batch, loss_of, made
 from tests.support.raising import raises
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import compiled, package_cache
-from zmqrl.learning.compiled import CompiledExecutor, Signature, _key
+from zmqrl.learning.compiled import FIX_OF_ROWS, CompiledExecutor, Signature, TracedExecutor, _key
 from zmqrl.learning.executor import EagerExecutor, Executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import Net
-from zmqrl.learning.package_cache import cache_folder, keep_package, read_package
+from zmqrl.learning.package_cache import FIX, cache_folder, keep_package, read_package
 from zmqrl.networks.initial import initial_weights
 from zmqrl.wire.runtime_folder import run_folder_root
 
@@ -248,8 +248,37 @@ def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
         return {}
 
     rates = {name: torch.tensor(1e-3, dtype=torch.float64) for name in net.groups}
-    with raises(ConfigError, key=("learner", "executor"), fix="start a new run with learner.executor: eager"):
+    with raises(ConfigError, key=("learner", "executor"), fix=f"{FIX_OF_ROWS}; or {FIX}"):
         CompiledExecutor(net, cache).run(update, batch(), rates)
+
+
+def test_a_shape_that_tracing_froze_is_named() -> None:
+    net = made()
+
+    def update(rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        net.step("a", loss_of(net("a", rows["x"]).view(len(rows["x"]), 2), rows["y"]))
+        return {}
+
+    with raises(ConfigError, key=("learner", "executor"), fix=f"{FIX_OF_ROWS}; or {FIX}"):
+        TracedExecutor(net).run(update, batch(), rates_of(net))
+
+
+def test_a_number_of_rows_that_tracing_froze_is_no_rounding() -> None:
+    net = made(Group("a", max_grad_norm=1e-6), Group("b", ("b", "scale")))
+
+    def update(rows: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        errors = (net("a", rows["x"]).sum(1) - rows["y"]).square()
+        net.step("a", errors.mean())
+        return {"loss": errors.sum() / len(rows["x"])}
+
+    reports = Reports()
+    with pytest.raises(TrainingFailed) as found:
+        TracedExecutor(net, reports).run(update, batch(), rates_of(net))
+    assert FIX_OF_ROWS in str(found.value) and not reports
+
+
+def rates_of(net: Net) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(1e-3, dtype=torch.float64) for name in net.groups}
 
 
 def test_rows_and_strides_are_checked_on_every_call() -> None:

@@ -37,13 +37,15 @@ COMPARE_EVERY = 1_000
 MOST_ROUNDING = 5_000.0
 """Tolerances: more is an error in any case. Rounding exceeds one where values nearly cancel, as two estimates of some
 thousands do in their difference. A number that tracing froze is in the graph: the update has another one then."""
+FIX_OF_ROWS = "use tensor.shape[0] in place of len(tensor), which stays the number of rows of the recording"
 FROZEN = (
     "a number that changes from one update to the next must come from the batch (schedules, counters, noise), because "
-    "tracing keeps a Python number as it was; or "
+    f"tracing keeps a Python number as it was; {FIX_OF_ROWS}; or "
 )
 MOST_ROWS = 1 << 20
-MANY_ROWS = 4_099
-"""Rows of the batch that is traced: tracing takes equal sizes for one size, so the number of rows is like no other."""
+MANY_ROWS, OTHER_ROWS = 4_099, 4_111
+"""Rows of the batch that is traced: tracing takes equal sizes for one size, so the number of rows is like no other. A
+graph that has this number in it is another one for the second number."""
 Arguments: TypeAlias = "tuple[list[Tensor], ...]"
 """Tensors of the net, learning rates, batch."""
 Graph: TypeAlias = "Callable[..., Sequence[Tensor]]"
@@ -118,13 +120,16 @@ class TracedExecutor(Executor):
         compared = runs % self.compare_every == 0
         expected = EagerUpdate.of(self.net, update, batch, rates, variant) if compared else None
         flat = list(self.net.tensors.values())
-        found = package.run(flat, list(rates.values()), list(batch.values()))
+        try:
+            found = package.run(flat, list(rates.values()), list(batch.values()))
+        except RuntimeError as error:
+            raise _unrecordable("the recorded update fails", error) from error
         results = dict(zip(package.results, found, strict=True))
         if expected is not None:
             differences = expected.differences({**results, **self.net.tensors})
             above = [each for each in differences if not each.tolerances <= self._rounding.get(each.name, 1.0)]
             if above:
-                graph, arguments, _ = self._graph(update, batch, rates, signature)
+                graph, arguments, _ = self._graph(update, batch, rates, signature, OTHER_ROWS)
                 self._check(above, _key(graph, arguments()) != package.key)
         return results
 
@@ -161,11 +166,10 @@ class TracedExecutor(Executor):
         except ConfigError:
             raise
         except Exception as error:
-            what = f"the update cannot be compiled: {type(error).__name__}: {_first_line(error)}"
-            raise ConfigError(what, key=("learner", "executor"), fix=FIX) from error
+            raise _unrecordable("the update cannot be compiled", error) from error
 
     def _graph(
-        self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature
+        self, update: Update, batch: Batch, rates: Mapping[str, Tensor], signature: Signature, count: int = MANY_ROWS
     ) -> tuple[Any, Callable[[], Arguments], tuple[str, ...]]:
         """The update as a graph, what makes arguments for it, and the names of its results."""
         names: list[str] = []
@@ -180,7 +184,7 @@ class TracedExecutor(Executor):
 
         def arguments() -> Arguments:  # tracing and export execute in place
             held = tuple([t.clone() for t in group.values()] for group in (self.net.tensors, rates))
-            return (*held, [_with_rows(tensor) for tensor in batch.values()])
+            return (*held, [_with_rows(tensor, count) for tensor in batch.values()])
 
         return _traced(flat_update, arguments(), self.decompositions), arguments, tuple(names)
 
@@ -213,11 +217,16 @@ class CompiledExecutor(TracedExecutor):
         return _loaded(package, folder)
 
 
-def _with_rows(tensor: Tensor) -> Tensor:
-    """Tensor of the layout of `tensor`, with `MANY_ROWS` rows."""
+def _unrecordable(what: str, error: Exception) -> ConfigError:
+    fix = f"{FIX_OF_ROWS}; or {FIX}"
+    return ConfigError(f"{what}: {type(error).__name__}: {_first_line(error)}", key=("learner", "executor"), fix=fix)
+
+
+def _with_rows(tensor: Tensor, count: int) -> Tensor:
+    """Tensor of the layout of `tensor`, with `count` rows."""
     if not tensor.dim():
         return tensor.clone()
-    return tensor[:1].expand(MANY_ROWS, *tensor.shape[1:]).contiguous()
+    return tensor[:1].expand(count, *tensor.shape[1:]).contiguous()
 
 
 def _traced(
