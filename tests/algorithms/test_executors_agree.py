@@ -16,7 +16,7 @@ from tests.oracles import brute_force
 from tests.oracles import two_hundred_updates as oracle
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig
-from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo import PPO, ClipSection, PPOConfig
 from zmqrl.algorithms.ppo_learner import PPOLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.networks.initial import initial_weights
@@ -59,8 +59,8 @@ def trained_ppo(
         {
             "normalise_obs": True,
             "normalise_reward": True,
-            "clip_schedule": "linear",
-            "learning_rate_schedule": "linear",
+            "clip": ClipSection(0.2),
+            "learning_rate": ((0, 1e-3), (600, 1e-4)),
         },
         {"normalise_advantage": False},
         {"minibatch_size": 1, "epochs": 1},

@@ -7,7 +7,7 @@ import torch
 from tests.algorithms.driver import CONTINUOUS, DISCRETE, Driver, InfiniteHorizon, MatchTheObs, env_spec
 from tests.support.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
-from zmqrl.algorithms.ppo import PPO, PPOConfig
+from zmqrl.algorithms.ppo import PPO, ClipSection, PPOConfig
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError, TrainingFailed
@@ -199,13 +199,16 @@ def test_invalid_rows_do_not_count() -> None:
 
 
 def test_linear_schedules_reach_zero() -> None:
-    algorithm = make(learning_rate_schedule="linear", clip_schedule="linear")
-    assert algorithm.learning_rate(progress(5_000)) == pytest.approx(1.5e-4)
+    """With the bits of `learning_rate_schedule: linear` of earlier versions."""
+    algorithm = make(learning_rate=RateSchedule(3e-4), clip=ClipSection(0.2))
+    for steps in (1, 333, 5_000, 9_999):
+        assert algorithm.learning_rate(progress(steps)) == 3e-4 * (1.0 - steps / 10_000)
+        assert algorithm.clip(progress(steps)) == 0.2 * (1.0 - steps / 10_000)
     assert algorithm.clip(progress(20_000)) == 0.0
 
 
 def test_a_learning_rate_with_an_end_ends_there() -> None:
-    algorithm = make(learning_rate=RateSchedule(1e-3, 1e-4), learning_rate_schedule="linear")
+    algorithm = make(learning_rate=RateSchedule(1e-3, 1e-4))
     assert [algorithm.learning_rate(progress(at)) for at in (0, 20_000)] == pytest.approx([1e-3, 1e-4])
 
 

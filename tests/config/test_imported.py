@@ -36,8 +36,7 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.gae_lambda": 0.8,
         "algorithm.epochs": 20,
         "algorithm.learning_rate": {"start": 0.001, "end": 0.0},
-        "algorithm.clip": 0.2,
-        "algorithm.clip_schedule": "linear",
+        "algorithm.clip": {"start": 0.2, "end": 0.0},
     },
     ("ppo.yml", "Pendulum-v1"): {
         "algorithm.normalise_obs": True,
@@ -213,7 +212,7 @@ def test_settings_with_another_meaning_in_rllib() -> None:
     text = preset(read(RLLIB, "a.yaml"), config_of)
     found = keys(text)
     assert (found["env.vector_envs"], found["env.num_envs"], found["env.segment_steps"]) == (4, 2, 500)
-    assert found["algorithm.learning_rate"] == {"start": 0.001, "end": 0.0001, "fraction": 0.5}
+    assert found["algorithm.learning_rate"] == [[0, 0.001], [50_000, 0.0001]]
     assert found["algorithm.normalise_obs"] is True
     assert not {"algorithm.value_clip", "replay.learning_starts"} & found.keys()
     for name in ("config.vf_clip_param", "config.num_steps_sampled_before_learning_starts", "config.model.use_lstm"):

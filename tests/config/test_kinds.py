@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from generate import hosts_schema
+from tests.support.raising import raises
+from zmqrl.algorithms.make import completed
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.config.codec import to_json
 from zmqrl.config.kinds import SECTIONS, flat, nested
@@ -141,6 +143,45 @@ def test_a_stored_former_section_is_the_section_of_today() -> None:
     stored = {"memory_backend": {"kind": "zmq"}, "segment_transport": {"kind": CARRIER, "folder": "/x"}}
     assert nested(stored) == {"memory_backend": {"kind": CARRIER, "options": {"folder": "/x"}}}
     assert nested({"memory_backend": {"kind": "zmq"}}) == {"memory_backend": {"kind": "zmq", "options": {}}}
+
+
+# --- the former keys learning_rate_schedule and clip_schedule
+
+FORMER = "algorithm: {kind: ppo, learning_rate: 1e-3, learning_rate_schedule: linear, clip_schedule: constant}"
+FALLING, CLIP = {"start": 1e-3, "end": 0.0, "fraction": 1.0, "shape": "linear"}, 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "rate", "clip"),
+    [
+        (FORMER, [], FALLING, CLIP),
+        (FORMER, ["algorithm.learning_rate=2e-3"], {**FALLING, "start": 2e-3}, CLIP),
+        ("algorithm: {kind: ppo, clip_schedule: linear}", [], 3e-4, {**FALLING, "start": 0.2}),
+        ("algorithm: {kind: ppo, learning_rate: {start: 1e-3}, learning_rate_schedule: constant}", [], FALLING, CLIP),
+        ("run: {preset: cartpole-ppo}", ["algorithm.clip_schedule=constant"], FALLING, CLIP),
+    ],
+)
+def test_a_former_key_is_accepted_and_reported_once(
+    tmp_path: Path, text: str, overrides: list[str], rate: Any, clip: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, text)
+    for _ in range(2):
+        algorithm = load_config(hosts_file=path, overrides=overrides).algorithm
+        assert (algorithm["learning_rate"], algorithm["clip"]) == (rate, clip)
+    former = [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
+    assert 1 <= len(former) == len(set(former))
+
+
+def test_a_stored_former_key_is_the_key_of_today() -> None:
+    stored = {"kind": "ppo_gru", "learning_rate": 1e-3, "learning_rate_schedule": "linear", "clip_schedule": "constant"}
+    found = completed(stored)
+    assert (found["learning_rate"], found["clip"]) == (FALLING, CLIP)
+    assert completed(found) == found
+
+
+def test_a_former_key_with_another_value_is_unknown(tmp_path: Path) -> None:
+    with raises(ConfigError, key=("algorithm", "clip_schedule")):
+        load_config(hosts_file=written(tmp_path, "algorithm: {kind: ppo, clip_schedule: cosine}"))
 
 
 # --- the JSON schema

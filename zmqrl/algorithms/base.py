@@ -19,7 +19,7 @@ from zmqrl.config.points import numbers_at
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
-from zmqrl.learning.schedule import Schedule, value_at
+from zmqrl.learning.schedule import Schedule, is_points, value_at
 from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.replay.spec import ReplaySpec
@@ -156,8 +156,8 @@ class Algorithm(ABC):
 
     def learning_rate(self, progress: Progress) -> float | None:
         """The optimiser's step size at this point of the run: `config.learning_rate`; None without this field."""
-        setting = getattr(self.config, "learning_rate", None)
-        return value_at(setting, progress.fraction) if isinstance(setting, (Real, Schedule)) else None
+        setting: Any = getattr(self.config, "learning_rate", None)
+        return value_at(setting, progress) if isinstance(setting, (Real, Schedule)) or is_points(setting) else None
 
     @property
     def batch_segments(self) -> int | None:

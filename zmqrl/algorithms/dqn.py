@@ -18,7 +18,7 @@ from zmqrl.algorithms.defaults import Sections, off_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Adam, AdamW, Batch, Group, ReplayLearner
-from zmqrl.learning.schedule import Rate, Schedule, value_at
+from zmqrl.learning.schedule import Points, Rate, Schedule, value_at
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import without_backward
@@ -98,7 +98,7 @@ class DQNConfig:
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Bound of the gradient's global norm; null switches it off."""
-    epsilon: EpsilonSection = field(default_factory=EpsilonSection)
+    epsilon: EpsilonSection | Points[Fraction] = field(default_factory=EpsilonSection)
     """Exploration."""
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ class DQN(Algorithm):
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """`epsilon` for the workers."""
-        return {"epsilon": self.config.epsilon.at(progress.fraction)}
+        return {"epsilon": value_at(self.config.epsilon, progress)}
 
     def replay(self) -> ReplaySpec:
         """Transitions, by priority if configured."""
@@ -234,8 +234,8 @@ class DQNLearner(ReplayLearner):
 
     def update(self, replay: Replay, updates: int, progress: Progress) -> LearnResult:
         """Do `updates` updates; the metrics include the settings that change over the run."""
-        result, fraction = super().update(replay, updates, progress), progress.fraction
-        now = {"learning_rate": value_at(self.config.learning_rate, fraction), **self.algorithm.schedule(progress)}
+        result = super().update(replay, updates, progress)
+        now = {"learning_rate": value_at(self.config.learning_rate, progress), **self.algorithm.schedule(progress)}
         return replace(result, metrics={**result.metrics, **now})
 
     def train(self, batch: Batch, moves_target: bool = False) -> Mapping[str, Tensor]:

@@ -49,13 +49,13 @@ class ManualDQNLearner(OffPolicyLearner):
             section = config.prioritised
             replay.anneal(section.beta + progress.fraction * (section.beta_end - section.beta))
         metrics: dict[str, float] = {}
-        rate = value_at(config.learning_rate, progress.fraction)
+        rate = value_at(config.learning_rate, progress)
         for number in range(progress.updates, progress.updates + updates):
             sample = replay.sample(config.batch_size, config.n_step, config.gamma, number)
             metrics = self._update(replay, sample, rate, measure=number == progress.updates + updates - 1)
             if (number + 1) % target_period(config) == 0:
                 self._update_target()
-        return LearnResult(updates, metrics | {"epsilon": config.epsilon.at(progress.fraction)})
+        return LearnResult(updates, metrics | {"epsilon": value_at(config.epsilon, progress)})
 
     def _update(self, replay: Replay, sample: ReplaySample, rate: float, measure: bool) -> dict[str, float]:
         config, grad = self._config, self._online.flat_grad

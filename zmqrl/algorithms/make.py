@@ -8,6 +8,7 @@ from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.former_keys import current_options
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.plugins import load, modules
@@ -85,7 +86,7 @@ def _kind_and_config(section: Mapping[str, Any]) -> tuple[type[Algorithm], Any]:
         kind = kind_of(name)
     except ConfigError as error:
         raise error.of(("algorithm", "kind")) from error.__cause__
-    options = {key: value for key, value in section.items() if key != "kind"}
+    options = current_options(kind.Config, {key: value for key, value in section.items() if key != "kind"})
     try:
         own = _from_checked(kind.Config, options) if ":" in name else from_json(kind.Config, options)
     except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -15,14 +15,22 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Pr
 from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
-from zmqrl.learning import Rate, Schedule, value_at
+from zmqrl.learning.schedule import Points, Rate, Schedule, value_at
 from zmqrl.networks.build import tower
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import without_backward
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import MODES, EnvSpec, ModeName, Weights
 
-Decay = Literal["constant", "linear"]
+
+@dataclass(frozen=True)
+class ClipSection(Schedule):
+    """Clip of the probability ratio."""
+
+    start: Annotated[float, Gt(0), Le(1)]
+    """Clip at the start."""
+    end: Fraction = 0.0
+    """Clip from `fraction` on."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +41,12 @@ class PPOConfig:
 
     learning_rate: Rate = 3e-4
     """Adam's step size."""
-    learning_rate_schedule: Decay = "constant"
-    """`linear`: a `learning_rate` that is a number goes to 0 at the end of the schedules' horizon."""
     gamma: Fraction = 0.99
     """Discount per step."""
     gae_lambda: Fraction = 0.95
     """Lambda of generalised advantage estimation."""
-    clip: Annotated[float, Gt(0), Le(1)] = 0.2
+    clip: Annotated[float, Gt(0), Le(1)] | ClipSection | Points[Fraction] = 0.2
     """The probability ratio counts within [1 - clip, 1 + clip]."""
-    clip_schedule: Decay = "constant"
-    """`linear` goes to 0 at the end of the schedules' horizon."""
     epochs: Positive = 10
     """Passes over each batch."""
     minibatch_size: Positive = 64
@@ -205,14 +209,11 @@ class PPO(Algorithm):
 
     def learning_rate(self, progress: Progress) -> float:
         """Adam's step size at this point of the run."""
-        setting = self.config.learning_rate
-        rate = value_at(setting, progress.fraction)
-        has_end = isinstance(setting, Schedule)
-        return rate if has_end else rate * _remaining(self.config.learning_rate_schedule, progress)
+        return value_at(self.config.learning_rate, progress)
 
     def clip(self, progress: Progress) -> float:
         """The ratio's clip at this point of the run."""
-        return self.config.clip * _remaining(self.config.clip_schedule, progress)
+        return value_at(self.config.clip, progress)
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
         if context.executor == "manual":
@@ -222,7 +223,3 @@ class PPO(Algorithm):
         from zmqrl.algorithms.ppo_learner import PPOLearner  # it imports this module
 
         return PPOLearner(self, context)
-
-
-def _remaining(schedule: Decay, progress: Progress) -> float:
-    return 1.0 - progress.fraction if schedule == "linear" else 1.0

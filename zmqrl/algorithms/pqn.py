@@ -18,7 +18,7 @@ from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.learning import Batch, BatchLearner, Group
-from zmqrl.learning.schedule import Rate
+from zmqrl.learning.schedule import Points, Rate, value_at
 from zmqrl.loading import Tensor
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
@@ -46,7 +46,7 @@ class PQNConfig:
     """Rows per update, at most: valid rows are spread evenly over the minibatches of an epoch."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Bound of the gradient's global norm; null switches it off."""
-    epsilon: EpsilonSection = field(default_factory=lambda: EpsilonSection(1.0, 0.05, 0.5))
+    epsilon: EpsilonSection | Points[Fraction] = field(default_factory=lambda: EpsilonSection(1.0, 0.05, 0.5))
     """Exploration."""
     batch_segments: Positive = 4
     """async: segments of one batch. In single and sync a batch is one segment per vector env."""
@@ -100,7 +100,7 @@ class PQN(Algorithm):
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """`epsilon` for the workers."""
-        return {"epsilon": self.config.epsilon.at(progress.fraction)}
+        return {"epsilon": value_at(self.config.epsilon, progress)}
 
     @property
     def batch_segments(self) -> int | None:

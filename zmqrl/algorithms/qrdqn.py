@@ -13,7 +13,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection, target_period
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import PRIORITY, Batch
-from zmqrl.learning.schedule import Rate
+from zmqrl.learning.schedule import Points, Rate
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
@@ -49,7 +49,7 @@ class QRDQNConfig:
     """Adam's epsilon."""
     max_grad_norm: Annotated[float, Gt(0)] | None = 10.0
     """Bound of the gradient's global norm; null switches it off."""
-    epsilon: EpsilonSection = field(default_factory=EpsilonSection)
+    epsilon: EpsilonSection | Points[Fraction] = field(default_factory=EpsilonSection)
     """Exploration."""
 
     def __post_init__(self) -> None:

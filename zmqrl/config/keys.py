@@ -130,7 +130,7 @@ def _name(hint: Any) -> str:
     if origin is typing.Literal:
         return ", ".join(f"`{value}`" for value in args)
     if origin is tuple:
-        return f"list of {_type(args[0])}"
+        return f"list of {_type(args[0])}" if args[-1] is Ellipsis else f"[{', '.join(map(_type, args))}]"
     if hint is type(None):
         return "null"
     if is_plain(hint) or (isinstance(origin, type) and issubclass(origin, Mapping)):
@@ -158,5 +158,7 @@ def _bounds(hint: Any) -> str:
         for name, sign in SIGNS.items()
         if getattr(bound, name, None) is not None
     ]
+    if typing.get_origin(hint) is tuple and hint.__args__[-1] is not Ellipsis:
+        return ""  # of several types
     inner = [_bounds(arg) for arg in typing.get_args(hint) if arg is not Ellipsis and not isinstance(arg, str)]
     return ", ".join([*own, *filter(None, inner)])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zmqrl.config.codec import replace, to_json
+from zmqrl.config.former_keys import current_tree
 from zmqrl.config.keys import all_keys
 from zmqrl.config.kinds import SECTIONS, KindConfig, common_keys
 from zmqrl.config.known_keys import KnownKeys
@@ -37,7 +38,7 @@ def _unknown_keys(tree: Branch, config_of: KindConfig) -> Iterator[UnknownKey]:
         with contextlib.suppress(ConfigError):
             cls = config_of(section, kind)
             own = {key: n for key, n in node.children.items() if key not in common}
-            yield from unknown_keys(cls, Branch(node.source, own), (section,), common)
+            yield from unknown_keys(cls, current_tree(cls, Branch(node.source, own)), (section,), common)
     yield from unknown_keys(Config, Branch(tree.source, children))
 
 
@@ -88,4 +89,4 @@ def _kind_options(node: Branch, section: str, default: str, config_of: KindConfi
         raise error.of((section, "kind"), source=str(kind.source)) from error.__cause__
     common = common_keys(section)
     fields = {key: child for key, child in node.children.items() if key not in common}
-    return kind.value, to_json(validated(cls, Branch(kind.source, fields), (section,), common))
+    return kind.value, to_json(validated(cls, current_tree(cls, Branch(kind.source, fields)), (section,), common))

@@ -183,7 +183,8 @@ def _refuse(cls: Any, tree: Branch, prefix: Key, errors: list[ErrorDetails]) -> 
     errors = _of_the_section(cls, tree, errors)
     path, node, unused = _place(tree, errors[0]["loc"])
     full = (*prefix, *path)
-    if errors[0]["type"] == "missing":
+    is_list = isinstance(node, Leaf) and isinstance(node.value, list)
+    if errors[0]["type"] == "missing" and not is_list:
         missing = (*full, *(str(part) for part in unused[-1:]))
         raise ConfigError("required key is missing", key=missing, source=str(node.source))
     same = [error for error in errors if _place(tree, error["loc"])[0] == path]
@@ -191,9 +192,11 @@ def _refuse(cls: Any, tree: Branch, prefix: Key, errors: list[ErrorDetails]) -> 
         what = _message(errors[:1]) if errors[0]["type"] == "value_error" else f"{_message(same)}, not a section"
         raise ConfigError(what, key=full or WHOLE, source=str(node.source))
     item = ""
-    if isinstance(node.value, list) and unused and isinstance(unused[0], int):
-        same = [error for error in same if error["loc"][: len(path) + 1] == errors[0]["loc"][: len(path) + 1]]
-        item = f"item {unused[0] + 1} ({shown(node.value[unused[0]])}) "
+    index = next((part for part in unused if isinstance(part, int)), None)
+    if is_list and index is not None:
+        end = len(errors[0]["loc"]) - len(unused) + unused.index(index) + 1
+        same = [error for error in same if error["loc"][:end] == errors[0]["loc"][:end]]
+        item = f"item {index + 1} ({shown(node.value[index])}) "
     constant = [error for error in same if error["type"] not in SECTION_EXPECTED]
     what = _message(constant) if constant else "must be"
     fix = fix_of(_hint_at(cls, path), full[-1], node.value) or nearest(node.value, constant)
@@ -228,6 +231,8 @@ def _message(errors: list[ErrorDetails]) -> str:
         text = error["msg"].removeprefix("Input ").removeprefix("should ")
         if error["type"] in LISTS:
             text = "be a list"
+        elif error["type"] == "missing":
+            text = "have more items"
         elif error["type"] == "bool_type":
             text = "be true or false"
         elif text == "be an object":
@@ -238,8 +243,11 @@ def _message(errors: list[ErrorDetails]) -> str:
 
 
 def _of_the_section(cls: Any, tree: Branch, errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Where a constant or a section may be given, and a section is: the errors in it, under the name of its class."""
+    """Where a constant, a section or a list may be given: the errors in what is, of a section under its class."""
     path, node, _ = _place(tree, errors[0]["loc"])
+    if isinstance(node, Leaf) and isinstance(node.value, list):
+        inner = [e for e in errors if e["type"] == "value_error" or any(isinstance(part, int) for part in e["loc"])]
+        return inner or errors
     section = _section(_hint_at(cls, path))
     if not isinstance(node, Branch) or not is_plain(section):
         return errors

@@ -7,7 +7,7 @@ from zmqrl.learning.learners import BatchLearner, ReplayLearner
 from zmqrl.learning.net import Net
 from zmqrl.learning.net_learner import PRIORITY, Noise, Part
 from zmqrl.learning.optimisers import SGD, Adam, AdamW, Optimiser, RAdam, RMSProp
-from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, value_at
+from zmqrl.learning.schedule import Rate, RateSchedule, Schedule, Scheduled, value_at
 
 __all__ = [
     "PRIORITY",
@@ -30,5 +30,6 @@ __all__ = [
     "RateSchedule",
     "ReplayLearner",
     "Schedule",
+    "Scheduled",
     "value_at",
 ]

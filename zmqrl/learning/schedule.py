@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, SupportsFloat, TypeAlias
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, MinLen, Predicate
 
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction
+from zmqrl.learning.base import Progress
+from zmqrl.loading import np
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Schedule:
         done = 1.0 if self.fraction == 0 else min(1.0, progress / self.fraction)
         if self.shape == "exponential":
             return float(self.start * (self.end / self.start) ** done)
+        if self.end == 0:  # the rounding of `learning_rate_schedule: linear`, which PPO had
+            return self.start * (1.0 - done)
         return self.start + done * (self.end - self.start)
 
 
@@ -50,10 +56,39 @@ class RateSchedule(Schedule):
     """Value from `fraction` on."""
 
 
-Rate: TypeAlias = Annotated[float, Gt(0)] | RateSchedule
+def _is_ascending(points: Sequence[tuple[int, float]]) -> bool:
+    for (one, _), (other, _) in pairwise(points):
+        if one >= other:
+            raise ValueError(f"the env steps of a schedule must ascend, and {other:,} follows {one:,}")
+    return True
+
+
+def _is_rate(points: Sequence[tuple[int, float]]) -> bool:
+    if not any(value > 0 for _, value in points):
+        raise ValueError("a learning rate must be above 0 somewhere")
+    return True
+
+
+T = TypeVar("T")
+Points: TypeAlias = Annotated[tuple[tuple[Annotated[int, Ge(0)], T], ...], MinLen(1), Predicate(_is_ascending)]
+"""Type of pairs `[env step, value]` with ascending env steps: linear in between, constant before and after them."""
+RatePoints: TypeAlias = Annotated[Points[Annotated[float, Ge(0)]], Predicate(_is_rate)]
+Scheduled: TypeAlias = float | Schedule | Points[float]
+"""Type of a number that may change; `value_at` has its value."""
+Rate: TypeAlias = Annotated[float, Gt(0)] | RateSchedule | RatePoints
 """Type of a learning rate."""
 
 
-def value_at(setting: SupportsFloat | Schedule, progress: float) -> float:
-    """A constant, or the value of a schedule at `progress` (0 .. 1) of the horizon."""
-    return setting.at(progress) if isinstance(setting, Schedule) else float(setting)
+def value_at(setting: Scheduled, progress: Progress) -> float:
+    """A constant, or the value of a schedule at this point of the run."""
+    if isinstance(setting, Schedule):
+        return setting.at(progress.fraction)
+    if isinstance(setting, (tuple, list)):
+        steps, values = zip(*setting, strict=True)
+        return float(np.interp(progress.env_steps, steps, values))
+    return float(setting)
+
+
+def is_points(setting: Any) -> bool:
+    """Whether a setting is a list of pairs."""
+    return isinstance(setting, (tuple, list)) and all(isinstance(point, (tuple, list)) for point in setting)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm, BaseLearner, Progress, schedule_of
-from zmqrl.learning.schedule import Schedule
+from zmqrl.learning.schedule import Schedule, is_points
 from zmqrl.random_streams import stream
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.devices import updates_run_on_one_device
@@ -156,21 +157,29 @@ def recorded_updates_are_the_eager_ones(make: AlgorithmMaker) -> None:
 
 
 def schedules_are_followed(make: AlgorithmMaker) -> None:
-    """Another end of each `Schedule` of the configuration changes updates or what workers get at the horizon's end."""
+    """Another end of each schedule of the configuration changes updates or what workers get at the horizon's end."""
     algorithm = make()
     end = progress_at(OVER_THE_HORIZON[-1])
     expected = _at_the_end(algorithm, end)
     for field in dataclasses.fields(algorithm.config):
         schedule = getattr(algorithm.config, field.name)
-        if isinstance(schedule, Schedule) and schedule.start != schedule.end:
-            other = dataclasses.replace(schedule, end=(schedule.start + schedule.end) / 2)
+        other = _with_other_end(schedule)
+        if other != schedule:
             config = dataclasses.replace(algorithm.config, **{field.name: other})
             shape = (algorithm.network_section, algorithm.env, algorithm.segment_steps, algorithm.num_envs)
             found = _at_the_end(type(algorithm)(config, *shape), end)
             assert not _is_equal(expected, found), (
-                f"the end of the schedule {field.name!r} has no effect: its value is `at(progress.fraction)`, in "
-                "`numbers`, `learning_rates` or `schedule`"
+                f"the end of the schedule {field.name!r} has no effect: its value is `value_at(config."
+                f"{field.name}, progress)`, in `numbers`, `learning_rates` or `schedule`"
             )
+
+
+def _with_other_end(setting: Any) -> Any:
+    if isinstance(setting, Schedule):
+        return dataclasses.replace(setting, end=(setting.start + setting.end) / 2)
+    if is_points(setting):
+        return (*setting[:-1], (setting[-1][0], (setting[0][1] + setting[-1][1]) / 2))
+    return setting
 
 
 def a_new_version_replaces_the_old_one(make: AlgorithmMaker) -> None:

@@ -26,9 +26,8 @@ IDLE: Mapping[str, Any] = {"kind": "zmqrl.bench.noop:NoUpdate", "minibatch_size"
 """PPO that publishes the weights it was given, for runs whose weights nobody looks at; its learner has no torch."""
 PPO: Mapping[str, Any] = {
     "kind": "ppo",
-    "learning_rate": 1e-3,
-    "learning_rate_schedule": "linear",
-    "clip_schedule": "linear",
+    "learning_rate": {"start": 1e-3, "end": 0.0},
+    "clip": [[0, 0.2], [4_000, 0.1]],
     "gamma": 0.98,
     "gae_lambda": 0.8,
     "epochs": 4,

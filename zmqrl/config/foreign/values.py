@@ -163,17 +163,14 @@ def _rate(values: Values, value: Any) -> Keys:
 
 
 @_of("lr_schedule")
-def _rate_points(values: Values, value: Any) -> Keys:
-    (_, start), (last, end) = value
-    total = values.get(*TOTALS, default=last)
-    fraction = min(1.0, float(last) / float(total))
-    return {"algorithm.learning_rate": {"start": float(start), "end": float(end), "fraction": fraction}}
+def _rate_points(_: Values, value: Any) -> Keys:
+    return {"algorithm.learning_rate": [[int(step), float(rate)] for step, rate in value]}
 
 
 @_of("clip_range clip_coef clip_param epsilon_clip")
 def _clip(values: Values, value: Any) -> Keys:
     if match := LINEAR.fullmatch(str(value)):
-        return {"algorithm.clip": float(match[1]), "algorithm.clip_schedule": "linear"}
+        return {"algorithm.clip": {"start": float(match[1]), "end": 0.0}}
     return {"algorithm.clip": float(value)}
 
 
