@@ -1,10 +1,10 @@
 """Scores of presets: `python -m benchmarks.scores [names]`.
 
 A resumable queue: each finished run is one JSON line of benchmarks/scores.jsonl (`--out FILE`) with its commit; what
-the file has is not run again. docs/scores.md (`--page FILE`) is made of it. Each row
-of `TABLE` is trained with seeds 1 to n to its limit of env steps. The version that the evaluator called best plays 100
-greedy episodes on fresh seeds; its mean is the score. The mean of the last 100 training episodes is printed too. A row
-with `yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
+the file has is not run again. docs/scores.md (`--page FILE`) is made of it. Each row of `TABLE` is trained with seeds 1
+to n to its limit of env steps. The version that the evaluator called best plays 100 greedy episodes on fresh seeds; its
+mean is the score. That of the last version, and the mean of the last 100 training episodes, are printed too. A row with
+`yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ HEAD = (
     "A score is the mean return of 100 greedy episodes on fresh seeds, played by the version that the evaluator called "
     "best. Each preset is trained with three seeds unless the table has fewer, to the number of env steps in the table "
     "and without `stop_at_return`. The bar is for the median of the seeds. `median` is that of the scores; for Pong it "
-    "is the mean return of the last 100 training episodes. Commits, deviations and times of the runs are in "
-    "`benchmarks/scores.jsonl`.\n\n"
+    "is the mean return of the last 100 training episodes. `last version` is the mean return of the last version in "
+    "the same 100 greedy episodes; `-`: it was not measured. The policy explores in training episodes. Commits, "
+    "deviations and times of the runs are in `benchmarks/scores.jsonl`.\n\n"
     "`python -m benchmarks.scores [PRESET ...]` runs what is not in that file yet, and writes this page. Delete the "
     "lines of a preset to measure it again.\n\n"
 )
@@ -120,10 +121,12 @@ class Result:
     best_version: str
     train_return_mean_100: float | None
     wall_s: float
+    last_score: float | None = None
+    """Score of the last version; None: not measured."""
 
 
 def train(row: Row, seed: int, commit: str) -> Result:
-    """One run to its end, and the 100 episodes of its best version."""
+    """One run to its end, and the 100 episodes of its best version and of its last."""
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder, "run"))
         settings = [f"run.total_env_steps={row.env_steps}", f"run.seed={seed}", "run.stop_at_return=null"]
@@ -131,9 +134,8 @@ def train(row: Row, seed: int, commit: str) -> Result:
         words = [word for setting in settings for word in ("--set", setting)]
         command("train", row.preset, *words, "--workers", "2", "--plain", "--run-dir", run)
         summary = json.loads(Path(run, "summary.json").read_text())
-        played = json.loads(
-            command("eval", run, "--episodes", str(EPISODES), "--seed", str(FRESH_SEED + seed), "--json")
-        )
+        words = ["eval", run, "--episodes", str(EPISODES), "--seed", str(FRESH_SEED + seed), "--json", "--checkpoint"]
+        played, last = (json.loads(command(*words, checkpoint)) for checkpoint in ("best", "last"))
     return Result(
         commit,
         row.preset,
@@ -144,6 +146,7 @@ def train(row: Row, seed: int, commit: str) -> Result:
         str(played["version"]),
         summary["train_return_mean_100"],
         summary["wall_s"],
+        last["return_mean"],
     )
 
 
@@ -180,20 +183,22 @@ def finished(path: Path) -> list[Mapping[str, Any]]:
 
 def table(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> str:
     """Every seed of every row, in Markdown."""
-    lines = ["| preset | env steps | scores | median | bar | last 100 training episodes | reference |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = ["| preset | env steps | scores | median | bar | last version | last 100 training episodes | reference |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
         found = sorted((r for r in results if r["preset"] == row.preset), key=lambda r: r["seed"])
         if not found:
             continue
         trained = ", ".join(f"{r['train_return_mean_100']:.1f}" for r in found)
         shown = ", ".join(f"{r['score']:.1f}" for r in found)
+        lasts = [r.get("last_score") for r in found]
+        last = ", ".join("-" if score is None else f"{score:.1f}" for score in lasts) if {*lasts} != {None} else "-"
         bar, reference = _bar(row, results)
         median = statistics.median(r[row.measure] for r in found)
         verdict = "-" if bar is None else f"{bar:g}: {'met' if median >= bar else 'MISSED'}"
         if len(found) < row.seeds:
             verdict += f" ({len(found)} of {row.seeds} seeds)"
-        cells = (row.preset, f"{row.env_steps:,}", shown, f"{median:.1f}", verdict, trained, reference)
+        cells = (row.preset, f"{row.env_steps:,}", shown, f"{median:.1f}", verdict, last, trained, reference)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
