@@ -117,6 +117,33 @@ class Frames(Offset):
         return np.outer(np.linspace(0, 255 * obs[0], 8), np.linspace(0, obs[1], 8)).astype(np.uint8)
 
 
+class Lottery(gym.Env[Any, Any]):
+    """Rewards at random; an episode of 4 steps terminates, or is truncated."""
+
+    observation_space = spaces.Box(-9, 9, (2,), np.float32)
+
+    def __init__(self, kind: str) -> None:
+        self.action_space: gym.Space[Any] = {
+            "discrete": spaces.Discrete(3, start=2),
+            "several": spaces.MultiDiscrete([2, 3], start=[0, 1]),
+            "box": spaces.Box(-0.5, 0.5, (2, 1), np.float32),
+        }[kind]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._drawn(2), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.t += 1
+        ended, cut = self.t == 4, bool(self.np_random.integers(2))
+        return self._drawn(2), float(self._drawn(1)[0]), ended and not cut, ended and cut, {}
+
+    def _drawn(self, size: int) -> Any:
+        return self.np_random.normal(size=size).astype(np.float32)
+
+
 class Stateful(gym.Env[Any, Any]):
     """Draws noise in every step, and can be put into any state it was in; `form`: array, bytes, or what is refused."""
 

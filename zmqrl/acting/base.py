@@ -55,6 +55,8 @@ class ActingContext(Struct, frozen=True):
     place: Place
     state: State = field(default_factory=dict)
     """State of this vector env, which the caller zeroes where an episode begins: after each row with `valid` false."""
+    outputs: list[Array] = field(default_factory=list)
+    """Outputs of each row so far, `[N, K]`: kept for a head that completes segments."""
 
 
 class Policy(ABC):
@@ -78,6 +80,12 @@ class Policy(ABC):
         Writes `context.extras[name][t]` for every extra of the spec, and the next state into `context.state`. The
         action returned, `[N]` or `[N, k]` int64 or `[N, A...]` float32, is what is stored (unclipped); the env is given
         a clipped copy by the caller.
+        """
+
+    def complete(self, obs: Array, columns: Mapping[str, Array], context: ActingContext) -> None:  # noqa: B027
+        """Let the head fill further extras of the segment (`zmqrl.acting.heads.Head.complete`).
+
+        Called after the last row if `context.outputs` has its rows. `obs [N, ...]`: the observation after the last row.
         """
 
     @abstractmethod

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
+import numpy as np
+
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head
 from zmqrl.acting.make_head import make_head
 from zmqrl.acting.numpy_policy import ObservationInput
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.acting.state import noise_of, zero_state
+from zmqrl.acting.state import copy_of, noise_of, zero_state
 from zmqrl.networks.kinds.base import check_layer
 from zmqrl.spaces import view
 from zmqrl.types import Array, Weights
@@ -50,7 +52,15 @@ class ForwardPolicy(Policy):
     def act(self, obs: Array, t: int, context: ActingContext) -> Array:
         head = self._prepared(obs)
         noise = {name: context.noise.further[name][t] for name in self._noisy}
-        return head.act(self.forward(self._input.take(obs), context.state, noise), t, context)
+        outputs = self.forward(self._input.take(obs), context.state, noise)
+        if head.completes:
+            context.outputs.append(outputs.copy())
+        return head.act(outputs, t, context)
+
+    def complete(self, obs: Array, columns: Mapping[str, Array], context: ActingContext) -> None:
+        head = self._prepared(obs)
+        last = self.forward(self._input.take(obs), copy_of(context.state), {})
+        head.complete(np.stack((*context.outputs, last)), columns, context)
 
     def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
         head = self._prepared(obs)

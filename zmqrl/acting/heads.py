@@ -80,6 +80,25 @@ class Head(ABC):
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
         """Actions for `outputs [N, K]`, exploring; writes `context.extras[name][t]` and the next `context.state`."""
 
+    def complete(self, outputs: Array, columns: Mapping[str, Array], context: ActingContext) -> None:  # noqa: B027
+        """Fill further extras `context.extras[name] [T, N, ...]` after the last row, such as a first priority.
+
+        A head without this method of its own costs nothing. With it the outputs of a segment are kept, and the layers
+        compute one more: that of the observation after the last row, without noise.
+
+        Args:
+            outputs: float32 `[T + 1, N, K]`: what `act` received for every row, then that further one. A mask is not
+                applied. If row t ends an episode, `outputs[t + 1]` is of the true last observation of the episode.
+            columns: Of the segment: `obs [T + 1, N, ...]` (with stacks of k frames `[T + k, N, ...]`), and `action`,
+                `reward`, `terminated`, `truncated`, `valid`, `[T, N, ...]` each. To be read only.
+            context: That of all rows.
+        """
+
+    @property
+    def completes(self) -> bool:
+        """Whether it has a method `complete` of its own."""
+        return type(self).complete is not Head.complete
+
     @abstractmethod
     def act_greedily(self, outputs: Array) -> Array:
         """The best-known actions for `outputs [N, K]`."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head
 from zmqrl.acting.make_head import make_head
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.acting.state import zero_state
+from zmqrl.acting.state import copy_of, zero_state
 from zmqrl.errors import ConfigError
 from zmqrl.networks.input import NumpyInput, network_input
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, numpy_layer
@@ -56,6 +58,7 @@ class NumpyPolicy(Policy):
         self._steps: list[tuple[NumpyLayer, RecurrentLayer | None]] = []
         self._noisy: list[NoisyLayer] = []
         self._head: Head
+        self._completes = False
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         self._weights, self._schedule = weights, schedule
@@ -67,17 +70,27 @@ class NumpyPolicy(Policy):
             self._resize(len(obs))
         for layer in self._noisy:
             layer.set_noise(context.noise.further[layer.name][t])
-        return self._head.act(self._outputs(obs, context.state), t, context)
+        outputs = self._outputs(obs, context.state)
+        if self._completes:
+            context.outputs.append(outputs.copy())
+        return self._head.act(outputs, t, context)
 
     def act_greedily(self, obs: Array, state: State = NO_STATE) -> Array:
         if len(obs) != self._rows:
             self._resize(len(obs))
-        for layer in self._noisy:
-            layer.set_noise(None)
-        return self._head.act_greedily(self._outputs(obs, state))
+        return self._head.act_greedily(self._outputs_without_noise(obs, state))
+
+    def complete(self, obs: Array, columns: Mapping[str, Array], context: ActingContext) -> None:
+        last = self._outputs_without_noise(obs, copy_of(context.state))
+        self._head.complete(np.stack((*context.outputs, last)), columns, context)
 
     def zero_state(self, rows: int) -> dict[str, Array]:
         return zero_state(self._spec.state, rows)
+
+    def _outputs_without_noise(self, obs: Array, state: State) -> Array:
+        for layer in self._noisy:
+            layer.set_noise(None)
+        return self._outputs(obs, state)
 
     def _outputs(self, obs: Array, state: State) -> Array:
         """What the head is given, which has the mask of `obs` now."""
@@ -99,6 +112,7 @@ class NumpyPolicy(Policy):
         self._steps = [(layer, layer if isinstance(layer, RecurrentLayer) else None) for layer in self._layers]
         self._noisy = [layer for layer in self._layers if isinstance(layer, NoisyLayer)]
         self._head = make_head(self._spec, rows)
+        self._completes = self._head.completes
         self._load()
 
     def _load(self) -> None:

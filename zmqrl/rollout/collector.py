@@ -124,7 +124,7 @@ class Collector:
             ended = done | cut
             ended_count = int(np.count_nonzero(ended))
             progress(rows)
-        self._write_states(columns)
+        self._finish(columns, seen, context)
         self._obs, self._ended, self._ended_count = seen.copy(), ended, ended_count
         return rows
 
@@ -144,8 +144,10 @@ class Collector:
         extras = {name: columns[name] for name in self._extras}
         return ActingContext(noise, extras, self._place, self._state)
 
-    def _write_states(self, columns: Mapping[str, Array]) -> None:
-        """The states of the envs and of the policy at the end of the segment."""
+    def _finish(self, columns: Mapping[str, Array], seen: Array, context: ActingContext) -> None:
+        """What follows the last row: columns of the head, and the states of the envs and of the policy."""
+        if context.outputs:
+            self._policy.complete(seen, columns, context)
         if STATE_COLUMN in columns:
             columns[STATE_COLUMN][0] = self._env.states()
         for name, array in self._state.items():

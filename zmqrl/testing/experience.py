@@ -10,6 +10,7 @@ import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import state_columns
 from zmqrl.algorithms.base import (
     Algorithm,
@@ -86,27 +87,35 @@ def acted(algorithm: Algorithm, seed: int, policy: Policy | None = None) -> dict
     truncated = ended & (rng.random(lead) < 0.3)
     obs = observed(algorithm, rng, (SEGMENTS, steps + 1, envs))
     action = np.zeros((*lead, *algorithm.env.action.shape), algorithm.env.action.dtype)
-    added = (*acting.extras, *state_columns(acting, steps, envs))
-    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
     choices = algorithm.env.action.choices
     size = 0 if choices else math.prod(algorithm.env.action.shape)
-    for segment in range(SEGMENTS):
-        noise = noise_for(rng, steps, envs, size, acting.noise, len(choices))
-        state = policy.zero_state(envs)
-        filled = {name: column[segment] for name, column in extras.items()}
-        context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), state)
-        every = acting.state_every or steps
-        for t in range(steps):
-            if t % every == 0:
-                for name, array in state.items():
-                    filled[ACTING_STATE + name][t // every] = array
-            action[segment, t] = policy.act(obs[segment, t], t, context)
-            for name, array in state.items():
-                array[~valid[segment, t]] = 0.0
-                filled[ACTING_STATE_END + name][0] = array
+    noises = [noise_for(rng, steps, envs, size, acting.noise, len(choices)) for _ in range(SEGMENTS)]
     reward = np.where(valid, rng.normal(size=lead), 0.0).astype(np.float32)
     fixed = (obs, action, reward, ended & ~truncated, truncated, valid)
-    return {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
+    added = (*acting.extras, *state_columns(acting, steps, envs))
+    extras = {column.name: np.zeros((SEGMENTS, *column.shape), column.dtype) for column in added}
+    columns = {**dict(zip(FIXED_COLUMNS, fixed, strict=True)), **extras}
+    for segment, noise in enumerate(noises):
+        filled = {name: column[segment] for name, column in columns.items()}
+        context = ActingContext(noise, filled, Place.of(segment, SEGMENTS, envs), policy.zero_state(envs))
+        _fill(filled, policy, acting, context)
+    return columns
+
+
+def _fill(columns: Mapping[str, Array], policy: Policy, acting: ActingSpec, context: ActingContext) -> None:
+    """Act in a segment: its actions, extras and states follow from all other columns."""
+    obs, valid, state, steps = columns["obs"], columns["valid"], context.state, len(columns["valid"])
+    every = acting.state_every or steps
+    for t in range(steps):
+        if t % every == 0:
+            for name, array in state.items():
+                columns[ACTING_STATE + name][t // every] = array
+        columns["action"][t] = policy.act(obs[t], t, context)
+        for name, array in state.items():
+            array[~valid[t]] = 0.0
+            columns[ACTING_STATE_END + name][0] = array
+    if context.outputs:
+        policy.complete(obs[steps], columns, context)
 
 
 def train(algorithm: Algorithm, learner: Learner, seeds: Sequence[int]) -> tuple[int, dict[str, Any]]:
