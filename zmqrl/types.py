@@ -41,6 +41,8 @@ ACTING_STATE = "state."
 """Columns float32 `[T / state_every, N, size]`: the recurrent state with which row 0, state_every, ... is acted."""
 ACTING_STATE_END = "state_end."
 """Columns float32 `[1, N, size]`: the recurrent state with which row 0 of the next segment is acted."""
+PREVIOUS = "previous"
+"""Recurrent state `[N, P]` with the action and the reward of the row before (`zmqrl.acting.previous`)."""
 BYTES = "bytes"
 """The dtype of a state that is not an array."""
 DropReason: TypeAlias = Literal["unsealed", "superseded", "rolled_back", "unknown"]

@@ -17,6 +17,7 @@ from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec, ActingState
 from zmqrl.acting.state import noise_of, state_of
 from zmqrl.config.codec import from_json, replace, to_json
@@ -71,6 +72,11 @@ CORES: dict[str, tuple[LayerSpec, ...]] = {
         LayerSpec("tests.networks.own_kinds:Fractions", "f", 6, 6),
         LayerSpec("linear", "out", 6, OUT),
     ),
+    "previous": (
+        LayerSpec("concat", inputs=6, outputs=8),
+        LayerSpec("gru", "core", 8, 5),
+        LayerSpec("linear", "o", 5, OUT),
+    ),
     "own recurrent layer": (LayerSpec("tests.export.modules:Leaky", "core", 6, 5), LayerSpec("linear", "o", 5, OUT)),
 }
 NORMALISED = {"parts", "tanh", "own module, parts"}
@@ -90,6 +96,7 @@ def case(name: str) -> tuple[ActingSpec, Weights]:
         input=described,
         noise=noise_of(layers),
         state=state_of(layers),
+        previous=name == "previous",
     )
     return spec, version(spec, 1)
 
@@ -106,6 +113,8 @@ def acted(policy: Policy, spec: ActingSpec, rows: int) -> list[Array]:
     context = ActingContext(noise_for(drawn, T, rows, 1, spec.noise), {}, Place.of(0, 1, rows), policy.zero_state(rows))
     found = []
     for t in range(T):
+        if spec.previous:  # an action of one number
+            PreviousStep(spec.action, rows).write(context.state, drawn.normal(size=(rows, 1)), drawn.normal(size=rows))
         found.append(np.array(policy.act(observations(spec.observation, drawn, (rows,)), t, context)))
         found += [state.copy() for state in context.state.values()]
     found.append(np.array(policy.act_greedily(observations(spec.observation, drawn, (rows,)), context.state)))
@@ -138,7 +147,7 @@ def test_outputs_and_states_are_those_of_numpy_and_torch(name: str) -> None:
 
 def test_every_kind_of_a_network_that_acts_is_covered() -> None:
     layers = [layer for name in (*TOWERS, *CORES) for layer in case(name)[0].layers]
-    assert {layer.kind for layer in layers if ":" not in layer.kind} == set(known_kinds()) - {"concat"}
+    assert {layer.kind for layer in layers if ":" not in layer.kind} == set(known_kinds())
 
 
 @pytest.mark.parametrize(("name", "sessions"), [("own module, batch norm", 1), ("gru", 1), ("convolutions, normed", 2)])

@@ -45,13 +45,17 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
     assert zmqrl.evaluate(lambda _: 1, Counting, episodes=2).returns == by_id.returns
     assert by_id.lengths == (5, 5)
 
+    rewards = []
+
     class Ones(LoadedPolicy):
-        def __call__(self, obs: Any) -> Array:
+        def __call__(self, obs: Any, reward: Any = None) -> Array:
+            rewards.append(reward)
             return np.array(1)
 
     section = EnvSection(id="tests.envs.odd_envs:Counting", kwargs={"length": 3})
     policy = Ones(Fixed(), probe(section), section)
     assert zmqrl.evaluate(policy, episodes=2).lengths == (3, 3)
+    assert rewards == [0.0, 1.0, 1.0] * 2, "of the step before"
 
 
 @pytest.mark.parametrize(

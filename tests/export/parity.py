@@ -70,6 +70,7 @@ class OnnxPolicy:
         self.session = onnxruntime.InferenceSession(folder / "policy.onnx", providers=["CPUExecutionProvider"])
         self.names = [entry.name for entry in self.session.get_inputs()]
         self._sizes = {e.name: e.shape[1] for e in self.session.get_inputs() if e.name.startswith("state.")}
+        self._rewarded = "previous_reward" in self.names
         self._state: dict[str, Any] = {}
 
     def reset(self, ended: Any = None) -> None:
@@ -81,9 +82,11 @@ class OnnxPolicy:
     def state(self) -> dict[str, Any]:
         return {name.removeprefix("state."): array for name, array in self._state.items()}
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs: Any, reward: Any = None) -> Any:
         feeds = dict(_leaves(obs)) if isinstance(obs, dict) else {"obs": obs}
         rows = len(next(iter(feeds.values())))
+        if self._rewarded:
+            feeds["previous_reward"] = np.asarray(reward, np.float32)
         self._state = self._state or {name: np.zeros((rows, size), np.float32) for name, size in self._sizes.items()}
         action, *states = self.session.run(None, {**feeds, **self._state})
         outputs = [entry.name.removeprefix("next_") for entry in self.session.get_outputs()[1:]]

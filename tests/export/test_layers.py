@@ -13,7 +13,7 @@ from gymnasium import spaces
 from tests.export.parity import ROWS, OnnxPolicy, numpy_policy, observations, perturbed
 from tests.support.raising import raises
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.spec import ActingSpec, ActingState, previous_size
 from zmqrl.acting.state import noise_of, state_of
 from zmqrl.api.policies import LoadedPolicy
 from zmqrl.config.codec import replace
@@ -109,8 +109,8 @@ def _check(folder: Path, form: Form, spec: ActingSpec, weights: Weights, expecte
     generator = np.random.default_rng(5)
     seen = set()
     for _ in range(4):
-        obs = observations(spec.observation, ROWS, generator)
-        actions, found = expected(obs), policy(obs)
+        obs, reward = observations(spec.observation, ROWS, generator), generator.normal(size=ROWS).astype(np.float32)
+        actions, found = expected(obs, reward), policy(obs, reward)
         assert (found.shape, found.dtype) == (actions.shape, actions.dtype)
         np.testing.assert_allclose(found, actions, rtol=1e-4, atol=1e-5)
         seen |= {action.tobytes() for action in actions}
@@ -163,6 +163,52 @@ def test_a_recurrent_layer_keeps_its_state(kind: str, form: Form, tmp_path: Path
         observation_spec("e", FLAT), action_spec("e", FIVE), layers, MLP, "categorical", {"state": state_of(layers)}
     )
     _check(tmp_path, form, *case)
+
+
+@pytest.mark.parametrize("form", ["onnx", "numpy"])
+@pytest.mark.parametrize(
+    ("acted", "head", "outputs"),
+    [
+        (FIVE, "categorical", 5),
+        (spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]), "multi_categorical", 11),
+        (BOX, "squashed_gaussian", 4),
+        (spaces.Box(-np.inf, np.inf, (2, 1), np.float64), "gaussian", 2),
+    ],
+)
+def test_the_previous_action_and_reward(
+    acted: spaces.Space[Any], head: str, outputs: int, form: Form, tmp_path: Path
+) -> None:
+    """The policy of a file remembers its action; a reward where an episode begins has no effect."""
+    observation, action = observation_spec("e", FLAT), action_spec("e", acted)
+    size = previous_size(action)
+    layers = (
+        LayerSpec("concat", inputs=3, outputs=3 + size),
+        LayerSpec("gru", "core", 3 + size, 6),
+        LayerSpec("linear", "out", 6, outputs),
+    )
+    state: dict[str, Any] = {"state": state_of(layers), "previous": True, **NORMALISED}
+    spec, weights, expected = _acting(observation, action, layers, MLP, head, state)
+    _check(tmp_path / "a", form, spec, weights, expected)
+    policy = OnnxPolicy(tmp_path / "a") if form == "onnx" else numpy_policy(tmp_path / "a")
+    expected.reset()
+    generator = np.random.default_rng(6)
+    effect = 0.0
+    for step in range(5):
+        obs, reward = observations(observation, ROWS, generator), 3 * generator.normal(size=ROWS).astype(np.float32)
+        if step == 3:
+            ended = np.array([True, False, False, True, False])
+            for one in (expected, policy):
+                one.reset(ended)
+        np.testing.assert_allclose(policy(obs, reward), expected(obs, reward), rtol=1e-4, atol=1e-5)
+        held = expected._state["core"].copy()
+        for name, array in policy.state.items():
+            np.testing.assert_allclose(array, expected._state[name], rtol=1e-4, atol=1e-5)
+        effect = max(effect, float(np.abs(held).max()))
+    assert effect > 0.1
+    with pytest.raises(ValueError):
+        expected(obs)
+    expected.reset()
+    assert expected(obs).shape[0] == ROWS, "without a reward where all episodes begin"
 
 
 def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.contracts.test_algorithms import CNN, DICT
-from zmqrl.acting.spec import ActingSpec
+from zmqrl.acting.spec import ActingSpec, previous_size
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
@@ -357,3 +357,43 @@ def test_pixels_are_bytes_on_the_device(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(learner, "train", recorded)
     learn(algorithm, learner, acted(algorithm, 1), updates=1)
     assert seen and set(seen) == {torch.uint8}
+
+
+class Joined(Rows):
+    """The tower sees the step before."""
+
+    def network(self) -> NetworkSpec:
+        size = previous_size(self.env.action)
+        joined, last = LayerSpec("concat", inputs=3, outputs=3 + size), LayerSpec("linear", "p.0", 3 + size, 3)
+        return NetworkSpec((("p", (joined, last)),))
+
+    def acting(self) -> ActingSpec:
+        return replace(super().acting(), previous=True)
+
+    def learner(self, context: LearnerContext) -> Preparing:
+        return Preparing(self, context, [Group("p")])
+
+
+class Preparing(BatchLearner):
+    def prepare(self, batch: SegmentBatch, progress: Progress) -> Mapping[str, Tensor]:
+        self.columns, self.found = batch.columns, self.previous(batch)
+        return self.rows(batch, "obs", previous=self.found[:-1])
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        loss = self.net("p", batch["obs"], batch["previous"]).square().mean()
+        self.net.step("p", loss)
+        return {"loss": loss}
+
+
+def test_a_batch_of_segments_has_the_previous_action_and_reward() -> None:
+    algorithm = Joined(Settings(), NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), 16, 2)
+    learner = algorithm.learner(context_of(algorithm))
+    slots = acted(algorithm, SEED)
+    learn(algorithm, learner, slots)
+    found, ends = learner.found, slots["state_end.previous"][:, 0]
+    assert found.shape == (17, SEGMENTS * 2, 4)
+    assert np.array_equal(found[0], slots["state.previous"][:, 0].reshape(-1, 4)) and not found[0].any()
+    assert np.array_equal(found[-1], ends.reshape(-1, 4)) and found[-1].any()
+    action, reward, valid = (learner.columns[name] for name in ("action", "reward", "valid"))
+    assert np.array_equal(found[1:, :, :3], np.eye(3)[action] * valid[..., None]) and not valid.all()
+    assert np.array_equal(found[1:, :, 3], reward * valid)

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 from tests.support.raising import raises
-from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.spec import ActingSpec, ActingState, previous_size
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
@@ -84,6 +84,17 @@ class Recording(ReplayLearner):
         return {PRIORITY: batch["log_prob"][:, -6:] if self.config.spec.length else batch["log_prob"]}
 
 
+class Unrolling(Recording):
+    """Trains on what acting has seen."""
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        self.seen = batch
+        x, reset, previous = (batch[name].transpose(0, 1) for name in ("obs", "reset", "previous"))
+        outputs, _ = self.net.unroll("q", x, {CORE: batch[f"state.{CORE}"]}, reset, previous)
+        self.net.step("q", outputs.square().mean())
+        return {PRIORITY: batch["log_prob"][:, -6:], "outputs": outputs.detach().mean()}
+
+
 class Watched(SegmentReplay):
     given: list[Array]
 
@@ -92,9 +103,26 @@ class Watched(SegmentReplay):
         super().set_priorities(sample, priorities)
 
 
-def updated(spec: ReplaySpec, *calls: int, begin: int = 0, seed: int = SEED) -> tuple[Recording, Watched]:
+class Previous(Recurrent):
+    """The tower sees the step before."""
+
+    def network(self) -> NetworkSpec:
+        size = previous_size(self.env.action)
+        joined, core = LayerSpec("concat", inputs=3, outputs=3 + size), LayerSpec("gru", CORE, 3 + size, SIZE)
+        return NetworkSpec((("q", (joined, core, *super().network().tower("q")[1:])),))
+
+    def acting(self) -> ActingSpec:
+        return replace(super().acting(), previous=True)
+
+    def learner(self, context: LearnerContext) -> Unrolling:
+        return Unrolling(self, context, [Group("q")])
+
+
+def updated(
+    spec: ReplaySpec, *calls: int, begin: int = 0, seed: int = SEED, kind: type[Recurrent] = Recurrent
+) -> tuple[Recording, Watched]:
     """A learner after one update, or after `calls` of so many, which continues at update `begin`."""
-    algorithm = Recurrent(Settings(spec), NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS)
+    algorithm = kind(Settings(spec), NetworkSection(), EnvSpec("toy", VECTOR, DISCRETE), STEPS, ENVS)
     slots = acted(algorithm, SEED)
     replay = Watched(slots, SEGMENTS, SEED, spec)
     for slot in range(SEGMENTS):
@@ -194,6 +222,18 @@ def test_a_batch_of_sequences_has_their_states_resets_and_extras() -> None:
     assert learner.seen["obs"].shape == (7, 9, 3) and learner.seen["mask"].shape == (7, 8)
     mixed = sequence_priorities(sample.extras["log_prob"], sample.mask, 0.5)
     np.testing.assert_allclose(replay.given[0], mixed, rtol=1e-6)
+
+
+def test_sequences_have_the_previous_action_and_reward() -> None:
+    tensors = updated(SEQUENCES, kind=Previous)[0].seen
+    assert tensors["previous"].is_contiguous()
+    seen = {name: tensor.numpy() for name, tensor in tensors.items()}
+    assert seen["previous"].shape == (7, 9, 4) and not seen["valid"].all()
+    assert np.array_equal(seen["previous"][:, 0], seen["state.previous"])
+    for i, t in np.ndindex(7, 8):
+        one_hot = [float(seen["action"][i, t] == value) for value in range(3)]
+        expected = np.array([*one_hot, seen["reward"][i, t]]) * seen["valid"][i, t]
+        assert np.array_equal(seen["previous"][i, t + 1], expected)
 
 
 @pytest.mark.parametrize(

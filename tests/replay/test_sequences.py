@@ -175,6 +175,11 @@ STATE = {"reward": (12, 2), "state.core": (3, 2, 8), "td": (12, 2), "features": 
             fields("acting", what="extra 'mask' has the name of a field of replay's samples; use another name"),
         ),
         (
+            {},
+            STATE | {"state.previous": (1, 2, 5)},
+            fields("ReplaySpec.length", "0", what="transitions have no previous action and reward"),
+        ),
+        (
             {"first_priority": "reward"},
             {"reward": (12, 2)},
             fields("ReplaySpec.first_priority", "'reward'", what="must be an extra column [T, N] of acting(): none"),

@@ -11,7 +11,7 @@ import pytest
 from zmqrl.acting.base import ActingContext, Policy
 from zmqrl.acting.heads import Categorical
 from zmqrl.acting.numpy_policy import make_policy
-from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.spec import ActingSpec, ActingState, previous_size
 from zmqrl.acting.state import state_columns, state_of
 from zmqrl.broker.env_records import pack_record, unpack_record
 from zmqrl.config.sections import EnvSection
@@ -39,7 +39,14 @@ class Run:
     """Vector envs of one worker: all of them act with one policy."""
 
     def __init__(
-        self, env_id: str, steps: int, every: int = 0, mode: ModeName = "sync", core: str = "gru", **kwargs: Any
+        self,
+        env_id: str,
+        steps: int,
+        every: int = 0,
+        mode: ModeName = "sync",
+        core: str = "gru",
+        previous: bool = False,
+        **kwargs: Any,
     ) -> None:
         self.section = EnvSection(
             id=env_id, num_envs=N, kwargs=kwargs, recovery="state" if "Stateful" in env_id else "exact"
@@ -48,8 +55,10 @@ class Run:
         self.steps, self.mode = steps, mode
         inputs = self.env.observation.shape[0]
         module = ModuleSpec("tests.networks.nets:Remembers", "{}", (ModulePart("", (inputs,)),))
-        layer = LayerSpec(core, "core", inputs, H, module=module if core == "module" else None)
-        layers = (layer, LayerSpec("linear", "out", 5 if core == "module" else H, self.env.action.n))
+        size = inputs + previous_size(self.env.action) * previous
+        joined = (LayerSpec("concat", inputs=inputs, outputs=size),) if previous else ()
+        layer = LayerSpec(core, "core", size, H, module=module if core == "module" else None)
+        layers = (*joined, layer, LayerSpec("linear", "out", 5 if core == "module" else H, self.env.action.n))
         self.spec = ActingSpec(
             layers,
             f"{__name__}:Counting",
@@ -58,7 +67,9 @@ class Run:
             (ColumnSpec("log_prob", "float32", (steps, N)),),
             state=(*state_of(layers), ActingState("rows", 1)),
             state_every=every,
+            previous=previous,
         )
+        self.ends = [f"state_end.{state.name}" for state in self.spec.state]
         self.policy = self.new_policy()
 
     def new_policy(self) -> Policy:
@@ -107,14 +118,14 @@ def test_the_state_is_zero_where_an_episode_begins_and_lasts_until_its_reset_row
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
 def test_segments_hold_what_the_rows_were_acted_with(length: int) -> None:
     """Whatever the segments and the stored rows: `state` of a segment is `state_end` of the one before."""
-    whole = Run("tests.envs.odd_envs:Counting", steps=12, every=1, length=length)
+    whole = Run("tests.envs.odd_envs:Counting", steps=12, every=1, previous=True, length=length)
     expected = whole.collect(whole.collector(), 0)["state.rows"]
-    run = Run("tests.envs.odd_envs:Counting", steps=4, every=2, length=length)
+    run = Run("tests.envs.odd_envs:Counting", steps=4, every=2, previous=True, length=length)
     collector, end = run.collector(), None
     for index in range(3):
         columns = run.collect(collector, index)
         np.testing.assert_array_equal(columns["state.rows"], expected[4 * index : 4 * index + 4 : 2])
-        for name in ("core", "rows"):
+        for name in ("core", "rows", "previous"):
             if end is not None:
                 assert columns[f"state.{name}"][0].tobytes() == end[f"state_end.{name}"][0].tobytes()
         end = columns
@@ -132,18 +143,24 @@ def test_two_vector_envs_of_one_worker_do_not_mix_their_states(core: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("form", "steps", "core"),
+    ("form", "steps", "core", "previous"),
     [
-        *((form, steps, "gru") for form in (None, "array") for steps in (1, 5, 16)),
-        (None, 5, "lstm"),
-        (None, 5, "module"),
+        *(
+            (form, steps, "gru", previous)
+            for form in (None, "array")
+            for steps in (1, 5, 16)
+            for previous in (False, True)
+        ),
+        (None, 5, "lstm", False),
+        (None, 5, "module", False),
     ],
 )
-def test_a_successor_continues_with_the_same_bits(form: str | None, steps: int, core: str) -> None:
+def test_a_successor_continues_with_the_same_bits(form: str | None, steps: int, core: str, previous: bool) -> None:
     """The record goes over the wire and through FULL, with actions to repeat or with the state of the env."""
     saves_state, kwargs = form is not None, dict[str, Any](form=form) if form else {}
-    run = Run("tests.envs.odd_envs:Stateful" if form else "CartPole-v1", steps, core=core, **kwargs)
-    ends = ["state_end.core", "state_end.rows"]
+    run = Run("tests.envs.odd_envs:Stateful" if form else "CartPole-v1", steps, core=core, previous=previous, **kwargs)
+    ends = run.ends
+    assert ("state_end.previous" in ends) == previous
     predecessor, tracker = run.collector(), EpisodeTracker(2, N, saves_state=saves_state, acting_states=ends)
     assert set(ends) <= set(tracker.record_columns)
     for index in range(64 // steps):

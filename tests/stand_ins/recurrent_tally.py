@@ -1,28 +1,45 @@
-"""A tally with a recurrent core: its weights depend on every bit of what was acted, and of the state in use."""
+"""A tally with a recurrent core: its weights depend on every bit of what was acted, and of the state in use.
+
+The core sees the previous action and reward too, and the head completes segments.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 
 import numpy as np
 
 from tests.stand_ins.tally import STEP, Tally, TallyConfig, TallyLearner
-from zmqrl.acting.spec import ActingSpec, ActingState
+from zmqrl.acting.base import ActingContext
+from zmqrl.acting.heads import Categorical
+from zmqrl.acting.spec import ActingSpec, ActingState, previous_size
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.config.codec import replace
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.replay.base import SegmentBatch
+from zmqrl.types import Array, ColumnSpec
 
 SIZE = 8
-COLUMNS = ("obs", "action", "log_prob", "valid", "state.core", "state_end.core")
+STATES = tuple(f"{kind}.{name}" for kind in ("state", "state_end") for name in ("core", "previous"))
+COLUMNS = ("obs", "action", "log_prob", "reward", "valid", "outputs", *STATES)
+
+
+class Completing(Categorical):
+    """Fills a column after the last row."""
+
+    fills = Categorical.fills | {"outputs"}
+
+    def complete(self, outputs: Array, columns: Mapping[str, Array], context: ActingContext) -> None:
+        context.extras["outputs"][...] = outputs[1:] + columns["reward"][..., None]
 
 
 class RecurrentTally(Tally):
-    """The core sees the observation, the head the core."""
+    """The core sees the observation and the step before, the head the core."""
 
     def network(self) -> NetworkSpec:
-        inputs = self.env.observation.shape[0]
+        inputs = self.env.observation.shape[0] + previous_size(self.env.action)
         core = (
             ("core.weight_ih", (3 * SIZE, inputs), 0.5),
             ("core.weight_hh", (3 * SIZE, SIZE), -0.1),
@@ -32,8 +49,21 @@ class RecurrentTally(Tally):
         return NetworkSpec((("actor", (LayerSpec("linear", "out", SIZE, self.env.action.n),)),), core)
 
     def acting(self) -> ActingSpec:
-        layers = (LayerSpec("gru", "core", self.env.observation.shape[0], SIZE), *self.network().tower("actor"))
-        return replace(super().acting(), layers=layers, state=(ActingState("core", SIZE),), state_every=8)
+        spec, inputs = super().acting(), self.env.observation.shape[0]
+        seen = inputs + previous_size(self.env.action)
+        joined, core = LayerSpec("concat", inputs=inputs, outputs=seen), LayerSpec("gru", "core", seen, SIZE)
+        return replace(
+            spec,
+            layers=(joined, core, *self.network().tower("actor")),
+            head=f"{__name__}:Completing",
+            extras=(
+                *spec.extras,
+                ColumnSpec("outputs", "float32", (self.segment_steps, self.num_envs, self.env.action.n)),
+            ),
+            state=(ActingState("core", SIZE),),
+            state_every=8,
+            previous=True,
+        )
 
     def learner(self, context: LearnerContext) -> OnPolicyLearner:
         assert isinstance(self.config, TallyConfig)

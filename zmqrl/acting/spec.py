@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from zmqrl.networks.input import InputSpec
+from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.kinds.base import runtime_of
 from zmqrl.networks.spec import LayerSpec
-from zmqrl.types import ColumnSpec, SpaceSpec
+from zmqrl.types import PREVIOUS, ColumnSpec, SpaceSpec
 
 STATE, NEXT_STATE, NOISE = "state.", "next_state.", "noise."
 """Begin of the names of inputs and outputs of an ONNX graph: recurrent state before and after a step, and noise."""
@@ -86,7 +86,18 @@ class ActingSpec:
     """Rows between two stored states, a divisor of `env.segment_steps`; 0: that of the segment's first row alone."""
     graph: ActingGraph | None = None
     """Graph of the runtime onnx."""
+    previous: bool = False
+    """The network sees the action and the reward of the row before too: its layer `concat` appends the recurrent state
+    `previous`, which the spec adds to `state`."""
 
     def __post_init__(self) -> None:
         if self.runtime == "auto":
             object.__setattr__(self, "runtime", runtime_of(self.layers))
+        if self.previous and all(state.name != PREVIOUS for state in self.state):
+            added = ActingState(PREVIOUS, previous_size(self.action))
+            object.__setattr__(self, "state", (*self.state, added))
+
+
+def previous_size(action: SpaceSpec) -> int:
+    """Numbers of the state `previous`: those of an action, a discrete entry as one-hot, and the reward."""
+    return network_input(action).size + 1

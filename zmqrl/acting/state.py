@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec
+from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec, previous_size
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, STATE_COLUMN, Array, ColumnSpec
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, PREVIOUS, STATE_COLUMN, Array, ColumnSpec
 
 
 def zero_state(states: Iterable[ActingState], rows: int) -> dict[str, Array]:
@@ -67,7 +67,7 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
             raise ConfigError(f"acting: {what} {twice} is declared more than once; each needs a name of its own")
     for extra in spec.extras:
         reserved = extra.name in (*FIXED_COLUMNS, STATE_COLUMN)
-        if reserved or extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
+        if reserved or extra.name == PREVIOUS or extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
             raise ConfigError(
                 f"acting: extra {extra.name!r} has the name of a column of {'every segment' if reserved else 'state'}; "
                 "use another name"
@@ -88,11 +88,27 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
             fix="0 stores the first only",
         )
     _check_cores(spec)
+    _check_previous(spec)
     declared = {noise.name: noise for noise in spec.noise}
     for needed in noise_of(spec.layers):
         if declared.get(needed.name) != needed:
             what, found = f"layer {needed.name!r} needs {needed}", str(declared.get(needed.name, "no noise"))
             raise ConfigError(what, key=("acting",), value=found, fix="use noise=noise_of(layers)")
+
+
+def _check_previous(spec: ActingSpec) -> None:
+    """A layer that appends an input has only the state `previous` to append, and nothing else reads this state."""
+    appended = [layer.outputs - layer.inputs for layer in spec.layers if layer_kind(layer.kind).takes_input]
+    declared = any(state.name == PREVIOUS for state in spec.state)
+    if declared != spec.previous or appended != [previous_size(spec.action)] * spec.previous:
+        size = previous_size(spec.action)
+        raise ConfigError(
+            f"the state {PREVIOUS!r} is that of previous=True, and one layer of kind 'concat' appends its {size} "
+            f"numbers; the layers append {appended or 'nothing'}",
+            key=("acting", "previous"),
+            value=str(spec.previous),
+            fix="use previous=True with tower(..., joined=previous_size(action)), or leave out both",
+        )
 
 
 def _check_cores(spec: ActingSpec) -> None:

@@ -97,13 +97,15 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
 def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tuple[float, int]:
     if isinstance(policy, LoadedPolicy):
         policy.reset()
-    score, length, over, call = 0.0, 0, False, "reset"
+    score, length, reward, over, call = 0.0, 0, 0.0, False, "reset"
     try:
         obs, _ = env.reset(seed=seed)
         call = "step"
         while not over:
-            obs, reward, terminated, truncated, _ = env.step(policy(obs))
-            score, length = score + float(number(reward)), length + 1
+            action = policy(obs, reward) if isinstance(policy, LoadedPolicy) else policy(obs)
+            obs, given, terminated, truncated, _ = env.step(action)
+            reward = float(number(given))
+            score, length = score + reward, length + 1
             over = flag("terminated", terminated) | flag("truncated", truncated)
     except BadValue as error:
         what, place = fault_of(env, call, NOTHING, error)

@@ -10,6 +10,7 @@ import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.heads import bounds
+from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
 from zmqrl.api.runs import Run
@@ -20,14 +21,15 @@ from zmqrl.envs.packing import packed_batch
 from zmqrl.planning.policies import stored_policy, trained_env
 from zmqrl.run_files.trust import opened
 from zmqrl.spaces import forbids_all, view
-from zmqrl.types import Array, EnvSpec, SpaceSpec
+from zmqrl.types import PREVIOUS, Array, EnvSpec, SpaceSpec
 
 
 class LoadedPolicy:
     """The policy of a run: `policy(obs) -> action`, for one observation or a batch. From `load_policy`.
 
     A recurrent policy remembers what it has seen of the envs of its batch. Call `reset` where an episode begins; for
-    other policies it has no effect.
+    other policies it has no effect. A policy that was trained with the previous action and reward
+    (`ActingSpec.previous`) remembers its actions, and takes the rewards: `policy(obs, reward=...)`.
     """
 
     def __init__(
@@ -40,14 +42,18 @@ class LoadedPolicy:
         self._state: dict[str, Array] = {}
         self._rows = 0
 
-    def __call__(self, obs: Any) -> Array:
+    def __call__(self, obs: Any, reward: Any = None) -> Array:
         """The action for one observation, or the actions for a batch.
 
-        A batch of a Dict or Tuple has its structure, with a leading axis in each part.
+        Args:
+            obs: A batch of a Dict or Tuple has its structure, with a leading axis in each part.
+            reward: Of the last step, one number or `[N]`, for a policy with previous action and reward; others ignore
+                it. That of an env whose episode begins has no effect.
 
         Raises:
             ValueError: `obs` is of another space, or its `action_mask` forbids every action. A recurrent policy acted
-                for another number of envs before, and was not reset.
+                for another number of envs before, and was not reset. A policy with previous action and reward has
+                acted since the last reset, and `reward` is missing.
         """
         space, action = self._env.observation, self._env.action
         batch, single = _batch(space, obs)
@@ -57,13 +63,22 @@ class LoadedPolicy:
             self._state, self._rows = self._policy.zero_state(len(batch)), len(batch)
         if self._state and len(batch) != self._rows:
             raise ValueError(f"{len(batch)} observations after {self._rows}: call reset() before other envs begin")
-        if self._sampler is None:
-            chosen = self._policy.act_greedily(batch, self._state)
-        else:
-            chosen = self._sampler.act(self._policy, batch, self._state)
-        actions = np.array(action.for_env(chosen))
+        actions = np.array(action.for_env(self._chosen(batch, reward)))
         first: Array = actions[0]
         return first if single else actions
+
+    def _chosen(self, batch: Array, reward: Any) -> Array:
+        """Stored actions, clipped to the action space."""
+        state, sampler = self._state, self._sampler
+        if PREVIOUS in state:
+            last = state[PREVIOUS][:, -1]  # 1 until the reward is known; 0 where an episode begins
+            if reward is None and last.any():
+                raise ValueError("the policy sees the last reward: call policy(obs, reward=...), or reset() before")
+            last *= np.asarray(0.0 if reward is None else reward, np.float32)
+        chosen = self._policy.act_greedily(batch, state) if sampler is None else sampler.act(self._policy, batch, state)
+        if PREVIOUS in state:
+            PreviousStep(self._env.action, len(batch)).write(state, chosen, 1.0)
+        return chosen if sampler is None else sampler.clipped(chosen)
 
     def reset(self, ended: Any = None) -> None:
         """An episode begins in all envs, or in those of the batch where `ended [N]` is true."""
@@ -88,16 +103,20 @@ class ActionSampler:
         self._bounds = bounds(spec.action)
 
     def act(self, policy: Policy, obs: Array, state: dict[str, Array]) -> Array:
-        """Actions for `obs [N, ...]`, clipped to the action space."""
+        """Actions for `obs [N, ...]`, as a worker stores them."""
         spec, rows = self._spec, len(obs)
         size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
         noise = noise_for(self._generator, 1, rows, size, spec.noise, len(spec.action.choices))
         extras = {column.name: np.zeros((1, rows, *column.shape[2:]), column.dtype) for column in spec.extras}
-        actions = policy.act(obs, 0, ActingContext(noise, extras, Place.of(0, 1, rows), state))
+        return policy.act(obs, 0, ActingContext(noise, extras, Place.of(0, 1, rows), state))
+
+    def clipped(self, actions: Array) -> Array:
+        """`actions [N, ...]`, clipped to the action space."""
         low, high = self._bounds
         if low is None or high is None:
             return actions
-        return np.clip(actions, low.reshape(spec.action.shape), high.reshape(spec.action.shape))
+        shape = self._spec.action.shape
+        return np.clip(actions, low.reshape(shape), high.reshape(shape))
 
 
 def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0, trust: bool = False) -> LoadedPolicy:

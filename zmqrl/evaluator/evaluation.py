@@ -11,11 +11,12 @@ import numpy as np
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.heads import bounds
+from zmqrl.acting.previous import PreviousStep
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.vector import make_seeded
-from zmqrl.types import EnvSpec
+from zmqrl.types import PREVIOUS, EnvSpec
 
 EVALUATION = -1
 """The vector env in the seeds of evaluation: no training vector env has this number."""
@@ -50,7 +51,7 @@ class EpisodePlayer:
         seed: int,
         make: Callable[[EnvSection], Any] = make_for_scores,
     ) -> None:
-        self._slots_per_env = spec.slots_per_env
+        self._slots_per_env, self._action = spec.slots_per_env, spec.action
         make_one = partial(make, replace(section, num_envs=episodes))
         self._env = make_seeded(spec, make_one, episodes * spec.slots_per_env, seed, EVALUATION)
         low, high = bounds(spec.action)
@@ -81,10 +82,13 @@ class EpisodePlayer:
         if policy.numbers is not None:
             self._env.on_progress(policy.numbers)
         obs, state = self._env.start(), policy.zero_state(slots)
+        previous = PreviousStep(self._action, slots) if PREVIOUS in state else None
         yield None
         while playing.any():
             actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
             result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
+            if previous is not None:
+                previous.write(state, actions, result.reward)
             returns[playing] += result.reward[playing]
             lengths += playing
             for slot in np.nonzero((result.terminated | result.truncated) & playing)[0].tolist():

@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from zmqrl.acting.spec import OUTPUTS, WIDTH, ActingGraph, ActingSpec, X
+from zmqrl.acting.spec import NEXT_STATE, OUTPUTS, STATE, WIDTH, ActingGraph, ActingSpec, X, previous_size
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.onnx_layers import forward
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import layer_kind
-from zmqrl.types import Array, Weights
+from zmqrl.types import PREVIOUS, Array, Weights
 
 LAID_OUT = "Conv"
 """The operation whose arrays are constants of a session."""
@@ -41,6 +41,10 @@ def with_graph(spec: ActingSpec) -> ActingSpec:
     }
     graph = _GraphOfArrays()
     x = graph.reshape(graph.input(X, "float32", (described.size,)), described.shape)
+    if spec.previous:
+        size = (previous_size(spec.action),)
+        graph.previous = graph.input(STATE + PREVIOUS, "float32", size)
+        graph.output(NEXT_STATE + PREVIOUS, graph.previous, "float32", size)
     outputs = graph.op("Flatten", forward(graph, spec.layers, arrays, x), axis=1)
     graph.output(OUTPUTS, outputs, "float32", (WIDTH,))
     model = graph.model(metadata.version("zmqrl"), f"Layers of a policy with the head {spec.head}")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal, TypeAlias
 
-from zmqrl.export.spec import GreedyPolicy, ObservedPart
-from zmqrl.types import Version
+from zmqrl.export.spec import REWARD, GreedyPolicy, ObservedPart
+from zmqrl.types import PREVIOUS, Version
 
 Form: TypeAlias = Literal["onnx", "numpy"]
 
@@ -73,6 +73,7 @@ def _described(part: ObservedPart) -> str:
 
 def _numpy_use(policy: GreedyPolicy) -> list[str]:
     reset = ["policy.reset()  # where an episode begins: the policy has recurrent state"] if policy.state else []
+    reward = ", reward" if PREVIOUS in policy.state else ""
     return [
         "`policy.py` needs numpy and safetensors.",
         "",
@@ -81,7 +82,7 @@ def _numpy_use(policy: GreedyPolicy) -> list[str]:
         "",
         "policy = Policy()",
         *reset,
-        "action = policy(obs)  # one observation, or a batch with a leading axis",
+        f"action = policy(obs{reward})  # one observation, or a batch with a leading axis",
         "```",
     ]
 
@@ -90,6 +91,7 @@ def _onnx_use(policy: GreedyPolicy, inputs: list[ObservedPart]) -> list[str]:
     feeds = [f'"{part.name}": {_batch(part)}' for part in inputs]
     states = list(policy.state)
     zeros = [f'    "state.{name}": np.zeros((1, {size}), np.float32),' for name, size in policy.state.items()]
+    zeros += [f'    "{REWARD}": np.zeros(1, np.float32),  # reward of the last step'] * (PREVIOUS in policy.state)
     carry = [
         "The outputs `next_state.<name>` are the inputs `state.<name>` of the next step; zero where an episode begins.",
         "",

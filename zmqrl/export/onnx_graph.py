@@ -21,6 +21,8 @@ class Graph:
 
     explores = False
     """Whether noisy layers have their noise, as an input."""
+    previous = ""
+    """The value that a layer `concat` appends."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []

@@ -127,6 +127,10 @@ def _noisy(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     return _noisy_parts(graph, layer, arrays, x, "")[0]
 
 
+def _concat(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
+    return graph.op("Concat", graph.op("Flatten", x, axis=1), graph.previous, axis=1)
+
+
 def _gelu(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     cubic, scale, one, half = (
         graph.constant(np.array(number, np.float32)) for number in (0.044715, (2 / np.pi) ** 0.5, 1.0, 0.5)
@@ -147,6 +151,7 @@ def _silu(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
 LAYERS: Mapping[str, Callable[[Graph, ExportedLayer, Weights, str], str]] = {
     "linear": _linear,
     "noisy": _noisy,
+    "concat": _concat,
     "dueling": _dueling,
     "conv": _conv,
     "layernorm": _layernorm,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from zmqrl.acting.spec import NEXT_STATE, STATE
 from zmqrl.export.onnx_graph import Graph
 from zmqrl.export.onnx_layers import forward
-from zmqrl.export.spec import HIGH, LOW, GreedyPolicy, ObservedPart
+from zmqrl.export.spec import HIGH, LOW, REWARD, Action, GreedyPolicy, ObservedPart
 from zmqrl.networks.spec import LayerSpec
-from zmqrl.types import Array, Weights
+from zmqrl.types import PREVIOUS, Array, Weights
 
 FORBIDDEN = np.float32(-1e30)
 
@@ -30,9 +31,21 @@ def onnx_model(
         ConfigError: A layer of the user's cannot be exported.
     """
     graph = Graph()
-    x = forward(graph, layers, arrays, _input(graph, policy, arrays))
-    _output(graph, policy, arrays, graph.op("Flatten", x, axis=1))
+    x = _input(graph, policy, arrays)
+    if PREVIOUS in policy.state:
+        graph.previous = _previous(graph, policy.state[PREVIOUS])
+    x = forward(graph, layers, arrays, x)
+    found = _actions(graph, policy, arrays, graph.op("Flatten", x, axis=1))
+    _output(graph, policy, found)
     return graph.model(version, description)
+
+
+def _previous(graph: Graph, size: int) -> str:
+    """The state `previous`, whose last number is 1, and 0 where an episode begins: it is multiplied by the reward."""
+    held, last = graph.input(STATE + PREVIOUS, "float32", (size,)), size - 1
+    reward = graph.reshape(graph.input(REWARD, "float32", ()), (1,))
+    reward = graph.op("Mul", graph.slice(held, last, size), reward)
+    return graph.op("Concat", graph.slice(held, 0, last), reward, axis=1)
 
 
 def _input(graph: Graph, policy: GreedyPolicy, arrays: Weights) -> str:
@@ -58,7 +71,7 @@ def _column(graph: Graph, policy: GreedyPolicy, part: ObservedPart, arrays: Weig
     return rows if part.divisor == 1 else graph.op("Div", rows, graph.constant(np.float32(part.divisor)))
 
 
-def _one_hot(graph: Graph, part: ObservedPart, rows: str) -> str:
+def _one_hot(graph: Graph, part: ObservedPart | Action, rows: str) -> str:
     entries = graph.reshape(graph.cast(rows, "int64"), (len(part.choices),))
     entries = graph.op("Sub", entries, graph.constant(list(part.starts)))
     off_on = graph.constant(np.array([0.0, 1.0], np.float32))
@@ -70,17 +83,24 @@ def _one_hot(graph: Graph, part: ObservedPart, rows: str) -> str:
     return graph.op("Concat", *flat, axis=1)
 
 
-def _output(graph: Graph, policy: GreedyPolicy, arrays: Weights, outputs: str) -> None:
+def _actions(graph: Graph, policy: GreedyPolicy, arrays: Weights, outputs: str) -> str:
+    """`[N, numbers of an action]`."""
+    if policy.action.head == "argmax":
+        return _argmax(graph, policy, outputs)
+    if policy.action.head == "clip":
+        outputs = graph.slice(outputs, 0, policy.action.size)
+        return _clipped(graph, outputs, arrays[LOW], arrays[HIGH]) if policy.action.bounded else outputs
+    return _scaled(graph, policy, arrays, outputs)
+
+
+def _output(graph: Graph, policy: GreedyPolicy, found: str) -> None:
     action = policy.action
-    if action.head == "argmax":
-        found = _argmax(graph, policy, outputs)
-    elif action.head == "clip":
-        outputs = graph.slice(outputs, 0, action.size)
-        found = _clipped(graph, outputs, arrays[LOW], arrays[HIGH]) if action.bounded else outputs
-    else:
-        found = _scaled(graph, policy, arrays, outputs)
-    found = graph.reshape(graph.cast(found, action.dtype), action.shape)
-    graph.output("action", found, action.dtype, action.shape, first=True)
+    cast = graph.reshape(graph.cast(found, action.dtype), action.shape)
+    graph.output("action", cast, action.dtype, action.shape, first=True)
+    if PREVIOUS in policy.state:
+        numbers = _one_hot(graph, action, found) if action.choices else found
+        one = graph.op("Pad", numbers, graph.constant([0, 0, 0, 1]), graph.constant(np.float32(1.0)))
+        graph.output(NEXT_STATE + PREVIOUS, one, "float32", (policy.state[PREVIOUS],))
 
 
 def _argmax(graph: Graph, policy: GreedyPolicy, outputs: str) -> str:

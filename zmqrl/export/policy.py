@@ -25,16 +25,23 @@ class Policy:
             name: h * ~np.asarray(ended, bool)[:, None] for name, h in self.state.items() if ended is not None
         }
 
-    def __call__(self, obs: Any) -> Any:
+    def __call__(self, obs: Any, reward: Any = 0.0) -> Any:
+        """`reward`: of the last step, where `policy.json` has the state `previous`; ignored where an episode begins."""
         spec, action = self.spec, self.spec["action"]
         single = _rows(obs, spec["parts"][0]).ndim == len(spec["parts"][0]["shape"])
         columns = [self._columns(part, _rows(obs, part, single)) for part in spec["parts"]]
         x = np.concatenate(columns, 1, dtype=F32).reshape(-1, *spec["shape"])
         self.state = self.state or {name: np.zeros((len(x), n), F32) for name, n in spec["state"].items()}
+        if "previous" in self.state:
+            self.state["previous"][:, -1] *= np.asarray(reward, F32)
         for layer in spec["layers"]:
             x = getattr(self, f"_{layer['kind']}")(x, layer)
         mask = None if spec["mask"] is None else _rows(obs, spec["mask"], single)
-        actions = self._actions(x.reshape(len(x), -1), mask).astype(action["dtype"]).reshape(-1, *action["shape"])
+        actions = self._actions(x.reshape(len(x), -1), mask)
+        if "previous" in self.state:  # the 1 becomes the reward of this step in the next call
+            numbers = self._columns(action, actions) if action["choices"] else actions
+            self.state["previous"] = np.pad(numbers, ((0, 0), (0, 1)), constant_values=1).astype(F32)
+        actions = actions.astype(action["dtype"]).reshape(-1, *action["shape"])
         return actions[0] if single else actions
 
     def _columns(self, part: Any, rows: Any) -> Any:
@@ -98,6 +105,9 @@ class Policy:
         h = leave * np.tanh(c)
         self.state[layer["name"]] = np.concatenate([h, c], 1, dtype=F32)
         return h
+
+    def _concat(self, x: Any, layer: Any) -> Any:
+        return np.concatenate([x.reshape(len(x), -1), self.state["previous"]], 1)
 
     _noisy = _linear
     _flatten = staticmethod(lambda x, layer: x.reshape(len(x), -1))

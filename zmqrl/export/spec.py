@@ -19,6 +19,8 @@ FORMAT = 1
 """Format of `policy.json`: raised when its readers have to change."""
 LOW, HIGH = "action.low", "action.high"
 """Arrays of the bounds of the actions, flat float32."""
+REWARD = "previous_reward"
+"""Input of a graph with the state `previous`."""
 HEADS: Mapping[str, str] = {
     "categorical": "argmax",
     "multi_categorical": "argmax",
@@ -99,7 +101,10 @@ class GreedyPolicy:
     """The part with the allowed actions."""
     layers: tuple[ExportedLayer, ...]
     state: Mapping[str, int]
-    """Recurrent state: its size by the name of its layer; zero where an episode begins."""
+    """Recurrent state: its size by the name of its layer; zero where an episode begins.
+
+    That of `previous`: the numbers of the last action, one-hot as those of a discrete part, then the last reward.
+    """
     action: Action
 
 

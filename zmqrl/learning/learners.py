@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from zmqrl.acting.previous import previous_rows
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.net_learner import PRIORITY, NetLearner
@@ -15,7 +16,7 @@ from zmqrl.ops.returns import sequence_priorities
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, Replay, SegmentBatch, SequenceSample
 from zmqrl.replay.spec import Prioritised
-from zmqrl.types import Array
+from zmqrl.types import ACTING_STATE, PREVIOUS, Array
 
 
 class ReplayLearner(NetLearner, OffPolicyLearner):
@@ -109,6 +110,14 @@ class BatchLearner(NetLearner, OnPolicyLearner):
             else:
                 rows[name] = self.tensor(column[valid])
         return rows
+
+    def previous(self, batch: SegmentBatch) -> Array:
+        """With `ActingSpec.previous`: the previous action and reward of each row and after the last, `[T + 1, E, P]`.
+
+        `batch` is what `prepare` receives, or a held one.
+        """
+        first, *rows = (batch.columns[name] for name in (ACTING_STATE + PREVIOUS, "action", "reward", "valid"))
+        return previous_rows(self.algorithm.env.action, first[0], *rows)
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:
         """Whether the results of a minibatch end the training on this batch. Default: no."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, SupportsFloat, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from zmqrl.acting.previous import previous_rows
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progress, check_norm
 from zmqrl.learning.executor import Batch, make_executor
@@ -20,9 +21,9 @@ from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
 from zmqrl.random_streams import stream
-from zmqrl.replay.base import AnySample
+from zmqrl.replay.base import AnySample, SequenceSample
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import Array, EnvSpec, Weights
+from zmqrl.types import PREVIOUS, Array, EnvSpec, Weights
 
 PRIORITY = "priority"
 """Name of the result of an update for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from
@@ -163,10 +164,16 @@ class NetLearner(BaseLearner):
         return found.reshape(*lead, *found.shape[1:])
 
     def tensors(self, sample: AnySample) -> dict[str, Tensor]:
-        """The columns of a sample of replay; observations are network inputs."""
+        """The columns of a sample of replay; observations are network inputs.
+
+        With `ActingSpec.previous` sequences have `previous [C, R + 1, P]` too.
+        """
+        columns = sample.columns
+        if isinstance(sample, SequenceSample) and PREVIOUS in sample.state:
+            rows = sample.state[PREVIOUS], sample.action, sample.reward, sample.valid
+            columns[PREVIOUS] = np.ascontiguousarray(previous_rows(self.algorithm.env.action, *rows).swapaxes(0, 1))
         return {
-            name: (self.observations if name in OBSERVED else self.tensor)(column)
-            for name, column in sample.columns.items()
+            name: (self.observations if name in OBSERVED else self.tensor)(column) for name, column in columns.items()
         }
 
     def scalars(self, progress: Progress) -> dict[str, Tensor]:

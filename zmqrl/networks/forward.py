@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
+from zmqrl.types import PREVIOUS
 
 
 def forward(layers: tuple[LayerSpec, ...], tensors: Mapping[str, Tensor], x: Tensor, *more: Tensor) -> Tensor:
@@ -30,13 +31,16 @@ def _output(layer: LayerSpec, tensors: Mapping[str, Tensor], x: Tensor, rest: li
 
 
 def step(layers: tuple[LayerSpec, ...], tensors: Mapping[str, Tensor], x: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """One step of acting: as `forward`, and `state[name] [B, size]` of each recurrent layer is replaced by the next."""
+    """One step of acting: as `forward`, and `state[name] [B, size]` of each recurrent layer is replaced by the next.
+
+    A layer `concat` appends `state["previous"]`.
+    """
     for layer in layers:
         kind = layer_kind(layer.kind)
         if kind.state_size(layer):
             x, state[layer.name] = kind.step(layer, tensors, x, state[layer.name])
         else:
-            x = kind.torch(layer, tensors, x)
+            x = _output(layer, tensors, x, [state[PREVIOUS]] if kind.takes_input else [])
     return x
 
 

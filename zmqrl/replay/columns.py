@@ -8,7 +8,7 @@ from dataclasses import fields
 from zmqrl.errors import ConfigError
 from zmqrl.replay.base import ReplaySample, SequenceSample
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import STATE_COLUMN
+from zmqrl.types import PREVIOUS, STATE_COLUMN
 
 FIXED = frozenset(("obs", "action", "reward", "terminated", "truncated", "valid", STATE_COLUMN))
 STATE_PREFIX = "state."
@@ -44,6 +44,9 @@ def check_columns(spec: ReplaySpec, shapes: Shapes, is_deterministic: bool = Fal
     if spec.length:
         _check_length(spec, shapes["reward"][0])
         _check_states(spec, shapes)
+    elif STATE_PREFIX + PREVIOUS in shapes:
+        what, fix = "transitions have no previous action and reward", "set length: sequences have them"
+        raise ConfigError(what, key=("ReplaySpec", "length"), value="0", fix=fix)
     else:
         _check_n_step(spec, shapes["reward"][0], is_deterministic)
 

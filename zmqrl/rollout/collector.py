@@ -8,6 +8,7 @@ import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.heads import bounds
+from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import unpack_state, zero_state
 from zmqrl.config.codec import replace
@@ -67,6 +68,7 @@ class Collector:
         self._low = None if low is None else low.reshape(spec.action.shape)
         self._high = None if high is None else high.reshape(spec.action.shape)
         self._extras = tuple(column.name for column in spec.extras)
+        self._previous = PreviousStep(spec.action, env.num_envs) if spec.previous else None
         self._obs: Array
         self._ended: Array
         self._ended_count = 0
@@ -118,9 +120,8 @@ class Collector:
             seen = newest[t] if depth == 1 else seen
             terminated[t], truncated[t] = done, cut
             rows += envs - ended_count
-            if state and ended_count:  # this row was a reset: from the next one on it is another episode
-                for array in state.values():
-                    array[ended] = 0.0
+            if state:
+                self._advance_state(chosen, reward[t], ended)
             ended = done | cut
             ended_count = int(np.count_nonzero(ended))
             progress(rows)
@@ -143,6 +144,14 @@ class Collector:
         noise = noise_for(generator, steps, envs, self._action_size, self._noise, self._entries)
         extras = {name: columns[name] for name in self._extras}
         return ActingContext(noise, extras, self._place, self._state)
+
+    def _advance_state(self, action: Array, reward: Array, resets: Array) -> None:
+        """State before the next row. Where this row was a reset, another episode begins with it."""
+        if self._previous is not None:
+            self._previous.write(self._state, action, reward)
+        if resets.any():
+            for array in self._state.values():
+                array[resets] = 0.0
 
     def _finish(self, columns: Mapping[str, Array], seen: Array, context: ActingContext) -> None:
         """What follows the last row: columns of the head, and the states of the envs and of the policy."""

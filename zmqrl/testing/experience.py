@@ -10,6 +10,7 @@ import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.numpy_policy import make_policy
+from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import state_columns
 from zmqrl.algorithms.base import (
@@ -106,11 +107,14 @@ def _fill(columns: Mapping[str, Array], policy: Policy, acting: ActingSpec, cont
     """Act in a segment: its actions, extras and states follow from all other columns."""
     obs, valid, state, steps = columns["obs"], columns["valid"], context.state, len(columns["valid"])
     every = acting.state_every or steps
+    previous = PreviousStep(acting.action, valid.shape[1]) if acting.previous else None
     for t in range(steps):
         if t % every == 0:
             for name, array in state.items():
                 columns[ACTING_STATE + name][t // every] = array
         columns["action"][t] = policy.act(obs[t], t, context)
+        if previous is not None:
+            previous.write(state, columns["action"][t], columns["reward"][t])
         for name, array in state.items():
             array[~valid[t]] = 0.0
             columns[ACTING_STATE_END + name][0] = array

@@ -1,4 +1,7 @@
-"""Runs of an algorithm with recurrent state: the same bits in single and sync, after deaths and after a resume."""
+"""Runs of an algorithm with recurrent state: the same bits in single and sync, after deaths and after a resume.
+
+It sees the previous action and reward, and its head completes segments.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +58,15 @@ def test_the_same_bits_with_one_worker_and_with_two_that_die(
     if env is CARTPOLE:
         policy = zmqrl.load_policy(two.run_dir)
         obs = np.full((3, 4), 0.1, np.float32)
-        first = [policy(obs).tolist() for _ in range(4)]
+        first = [policy(obs, 1.0).tolist() for _ in range(4)]
         policy.reset()
-        assert [policy(obs).tolist() for _ in range(4)] == first
+        assert [policy(obs, 1.0).tolist() for _ in range(4)] == first
 
 
 @pytest.mark.parametrize("mode", [long("single"), "sync"])
 def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str) -> None:
-    straight = reference(_plan(tmp_path / "straight", mode, 2))
-    first = begin(_plan(tmp_path / "cut", mode, 2, steps=STEPS // 2))
+    straight = reference(_plan(tmp_path / "straight", mode, 3))
+    first = begin(_plan(tmp_path / "cut", mode, 3, steps=STEPS // 2))
     before = first.done()["env_steps"]
     run = replace(first.plan.config.run, total_env_steps=STEPS)
     config = replace(first.plan.config, run=run)
