@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,8 @@ from zmqrl.export.spec import GreedyPolicy, arrays_of, greedy_policy
 from zmqrl.types import Weights
 
 NUMPY_FILE = Path(__file__).with_name("policy.py")
+LAYER = re.compile(r"    def _(\w+)\(self, x: Any, layer: Any\)")
+"""Begin of the method of a layer kind in it, which a file without such layers does not have."""
 
 
 def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source: CardSource) -> list[Path]:
@@ -51,8 +54,10 @@ def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Card
                 value="numpy",
                 fix="use --to onnx",
             )
+    kinds = {layer.kind for layer in spec.layers}
+    used = (part for part in code.split("\n\n") if (found := LAYER.match(part)) is None or found[1] in kinds)
     return {
-        "policy.py": code.encode(),
+        "policy.py": "\n\n".join(used).encode(),
         "policy.json": json.dumps(to_json(policy), indent=1).encode(),
         "policy.safetensors": tensors.dump(arrays, {}),
     }
