@@ -1,4 +1,4 @@
-"""`eval` and `watch`: episodes with a checkpoint of a finished run."""
+"""`eval`, `record` and `watch`: episodes with a checkpoint of a finished run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import gymnasium
+import numpy as np
 import pytest
 
 from tests.cli.commands import Command
 from tests.support.raising import compare
 from tests.support.stored_runs import store_run
 from tests.support.waiting import WAIT_S
+from zmqrl.config.sections import EnvSection
+from zmqrl.data_sets.minari_files import read_data_set
+from zmqrl.envs.make import probe
 
 
 @pytest.mark.whole
@@ -76,6 +81,28 @@ def test_eval_of_a_named_checkpoint(zmqrl: Command, stored: Path) -> None:
     ended = zmqrl("eval", stored, "--checkpoint", "0-4", "--episodes", "1")
     assert ended.code == 2 and ended.err.count("\n") == 1
     compare(ended.error, key=("--checkpoint",), value="0-4", fix="its versions: 0-5 (last), 0-3")
+
+
+def test_recorded_episodes_are_those_that_eval_scores(zmqrl: Command, stored: Path) -> None:
+    score = json.loads(zmqrl("eval", stored, "--episodes", "3", "--seed", "7", "--json").out)
+    ended = zmqrl("record", stored, "data", "--episodes", "3", "--seed", "7", "--json")
+    assert ended.code == 0, ended.err
+    made = json.loads(ended.out)
+    assert (made["version"], made["return_mean"]) == (score["version"], score["return_mean"])
+    episodes = list(read_data_set(Path("data"), probe(EnvSection())))
+    assert [float(one.reward.sum()) for one in episodes] == score["returns"]
+    assert sum(len(one.reward) for one in episodes) == made["env_steps"]
+    env = gymnasium.make("CartPole-v1")
+    for one in episodes:  # each step is one of the env
+        env.reset()
+        for t in range(len(one.reward)):
+            env.unwrapped.state, env.unwrapped.steps_beyond_terminated = one.obs[t].astype(np.float64), None
+            after, _, terminated, *_ = env.unwrapped.step(int(one.action[t]))
+            assert np.allclose(after, one.obs[t + 1], atol=1e-5) and terminated == one.terminated[t]
+    env.close()
+    again = zmqrl("record", stored, "data", "--episodes", "1")
+    assert again.code == 2 and again.err.count("\n") == 1
+    compare(again.error, value=str(Path("data").absolute()), fix="name another folder")
 
 
 def test_episodes_that_take_long_are_remarked_once_and_can_be_truncated(

@@ -123,6 +123,7 @@ def test_each_key_that_names_a_module_is_named_before_it_is_imported(
 COMMANDS: Mapping[str, Callable[[Path], tuple[object, ...]]] = {
     "eval": lambda run: ("eval", run),
     "watch": lambda run: ("watch", run),
+    "record": lambda run: ("record", run, "out"),
     "export": lambda run: ("export", run, "out", "--to", "numpy"),
     "--resume": lambda run: ("train", "--resume", run, "--for", "100"),
     "--resume auto": lambda run: ("train", "cartpole-ppo", "--run-dir", run, "--resume", "auto"),

@@ -50,6 +50,7 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
     "install-unit": [[READ], ["hosts.yaml", "--run-dir", WRITTEN], ["hosts.yaml", "--on", "h", "--hosts", READ]],
     "eval": [[READ], [FINISHED, "--video", "{written}.mp4"]],
     "watch": [[READ]],
+    "record": [[READ, "out"], [FINISHED, WRITTEN]],
     "plot": [[READ], [FINISHED, READ], [FINISHED, "--out", "{written}.png"], [FINISHED, "--csv", WRITTEN]],
     "export": [[READ, "out", "--to", "numpy"], [FINISHED, WRITTEN, "--to", "numpy"]],
     "trust": [],

@@ -39,6 +39,7 @@ COMMANDS = {
     "install-unit": "start.install_unit",
     "eval": "play",
     "watch": "play",
+    "record": "play",
     "plot": "results",
     "export": "results",
     "trust": "results",

@@ -1,4 +1,4 @@
-"""`eval` and `watch`: greedy episodes with a checkpoint of a run."""
+"""`eval`, `record` and `watch`: greedy episodes with a checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -93,6 +93,36 @@ def eval_command(
     if video is not None:
         result = "the episode is longer" if return_ is None else f"return {return_:.2f}"
         click.echo(f"{video}: first episode, {frames} frames, {result}")
+
+
+@click.command("record")
+@click.argument("run")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--episodes", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Number of episodes."
+)
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the episodes. Default: run.seed of the run.")
+@CHECKPOINT
+@MOST_STEPS
+@click.option("--json", "as_data", is_flag=True, help="Print the result as JSON.")
+def record_command(
+    run: str, folder: Path, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None, as_data: bool
+) -> None:
+    """Play greedy episodes with a checkpoint of RUN and write them to FOLDER as a data set of Minari.
+
+    Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
+    """
+    with run_directory(run) as run_dir:
+        config = _opened(run_dir, "record", most_steps)
+        seed, target = config.run.seed if seed is None else seed, str(folder.absolute())
+        played = _called("recorded", run_dir, config, checkpoint, seed, episodes, target, on_stage=_Remark())
+    version, steps, mean, std = played
+    if as_data:
+        counts = {"folder": str(folder), "version": version, "episodes": episodes, "env_steps": steps, "seed": seed}
+        click.echo(json.dumps({**counts, "return_mean": mean, "return_std": std}))
+        return
+    click.echo(f"{folder}: {steps:,} env steps of {episodes} greedy episodes of version {version}")
+    click.echo(f"return {mean:.2f} +- {std:.2f}")
 
 
 @click.command("watch")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zmqrl.envs.base import StepResult
 from zmqrl.replay.base import Observations
 from zmqrl.types import FIXED_COLUMNS, Array, ColumnSpec
 
@@ -63,6 +64,29 @@ def episodes_of(frames: Array) -> Iterator[Episode]:
                 running[vector_env, slot] = pieces
     for pieces in running.values():
         yield _episode(columns, observations, pieces)
+
+
+class PlayedEpisodes:
+    """The episodes of slots that are stepped side by side, one each: `observe` receives each step."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[tuple[Array, Array, float, bool, bool]]] = {}
+        self._last: dict[int, Array] = {}
+
+    def observe(self, obs: Array, actions: Array, result: StepResult, playing: Array) -> None:
+        """Add the step of the slots that play: the arrays may be reused afterwards."""
+        for slot in np.flatnonzero(playing).tolist():
+            flags = bool(result.terminated[slot]), bool(result.truncated[slot])
+            row = (np.array(obs[slot]), np.array(actions[slot]), float(result.reward[slot]), *flags)
+            self._rows.setdefault(slot, []).append(row)
+            self._last[slot] = np.array(result.obs[slot])
+
+    def episodes(self) -> Iterator[Episode]:
+        """Those of all slots, in their order."""
+        for slot, rows in sorted(self._rows.items()):
+            obs, action, reward, terminated, truncated = zip(*rows, strict=True)
+            flags = np.array(terminated, bool), np.array(truncated, bool)
+            yield Episode(np.stack([*obs, self._last[slot]]), np.stack(action), np.array(reward, np.float32), *flags)
 
 
 def _runs(valid: Array) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from zmqrl.acting.heads import bounds
 from zmqrl.acting.previous import PreviousStep
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
+from zmqrl.envs.base import StepResult
 from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.vector import make_seeded
-from zmqrl.types import PREVIOUS, EnvSpec
+from zmqrl.types import PREVIOUS, Array, EnvSpec
 
+OnStep: TypeAlias = Callable[[Array, Array, StepResult, Array], None]
 EVALUATION = -1
 """The vector env in the seeds of evaluation: no training vector env has this number."""
 
@@ -74,8 +76,11 @@ class EpisodePlayer:
         """Close the envs."""
         self._env.close()
 
-    def steps(self, policy: Policy) -> Iterator[Score | None]:
-        """None after the resets and after each step, then the score."""
+    def steps(self, policy: Policy, on_step: OnStep | None = None) -> Iterator[Score | None]:
+        """None after the resets and after each step, then the score.
+
+        `on_step` receives observations and actions `[N, ...]`, the result, and which slots play.
+        """
         slots = self._env.num_envs
         returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
         playing = np.ones(slots, bool)
@@ -86,9 +91,12 @@ class EpisodePlayer:
         yield None
         while playing.any():
             actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
+            before = obs if on_step is None else obs.copy()  # the env may reuse its array
             result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
             if previous is not None:
                 previous.write(state, actions, result.reward)
+            if on_step is not None:
+                on_step(before, actions, result, playing)
             returns[playing] += result.reward[playing]
             lengths += playing
             for slot in np.nonzero((result.terminated | result.truncated) & playing)[0].tolist():

@@ -1,4 +1,4 @@
-"""What `eval` and `watch` have done in a check process: greedy episodes in the env of a run, with its policy."""
+"""What `eval`, `watch` and `record` have done in a check process: greedy episodes in the env of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from zmqrl.acting.base import Policy
+from zmqrl.capacity import disk_error
 from zmqrl.config.codec import from_json
 from zmqrl.config.sections import Config
+from zmqrl.data_sets.episodes import PlayedEpisodes
+from zmqrl.data_sets.minari_files import DATA, h5py_of, write_data_set
 from zmqrl.envs.make import probe
+from zmqrl.errors import ConfigError
 from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.messages.check import Stage, data_of
@@ -58,6 +62,27 @@ def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) 
         episode = RenderedEpisode(own.scored_env, spec, own_seed, WINDOW)
         yield from _played(episode.steps(policy), episode.close, version, own_seed)
     return (warnings,)
+
+
+def recorded(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int, folder: str) -> Stages:
+    """Play `episodes` side by side in the env of the training, and write them as a data set to `folder`.
+
+    Returns:
+        Warnings, version, env steps, mean and standard deviation of the returns.
+    """
+    own, played = from_json(Config, config), PlayedEpisodes()
+    h5py_of("zmqrl record")
+    if (Path(folder) / DATA).exists():
+        raise ConfigError("has a data set", value=folder, is_subject=True, fix="name another folder")
+    spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
+    yield Stage("construction")
+    evaluation = EpisodePlayer(own.env, spec, episodes, seed)
+    score = yield from _played(evaluation.steps(policy, played.observe), evaluation.close)
+    try:
+        _, steps = write_data_set(Path(folder), spec, str(own.algorithm["kind"]), played.episodes())
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {disk_error(error, Path(folder))}", value=folder) from error
+    return warnings, version, steps, score.mean, score.std
 
 
 def _loaded(
