@@ -28,7 +28,7 @@ Weights = Mapping[str, Array]
 """Named arrays: the network's tensors and the statistics that acting needs."""
 
 
-ModeName: TypeAlias = Literal["single", "sync", "async"]
+ModeName: TypeAlias = Literal["single", "sync", "async", "offline"]
 Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
 """Role of a process that a host agent starts."""
 JudgedRole: TypeAlias = Literal["learner", "worker"]
@@ -56,9 +56,11 @@ class Mode(Struct, frozen=True):
 
     name: ModeName
     in_process: bool
-    """The learner steps the envs itself: no broker, no workers."""
+    """No broker and no workers: the learner steps the envs itself, or none."""
     lag: int | None
     """Versions published between that of a segment and the one it trains; None: as many as back-pressure allows."""
+    offline: bool = False
+    """Experience is a data set, and no env is stepped: progress is counted in updates."""
 
     @property
     def deterministic(self) -> bool:
@@ -67,7 +69,13 @@ class Mode(Struct, frozen=True):
 
 
 MODES: Mapping[ModeName, Mode] = {
-    mode.name: mode for mode in (Mode("single", True, 0), Mode("sync", False, 0), Mode("async", False, None))
+    mode.name: mode
+    for mode in (
+        Mode("single", True, 0),
+        Mode("sync", False, 0),
+        Mode("async", False, None),
+        Mode("offline", True, 0, offline=True),
+    )
 }
 
 
@@ -175,6 +183,11 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: Count = 0
     schedule: Mapping[Name, Finite] = msgspec.field(default_factory=dict)
     """Values that travel with the version, such as `epsilon`."""
+
+    @property
+    def done(self) -> int:
+        """Env steps; updates in a run that has only those (mode offline)."""
+        return self.env_steps or self.updates
 
 
 class HostKey(NamedTuple):

@@ -217,6 +217,14 @@ def test_code_to_send_is_found_next_to_the_file_that_names_it(tmp_path: Path, mo
     assert load(hosts_file=file, overrides=["code.sync=[my_envs]"]).config.code.sync == (str(here / "my_envs"),)
 
 
+def test_a_data_set_is_found_next_to_the_file_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert loaded(tmp_path / "there", "replay: {load: data}").config.replay.load == str(tmp_path / "there" / "data")
+    file = tmp_path / "there" / "hosts.yaml"
+    assert load(hosts_file=file, overrides=["replay.load=data"]).config.replay.load == str(tmp_path / "data")
+
+
 def test_a_resumed_run_takes_the_hosts_that_the_file_lists_now(tmp_path: Path) -> None:
     stored = stored_config(loaded(tmp_path, "hosts: {local: {workers: 1}, a: {workers: 1}}").config)
 

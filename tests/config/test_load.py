@@ -150,7 +150,7 @@ def test_what_a_preset_cannot_build_on(tmp_path: Path, preset: str, overrides: l
     assert message.format(folder=tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["store.path", "code.sync", "inventory", "run.preset"])
+@pytest.mark.parametrize("key", ["store.path", "code.sync", "replay.load", "inventory", "run.preset"])
 def test_a_path_of_an_unknown_user(key: str) -> None:
     value: object = ["~nouser/x"] if key == "code.sync" else "~nouser/x"
     with raises(ConfigError, key=key_of(key), value="'~nouser/x'", what="no user 'nouser' on this machine"):

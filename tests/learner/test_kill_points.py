@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.data_stores.memory_store import MemoryStore
@@ -18,9 +20,11 @@ from zmqrl.bus_ends.inproc import InprocChannel, InprocSource, InprocStream
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection
+from zmqrl.data_sets.episodes import frame_dtype
 from zmqrl.data_stores.base import Full, Saved
 from zmqrl.learner import process
 from zmqrl.learner.checkpointing import FullCheckpoints
+from zmqrl.learner.recording import SEGMENTS
 from zmqrl.learner.reporting import Reporter, weights_sha256
 from zmqrl.logs.events import EventPipe
 from zmqrl.planning.plan_run import plan_run
@@ -147,7 +151,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 
 def _plan(run_dir: Path, algorithm: Mapping[str, Any], mode: ModeName = "sync") -> RunPlan:
     config = Config(
-        run=RunSection(mode=mode, total_env_steps=ROUNDS * ROUND_ROWS),
+        run=RunSection(mode=mode, total_env_steps=ROUNDS * ROUND_ROWS, record="recording"),
         env=EnvSection(num_envs=2, vector_envs=2, segment_steps=8),
         network=NetworkSection(hidden=(8,)),
         algorithm=algorithm,
@@ -158,8 +162,10 @@ def _plan(run_dir: Path, algorithm: Mapping[str, Any], mode: ModeName = "sync") 
 
 
 def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, Any]]:
-    """The writes until the end or the death, and how the run ended."""
+    """The writes until the end or the death, and how the run ended: `recorded` has all that is in its recording."""
     writes, ended = Writes(killed_at), {}
+    folder = Path(plan.run_dir, "recording")
+    shutil.rmtree(folder, ignore_errors=True)
     bus = Bus(plan, writes)
 
     def end(reporter: Reporter, reason: str, learner: BaseLearner, ledger: None) -> None:
@@ -177,6 +183,10 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
     except Killed:
         process.main(replace(boot, spawn=1))
     assert bus.stream.ledger().balanced
+    frames = np.fromfile(folder / SEGMENTS, frame_dtype(plan.columns))
+    assert frames["rows"].sum() == ended["env_steps"]
+    frames["id"][:, 1] = 0  # the incarnations count the deaths
+    ended["recorded"] = frames.tobytes()
     return writes.names, ended
 
 

@@ -60,6 +60,11 @@ def test_every_algorithm_takes_points_and_keeps_them_in_its_run(name: str) -> No
     assert completed(stored) == stored
 
 
+def test_points_count_updates_in_a_run_without_env_steps() -> None:
+    """Mode offline."""
+    assert value_at(((0, 1.0), (100, 3.0)), Progress(1, 0, 50, 100)) == 2.0
+
+
 def test_other_numbers_take_points() -> None:
     epsilon = [[0, 1.0], [100, 0.1]]
     for preset, kind in (("cartpole-dqn", "dqn"), ("cartpole-qrdqn", "qrdqn"), ("cartpole-pqn", "pqn")):

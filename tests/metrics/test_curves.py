@@ -164,3 +164,12 @@ def test_few_scores_of_a_run_are_marked(tmp_path: Path) -> None:
         draw(drawn, tmp_path / f"{name}.svg")
         shapes.append((tmp_path / f"{name}.svg").read_text().count("<use "))
     assert shapes[0] - shapes[1] == 4, "two scores in two panels"
+
+
+def test_a_run_without_env_steps_is_drawn_by_its_updates(tmp_path: Path) -> None:
+    rows = [{"wall_s": 1.0 + n, "env_steps": 0, "updates": 100.0 * n, EVALUATED: float(n)} for n in (1, 2, 3)]
+    (tmp_path / "config.json").write_text(json.dumps({"config": {"env": {"id": "CartPole-v1"}}}))
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    plot = make_plot([RunGroup("offline", (tmp_path,))], EVALUATED)
+    lines = {line.axis: line.curve.x for line in plot.lines}
+    assert (lines["env_steps"][0], lines["env_steps"][-1], plot.has_updates) == (100.0, 300.0, True)

@@ -89,7 +89,7 @@ class PPO(Algorithm):
     """Proximal policy optimisation with separate actor and critic towers."""
 
     Config: ClassVar[type[PPOConfig]] = PPOConfig
-    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES) - {"offline"}
     on_policy: ClassVar[bool] = True
     masks: ClassVar[bool] = True
     config: PPOConfig

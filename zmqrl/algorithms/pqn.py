@@ -56,7 +56,7 @@ class PQN(Algorithm):
     """Discrete actions."""
 
     Config: ClassVar[type[PQNConfig]] = PQNConfig
-    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
+    modes: ClassVar[frozenset[ModeName]] = frozenset(MODES) - {"offline"}
     on_policy: ClassVar[bool] = True
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"discrete"})
     config: PQNConfig

@@ -132,7 +132,9 @@ def _check_sharing(config: Config) -> None:
                 what = "the launcher cannot control the agent of a manual host"
                 raise ConfigError(what, key=("hosts", name, key), fix="remove the key")
             if value is not None and config.mode.in_process:
-                raise ConfigError("mode single has no rollout workers", key=("hosts", name, key), fix="remove the key")
+                raise ConfigError(
+                    f"mode {config.run.mode} has no rollout workers", key=("hosts", name, key), fix="remove the key"
+                )
         if host.only is not None:
             try:
                 Windows.of(host.only)
@@ -182,7 +184,7 @@ def _check_mode(config: Config) -> None:
     for name, host in config.hosts.items() if config.mode.in_process else ():
         if name not in (LOCAL, config.learner.host) and host.workers != 0:
             raise ConfigError(
-                "mode single has no rollout workers",
+                f"mode {config.run.mode} has no rollout workers",
                 key=("hosts", name, "workers"),
                 value=shown(host.workers),
                 fix=f"set 0, use --limit {config.learner.host}, or set run.mode: sync or async",

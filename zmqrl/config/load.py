@@ -208,8 +208,7 @@ def _bases(request: Request, above: Branch) -> tuple[Sequence[Branch], str | Non
     preset = named if request.preset is None else request.preset
     if request.sections is not None:
         if preset is not None:
-            what = f"cannot be combined with {request.sections_name}"
-            raise ConfigError(what, key=PRESET, value=repr(preset))
+            raise ConfigError(f"cannot be combined with {request.sections_name}", key=PRESET, value=repr(preset))
         return [from_stored(request.sections, Source(request.sections_name))], None
     if preset is None:
         return [Branch(Source("defaults"))], None
@@ -298,5 +297,4 @@ def _resolved(config: Config, preset: str | None, request: Request) -> Config:
     check_hosts(config)
     check_code(config.code)
     check_webhook(config)
-    schedule = config.run.schedule_env_steps or config.run.total_env_steps
-    return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=schedule))
+    return replace(config, run=replace(config.run, preset=preset, schedule_env_steps=config.horizon))

@@ -18,6 +18,7 @@ from zmqrl.errors import ConfigError
 
 SET = Source("--set")
 SYNC = ("code", "sync")
+PATHS = SYNC, ("replay", "load")
 _log = logging.getLogger(__name__)
 
 
@@ -161,14 +162,16 @@ def _stored(value: Any, source: Source) -> Node:
 
 
 def with_absolute_paths(tree: Branch) -> Branch:
-    """`code.sync` as absolute paths, while it is known where each was written; flags count from the current folder."""
-    code = tree.children.get("code")
-    sync = tree.at(SYNC)
-    if not isinstance(code, Branch) or not isinstance(sync, Leaf) or not isinstance(sync.value, list):
-        return tree
-    paths = [absolute(path, sync.source, "code.sync") if isinstance(path, str) else path for path in sync.value]
-    changed: dict[str, Node] = {**code.children, "sync": Leaf(paths, sync.source)}
-    return Branch(tree.source, {**tree.children, "code": Branch(code.source, changed)})
+    """Values of `PATHS` as absolute paths, while it is known where each was written; flags: from the current folder."""
+    for key in PATHS:
+        section, leaf = tree.children.get(key[0]), tree.at(key)
+        if isinstance(section, Branch) and isinstance(leaf, Leaf) and isinstance(leaf.value, (str, list)):
+            named = leaf.value if isinstance(leaf.value, list) else [leaf.value]
+            paths = [absolute(path, leaf.source, ".".join(key)) if isinstance(path, str) else path for path in named]
+            found = Leaf(paths if isinstance(leaf.value, list) else paths[0], leaf.source)
+            changed: dict[str, Node] = {**section.children, key[1]: found}
+            tree = Branch(tree.source, {**tree.children, key[0]: Branch(section.source, changed)})
+    return tree
 
 
 def absolute(path: str, source: Source, key: str) -> str:

@@ -83,11 +83,12 @@ class RunSection(Section, frozen=True):
     total_env_steps: Positive = 100_000
     """Env steps after which the run is done."""
     schedule_env_steps: Positive | None = None
-    """Horizon of every schedule; default: the first `total_env_steps`, kept over a resume."""
+    """Horizon of every schedule; default: the first `total_env_steps`, kept over a resume. Mode offline: in updates,
+    and the first `stop_at_updates`."""
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 finished training episodes reaches this."""
     stop_at_updates: Positive | None = None
-    """Stop after so many updates."""
+    """Stop after so many updates. Mode offline needs it, and does not read `total_env_steps`."""
     max_wall_s: Seconds | None = None
     """Stop after so many seconds from the start of the command. Steps of the clock do not count."""
     checkpoint_every_s: Seconds = 10.0
@@ -177,6 +178,11 @@ class NetworkSection:
 class ReplaySection(Section, frozen=True):
     """Replay of off-policy algorithms, in env steps. On-policy algorithms ignore it."""
 
+    load: str | None = None
+    """Folder on the learner's host with a data set (docs/offline.md), relative to the file that names it. All of it is
+    held. Mode offline trains on it alone; the other modes mix it into each batch. Needs the extra `minari`."""
+    load_share: Fraction = 0.5
+    """Share of each batch that is drawn from `load`, in the other modes."""
     capacity: Positive = 50_000
     """Env steps that replay holds."""
     learning_starts: Count = 1_000
@@ -490,6 +496,13 @@ class Config(Section, frozen=True):
     def continues_episodes(self) -> bool:
         """Whether episodes continue in the next incarnation of their vector env."""
         return self.mode.deterministic and self.env.recovery != "restart_episode"
+
+    @property
+    def horizon(self) -> int:
+        """Env steps, in mode offline updates, over which schedules change."""
+        run = self.run
+        total = run.stop_at_updates if self.mode.offline and run.stop_at_updates else run.total_env_steps
+        return run.schedule_env_steps or total
 
     @property
     def scored_env(self) -> EnvSection:

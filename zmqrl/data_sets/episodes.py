@@ -82,7 +82,7 @@ class PlayedEpisodes:
             self._last[slot] = np.array(result.obs[slot])
 
     def episodes(self) -> Iterator[Episode]:
-        """Those of all slots, in their order."""
+        """Episodes of all slots, in the order of the slots."""
         for slot, rows in sorted(self._rows.items()):
             obs, action, reward, terminated, truncated = zip(*rows, strict=True)
             flags = np.array(terminated, bool), np.array(truncated, bool)

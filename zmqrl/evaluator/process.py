@@ -168,5 +168,6 @@ class Evaluator:
             wall=time.time(),
             best=best,
             final=task.final,
+            updates=notice.updates,
         )
         self._events.send(report)

@@ -27,7 +27,7 @@ class Videos:
 
     def add(self, policy: Policy, notice: Notice, abandoned: Callable[[], bool]) -> None:
         """Write the video of a loaded version if one is due; none is left where `abandoned`."""
-        if self._next_at is None or notice.env_steps < self._next_at:
+        if self._next_at is None or notice.done < self._next_at:
             return
         try:
             self._record(policy, notice, abandoned)
@@ -35,11 +35,11 @@ class Videos:
             self._events.send(ProblemReport(str(error), "no further videos are written, training continues"))
             self._next_at = None
             return
-        self._next_at = (notice.env_steps // self._every + 1) * self._every
+        self._next_at = (notice.done // self._every + 1) * self._every
 
     def _record(self, policy: Policy, notice: Notice, abandoned: Callable[[], bool]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{notice.env_steps:09d}-v{notice.version}{video_suffix()}"
+        path = self._folder / f"{notice.done:09d}-v{notice.version}{video_suffix()}"
         written = path.with_name(f".{path.name}.tmp{path.suffix}")  # a reader sees whole videos only
         ended = False
 

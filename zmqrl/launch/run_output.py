@@ -43,6 +43,8 @@ def record(recorder: Recorder, event: HostEvent, state: RunState) -> None:
             recorder.record(state.wall_s, state.env_steps, metrics.values)
         case VersionScore() as score:
             scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
+            if state.plan.config.mode.offline:
+                scores["updates"] = score.updates
             recorder.record(state.wall_s, score.env_steps, scores)
         case WorkerRates() as worker if event.index is not None:
             rates = {"env_steps_per_s": worker.env_steps_per_s, "wait_fraction": worker.wait_fraction}

@@ -105,6 +105,9 @@ def _progress(state: RunState, wall_s: float) -> tuple[float, float | None]:
     before = 0 if state.resumed_from is None else state.resumed_from.env_steps
     stored = state.env_steps - before
     limits: list[tuple[float | None, float]] = []
+    if state.plan.config.mode.offline and run.stop_at_updates is not None:
+        rate, left = state.metrics.get("updates_per_s", 0.0), max(0, run.stop_at_updates - updates)
+        limits += [(left / rate, updates / run.stop_at_updates)] if rate else []
     if run.max_wall_s is not None:
         limits.append((max(0.0, run.max_wall_s - wall_s), wall_s / run.max_wall_s))
     if state.first_step_s is not None and stored > 0:

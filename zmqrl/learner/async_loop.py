@@ -80,7 +80,7 @@ def run_async_off_policy(session: Session, learner: OffPolicyLearner, replay: Se
         due, begun = counters.updates_due(section, pace.most), time.monotonic()
         if due > 0 and replay.size:
             with session.training() as snapshot:
-                session.count_updates(learner.update(replay, due, snapshot))
+                session.count_updates(learner.update(session.drawn(replay), due, snapshot))
             session.publisher.record_progress()
         session.channel.report(counters.env_steps, counters.updates + counters.updates_offset)
         if due <= 0 and session.end.reason_at_boundary(progress) is None:

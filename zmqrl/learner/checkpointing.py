@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +16,14 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_replay
+from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_loaded, with_replay
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.supervision.run_owner import OwnerCheck
 from zmqrl.types import Array, SlotRef, Weights
+
+if TYPE_CHECKING:
+    from zmqrl.data_sets.rows import LoadedReplay
 
 RETRY_AFTER_S = 1.0
 """After a FULL that could not be written."""
@@ -44,6 +48,8 @@ class FullCheckpoints:
         self._executor = plan.config.learner.executor
         self.device: str | None = None
         """What the learner computes on, as of `made_with`; None until it is known."""
+        self.loaded: LoadedReplay | None = None
+        """Replay of a data set."""
         self.sync: Callable[[], None] = lambda: None
         """Makes what a FULL refers to durable, before a durable FULL. StoreError."""
         self._every_s = plan.config.run.checkpoint_every_s
@@ -96,7 +102,7 @@ class FullCheckpoints:
             ConfigError: Another launcher has taken the run over.
         """
         self._owner.check()
-        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor, self.device)
+        full = self._full_of(learner, without)
         if replay is not None:
             full = with_replay(full, replay, self._source.columns)
         begun = time.monotonic()
@@ -117,10 +123,7 @@ class FullCheckpoints:
         self._owner.check()
         if self.is_writing():
             return
-        full = copy_with_sampler(
-            full_of(self._progress, learner.weights(), learner.state(), executor=self._executor, device=self.device),
-            replay,
-        )
+        full = copy_with_sampler(self._full_of(learner), replay)
         held = [TakenSegment(ref, meta) for ref, meta in replay.held()]
         source = self._source
         self._background = BackgroundWrite(self._store, full, held, source.columns, source.is_held, self.sync)
@@ -136,6 +139,10 @@ class FullCheckpoints:
             nbytes = self._try_once(background.result)
             self._finish(background.begun_at_s, background.took_s, nbytes is not None)
         return self._background is not None
+
+    def _full_of(self, learner: BaseLearner, without: Collection[int] = ()) -> Full:
+        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor, self.device)
+        return full if self.loaded is None else with_loaded(full, self.loaded)
 
     def _save(self, full: Full, durable: bool, last: bool) -> int | None:
         def save() -> int:

@@ -1,7 +1,7 @@
 """What a full checkpoint (FULL) holds, and how a learner is restored from it.
 
 Arrays are named by part: `weights/` and `state/` of the learner, `episodes/` of the tracker, `sampler/`, `held/` and
-`held_metas` of the replay. The counters are plain numbers alongside.
+`held_metas` of the replay, `loaded/` of the replay of a data set. The counters are plain numbers alongside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.messages.process import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
+
+if TYPE_CHECKING:
+    from zmqrl.data_sets.rows import LoadedReplay
 
 RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_started_at"}
 """Names in a FULL of 0.1, and the names of today."""
@@ -100,6 +103,12 @@ def full_of(
     made = made_with(executor, device)
     meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made}
     return Full(progress.version, arrays, meta)
+
+
+def with_loaded(full: Full, loaded: LoadedReplay) -> Full:
+    """`full` with the state of the sampler of loaded rows, and the digest of the data set in place of the rows."""
+    arrays = {**full.arrays, **prefixed("loaded", loaded.replay.state())}
+    return replace(full, arrays=arrays, meta={**full.meta, "data_set": loaded.sha256})
 
 
 def with_replay(full: Full, replay: SegmentReplay, columns: Mapping[str, Array]) -> Full:

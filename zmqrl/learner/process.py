@@ -23,6 +23,7 @@ from zmqrl.learner.full_content import (
     stored_counters,
     stored_weights,
 )
+from zmqrl.learner.offline_loop import loaded_replay, run_offline
 from zmqrl.learner.restore import StartState, await_store, load_start_state, version_0, with_learner_only
 from zmqrl.learner.session import Session, make_session
 from zmqrl.learner.sync_loop import Collect, Learner, run_sync
@@ -46,7 +47,8 @@ def main(boot: Boot) -> int:
     start = load_start_state(boot, algorithm, store, ends)
     if start.full is not None:
         check_executor(start.full, plan.config.learner.executor)
-    session = make_session(plan, algorithm, store, ends, events, start, boot.spawn)
+    loaded = loaded_replay(plan, algorithm, start.full)
+    session = make_session(plan, algorithm, store, ends, events, start, boot.spawn, loaded)
     _report_start(boot, store, events, start)
     if boot.spawn > 0 or plan.resume:
         session.checkpoints.schedule_now()
@@ -81,6 +83,9 @@ def _worker_here(boot: Boot, store: DataStore, events: EventPipe) -> InProcessWo
 
 
 def _run(session: Session, learner: Learner, replay: SegmentReplay | None, collect: Collect | None) -> str:
+    if session.plan.config.mode.offline:
+        assert session.loaded is not None and not isinstance(learner, OnPolicyLearner)
+        return run_offline(session, learner, session.loaded.replay)
     if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, collect)
     if isinstance(learner, OnPolicyLearner):

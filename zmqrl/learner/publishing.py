@@ -72,9 +72,9 @@ class Publisher:
         saved = self._store.save(version, weights, metadata)
         if self._keep_every is not None:
             self._milestones = self._milestones or Milestones(self._keep_every, _kept_at(self._store))
-            if self._milestones.is_due(progress.env_steps):
+            if self._milestones.is_due(progress.done):
                 self._store.keep(version, weights, metadata)
-                self._milestones.kept(progress.env_steps)
+                self._milestones.kept(progress.done)
         return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, numbers)
 
     def announce(self, notice: Notice) -> None:
@@ -106,6 +106,7 @@ class Publisher:
 
 
 def _kept_at(store: DataStore) -> int:
-    """Env steps of the newest version that an earlier learner kept."""
+    """Env steps, or else updates, of the newest version that an earlier learner kept."""
     content = store.newest_kept()
-    return 0 if content is None else int(tensors.parse(content)[1]["env_steps"])
+    metadata = {} if content is None else tensors.parse(content)[1]
+    return int(metadata.get("env_steps", 0)) or int(metadata.get("updates", 0))

@@ -47,10 +47,13 @@ class Reporter:
         self._schedule = plan.config.env.schedule
         self._publisher, self._checkpoints = publisher, checkpoints
         self._learning_starts = None if plan.on_policy else plan.config.replay.learning_starts
+        self.loaded_env_steps: int | None = None
+        """Env steps of a data set: they are in no other count."""
         self._rates = Rates()
         self._waited_s = 0.0
         self._metrics: dict[str, float] = {}
         self._sent_at_s, self._sent_env_steps = time.monotonic(), progress.counters.env_steps
+        self._sent_updates = progress.counters.updates
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -84,7 +87,7 @@ class Reporter:
         `ledger` is given in single mode, where the stream records are in this process.
         """
         progress, c = self._progress, self._progress.counters
-        if c.env_steps != self._sent_env_steps:
+        if (c.env_steps, c.updates) != (self._sent_env_steps, self._sent_updates):
             self._send_metrics(time.monotonic())
         report = LearnerEnded(
             reason=reason,
@@ -110,7 +113,7 @@ class Reporter:
         progress, c = self._progress, self._progress.counters
         lag, since_s = progress.lags.summary(), now - self._sent_at_s
         warm_up = {"env_steps_per_s": (c.env_steps - self._sent_env_steps) / max(since_s, 1e-3)}
-        self._sent_at_s, self._sent_env_steps = now, c.env_steps
+        self._sent_at_s, self._sent_env_steps, self._sent_updates = now, c.env_steps, c.updates
         values: dict[str, Any] = {
             **numbers_at(self._schedule, c.env_steps),
             "env_steps": c.env_steps,
@@ -124,6 +127,8 @@ class Reporter:
             **self._metrics,
             **schedule_of(self._algorithm, progress.snapshot),
         }
+        if self.loaded_env_steps is not None:
+            values["loaded_env_steps"] = self.loaded_env_steps
         if self._learning_starts is not None:
             values["replay_ratio"] = self._replay_ratio()
         if progress.episodes.mean_return is not None:

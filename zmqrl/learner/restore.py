@@ -174,9 +174,9 @@ def _rebased(plan: RunPlan, counters: Counters) -> Counters:
 
 
 def _new_counters(boot: Boot) -> Counters:
-    run, streams = boot.plan.config.run, boot.plan.streams
+    streams = boot.plan.streams
     return Counters(
-        schedule_env_steps=run.schedule_env_steps or run.total_env_steps,
+        schedule_env_steps=boot.plan.config.horizon,
         attempt_started_at=boot.plan.started_at,
         rows=[0] * streams,
         positions=[(-1, 0)] * streams,

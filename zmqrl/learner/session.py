@@ -20,11 +20,13 @@ from zmqrl.learner.restore import StartState
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import UPDATE
-from zmqrl.replay.base import SegmentBatch, gather
+from zmqrl.replay.base import Replay, SegmentBatch, gather
+from zmqrl.replay.mixed import MixedReplay
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.types import ACTING_STATE_END, STATE_COLUMN, SlotRef
 
 if TYPE_CHECKING:
+    from zmqrl.data_sets.rows import LoadedReplay
     from zmqrl.learner.recording import Recording
 
 
@@ -44,6 +46,12 @@ class Session:
     checkpoints: FullCheckpoints
     reporter: Reporter
     recording: Recording | None = None
+    loaded: LoadedReplay | None = None
+
+    def drawn(self, replay: Replay) -> Replay:
+        """What updates draw from: `replay`, with `replay.load` mixed with the data set."""
+        share = self.plan.config.replay.load_share
+        return replay if self.loaded is None else MixedReplay(replay, self.loaded.replay, share)
 
     def record(self, segments: Sequence[TakenSegment]) -> None:
         """Record segments that are used for the first time (`run.record`): before their slots are released."""
@@ -88,6 +96,7 @@ def make_session(
     events: EventPipe,
     start: StartState,
     spawn: int = 0,
+    loaded: LoadedReplay | None = None,
 ) -> Session:
     """The session of a learner that continues from `start`; `spawn` learners of this attempt were before it."""
     episodes = _episodes(plan)
@@ -100,14 +109,15 @@ def make_session(
     )
     publisher = Publisher(plan, algorithm, store, ends.channel, writer, events, progress)
     checkpoints = FullCheckpoints(plan, store, writer, progress, ends.source)
-    recording = None
+    recording, checkpoints.loaded = None, loaded
     if plan.config.run.record is not None:
         from zmqrl.learner.recording import Recording  # most runs start without
 
         recording = Recording(plan, spawn, start.counters, writer)
         checkpoints.sync = recording.sync
     reporter = Reporter(plan, algorithm, events, progress, publisher, checkpoints)
-    return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter, recording)
+    reporter.loaded_env_steps = None if loaded is None else loaded.env_steps
+    return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter, recording, loaded)
 
 
 def hold(replay: SegmentReplay | None, segments: Sequence[TakenSegment]) -> list[SlotRef]:

@@ -102,7 +102,7 @@ def _learn(
     due = session.progress.counters.updates_due(session.plan.config.replay, NO_LIMIT)
     if due > 0 and replay.size:
         with session.training() as progress:
-            session.count_updates(learner.update(replay, due, progress))
+            session.count_updates(learner.update(session.drawn(replay), due, progress))
     return unneeded
 
 

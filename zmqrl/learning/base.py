@@ -56,7 +56,12 @@ class Progress:
     @property
     def fraction(self) -> float:
         """Share of the schedules' horizon that is done, in [0, 1]."""
-        return min(1.0, self.env_steps / self.schedule_env_steps)
+        return min(1.0, self.done / self.schedule_env_steps)
+
+    @property
+    def done(self) -> int:
+        """Env steps; updates in a run that has only those (mode offline)."""
+        return self.env_steps or self.updates
 
 
 @dataclass(frozen=True)

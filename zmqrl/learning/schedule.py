@@ -85,7 +85,7 @@ def value_at(setting: Scheduled, progress: Progress) -> float:
         return setting.at(progress.fraction)
     if isinstance(setting, (tuple, list)):
         steps, values = zip(*setting, strict=True)
-        return float(np.interp(progress.env_steps, steps, values))
+        return float(np.interp(progress.done, steps, values))
     return float(setting)
 
 

@@ -227,6 +227,7 @@ class VersionScore(EventMessage, frozen=True, tag="score"):
     wall: Finite
     best: bool
     final: bool
+    updates: Count = 0
 
 
 class LearnerEnded(EventMessage, frozen=True, tag="ended"):

@@ -26,6 +26,7 @@ ROW = np.dtype(
     [
         ("wall_s", np.float64),
         ("env_steps", np.float64),
+        ("updates", np.float64),
         ("value", np.float64),
         ("is_measured", np.bool_),
         ("is_score", np.bool_),
@@ -40,9 +41,11 @@ class Series:
 
     run: Path
     env_steps: Array
+    """Updates of a run without env steps (mode offline)."""
     wall_s: Array
     """Cumulative over the attempts of the run."""
     values: Array
+    counts_updates: bool = False
 
     def x(self, axis: XAxis) -> Array:
         """Env steps, or seconds."""
@@ -87,7 +90,9 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
         wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist())
         measured = rows[rows["is_measured"]]
         values = smoothed(measured["value"], window)
-        found.append(Series(run, measured["env_steps"], np.array(wall_s)[rows["is_measured"]], values))
+        counted = "env_steps" if rows["env_steps"].any() else "updates"
+        wall = np.array(wall_s)[rows["is_measured"]]
+        found.append(Series(run, measured[counted], wall, values, counted == "updates"))
     longer = [series for series in found if len(series.values) > 1]
     if longer:
         left_out += [f"{s.run}: a single row with {metric}" for s in found if len(s.values) == 1]
@@ -124,7 +129,14 @@ def interval(scores: Array, indices: Array, confidence: float = CONFIDENCE) -> t
 def _rows(path: Path, metric: str) -> Array:
     """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
     rows = (
-        (row["wall_s"], row["env_steps"], row.get(metric, 0.0), metric in row, any(map(_is_score, row)))
+        (
+            row["wall_s"],
+            row["env_steps"],
+            row.get("updates", 0.0),
+            row.get(metric, 0.0),
+            metric in row,
+            any(map(_is_score, row)),
+        )
         for row in read_metrics(path)
     )
     return np.fromiter(rows, ROW)

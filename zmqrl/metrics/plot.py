@@ -42,6 +42,8 @@ class Plot:
     metric: str
     lines: tuple[PlotLine, ...]
     left_out: tuple[str, ...]
+    has_updates: bool = False
+    """Whether the x axis counts the updates of a run without env steps."""
 
 
 def make_plot(groups: Sequence[RunGroup], metric: str = RETURN, window: int = 1) -> Plot:
@@ -52,16 +54,18 @@ def make_plot(groups: Sequence[RunGroup], metric: str = RETURN, window: int = 1)
     """
     lines: list[PlotLine] = []
     left_out: list[str] = []
+    has_updates = False
     for group in groups:
         for name in (metric, EVALUATED) if metric == RETURN else (metric,):
             drawn = series_of(group, name, window if name == metric else 1)
             left_out += drawn.left_out if name == metric else ()
+            has_updates |= any(series.counts_updates for series in drawn.series)
             if drawn.series:
                 lines += [_line(group.label, name, axis, drawn.series) for axis in X_AXES]
     if not any(line.metric == metric for line in lines):
         raise unknown_metric(groups, metric)
     title = ", ".join(env_ids(run for group in groups for run in group.runs))
-    return Plot(title, metric, tuple(lines), tuple(left_out))
+    return Plot(title, metric, tuple(lines), tuple(left_out), has_updates)
 
 
 def _line(label: str, metric: str, axis: XAxis, series: Sequence[Series]) -> PlotLine:
@@ -87,7 +91,7 @@ def draw(plot: Plot, out: Path) -> None:
             if line.axis == axis:
                 _draw_line(panel, line, scale, colours[line.label], plot.metric)
         panel.grid(alpha=0.3)
-    panels[0].set_xlabel("env steps")
+    panels[0].set_xlabel("env steps (updates of mode offline)" if plot.has_updates else "env steps")
     panels[0].xaxis.set_major_formatter(EngFormatter(sep=""))
     panels[1].set_xlabel(f"wall clock, {unit}")
     panels[0].set_ylabel(Y_LABELS.get(plot.metric, plot.metric))

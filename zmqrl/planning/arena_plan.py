@@ -12,10 +12,11 @@ from zmqrl.broker.leases import least_slack
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
-from zmqrl.types import STATE_COLUMN, ColumnSpec, EnvSpec
+from zmqrl.types import ACTING_STATE, STATE_COLUMN, ColumnSpec, EnvSpec
 
 SPARE_STREAMS = 64
 """async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
+MODE, LOAD, UPDATES, KIND = ("run", "mode"), ("replay", "load"), ("run", "stop_at_updates"), ("algorithm", "kind")
 
 
 def columns_of(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[ColumnSpec, ...]:
@@ -52,11 +53,14 @@ class Size:
 
 def size_of(config: Config, algorithm: Algorithm, workers: Mapping[str, int], columns: Sequence[ColumnSpec]) -> Size:
     """Raise `ConfigError` where the replay cannot be made."""
+    _check_data_set(config, algorithm)
     is_deterministic, vector_envs = config.mode.deterministic, config.env.vector_envs
     if not algorithm.on_policy or algorithm.held_batches:
         shapes = {column.name: column.shape for column in columns}
         check_spec(algorithm.replay(), shapes, is_deterministic, algorithm.env.observation)
     total = sum(workers.values())
+    if config.mode.offline:
+        return Size(1, vector_envs, 0)
     leases = max(1, total) * config.limits.leases_per_worker
     batch = vector_envs if is_deterministic else algorithm.batch_segments or vector_envs
     held = algorithm.held_batches * batch
@@ -105,3 +109,25 @@ def _check_replay(config: Config, workers: int) -> None:
             value=str(replay.slack),
             others=(("replay", "ratio"),),
         )
+
+
+def _check_data_set(config: Config, algorithm: Algorithm) -> None:
+    """Raise `ConfigError` when the algorithm cannot train on a data set, or mode offline lacks a key."""
+    run, load, value = config.run, config.replay.load, repr(config.run.mode)
+    if config.mode.offline:
+        for key, found, fix in ((LOAD, load, "FOLDER"), (UPDATES, run.stop_at_updates, "N")):
+            if found is None:
+                what = f"needs {'.'.join(key)}"
+                raise ConfigError(what, key=MODE, value=value, is_subject=True, fix=f"set it to {fix}")
+        if run.record is not None:
+            what = "steps no env, so that nothing is recorded"
+            raise ConfigError(what, key=MODE, value=value, is_subject=True, fix="remove run.record")
+    elif load is None:
+        return
+    kind, acting = config.algorithm["kind"], algorithm.acting()
+    missing = [column.name for column in acting.extras] + [ACTING_STATE + state.name for state in acting.state]
+    what = f"algorithm.kind {kind} is on-policy, and does not train on data sets" if algorithm.on_policy else ""
+    if missing and not what:
+        what = f"a data set does not have the columns {', '.join(missing)} of algorithm.kind {kind}"
+    if what:
+        raise ConfigError(what, key=LOAD, value=repr(load), others=(KIND,))

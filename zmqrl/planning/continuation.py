@@ -12,10 +12,12 @@ from typing import Any
 
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import files
+from zmqrl.errors import ConfigError
 from zmqrl.run_files.lineage import recorded_env_steps
 from zmqrl.run_files.records import damaged_records, read_summary
 from zmqrl.run_files.run_directory import SUMMARY, resume_command
 from zmqrl.run_files.stored_config import read_config
+from zmqrl.types import MODES
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +35,9 @@ def for_env_steps(run_dir: Path, env_steps: int) -> Mapping[str, int | None]:
         ConfigError: `run_dir` has no configuration of a run.
     """
     stored = read_config(run_dir).run
+    if MODES[stored.mode].offline:
+        what, fix = "counts env steps, and a run on a data set has none", "use --set run.stop_at_updates=N"
+        raise ConfigError(what, key=("--for",), is_subject=True, fix=fix)
     total = recorded_env_steps(run_dir) + env_steps
     horizon = max(stored.schedule_env_steps or 0, total)
     return {TOTAL: total, "run.schedule_env_steps": horizon, **dict.fromkeys(STOP_CONDITIONS)}

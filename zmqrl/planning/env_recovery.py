@@ -24,7 +24,7 @@ def check_recovery(plan: RunPlan) -> None:
     Memory is that of this machine: a learner on another host has its own.
     """
     config, env = plan.config, plan.env
-    if not config.mode.deterministic or config.env.recovery != "exact":
+    if not config.mode.deterministic or config.mode.offline or config.env.recovery != "exact":
         return
     if env.max_episode_steps is None:
         ways_out = FOR_A_RESUME if plan.resume else f"Set env.max_episode_steps: N, {OTHERWISE}"

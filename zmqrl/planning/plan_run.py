@@ -71,8 +71,7 @@ def plan_run(
     check_layers(algorithm.network(), acting)
     check_acting(acting, config.env.segment_steps)
     acting = with_runtime(config, acting)
-    horizon = config.run.schedule_env_steps or config.run.total_env_steps
-    start = Progress(config.run.seed, 0, 0, horizon)
+    start = Progress(config.run.seed, 0, 0, config.horizon)
     check_schedule(make_head(acting, 1), schedule_of(algorithm, start), env.receives_numbers)
     check_numbers(config.env, env, numbers_of(algorithm, config.env, start), is_here)
     columns = columns_of(config, env, acting)
@@ -99,8 +98,8 @@ def plan_run(
         lineage=lineage,
         started_by=login_here(),
         warnings=(
-            *zero_learning_rate(config.run, algorithm),
-            *slow_target(config, algorithm),
+            *(() if config.mode.offline else zero_learning_rate(config.run, algorithm)),
+            *(() if config.mode.offline else slow_target(config, algorithm)),
             *without_version(config.env),
             *notes,
             *space_warnings(env, acting),

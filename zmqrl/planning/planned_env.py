@@ -42,7 +42,7 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
         raise ConfigError(what, key=("run", "mode"), value=mode, fix=fix, others=(("env", "id"),))
     if config.evaluator.episodes and config.evaluator.env != ScoredEnvSection():
         _check_scored(config, spec, is_here)
-    if not config.mode.deterministic or config.env.recovery != "exact":
+    if not config.mode.deterministic or config.mode.offline or config.env.recovery != "exact":
         return config, spec, tuple(notes)
     if spec.has_state_pair and resume and stored_format(run_dir) <= IMPLICIT_STATE:
         return planned_env(_recovered_by(config, "state"), run_dir, resume, sources, is_here)

@@ -48,7 +48,7 @@ def policy_of(run_dir: Path, config: Config, env: EnvSpec, version: Version, con
     algorithm, weights, metadata = network_of(run_dir, config, env, version, content)
     policy = make_policy(algorithm.acting())
     # Greedy actions do not depend on the schedule, but a head may request its values when it is loaded.
-    horizon = config.run.schedule_env_steps or config.run.total_env_steps
+    horizon = config.horizon
     schedule = schedule_of(algorithm, Progress(config.run.seed, horizon, 0, horizon))
     policy.load(weights, schedule)
     policy.numbers = json.loads(metadata[NUMBERS]) if NUMBERS in metadata else None

@@ -22,6 +22,7 @@ from zmqrl.learner.recording import SEGMENTS
 from zmqrl.types import Array, ModeName
 
 Begin = Callable[[RunPlan], PlanRun]
+HELD: Mapping[str, Any] = {"kind": "tests.stand_ins.held_tally:HeldTally", "minibatch_size": 64, "round_s": 0.02}
 SLOW = replace(CARTPOLE, id="tests.stand_ins.slow_envs:Slow", kwargs={"step_s": 0.0005}, max_episode_steps=50)
 
 
@@ -71,7 +72,7 @@ def test_sync_records_what_an_undisturbed_run_records(
     assert np.array_equal(own["id"][:, ::2], other["id"][:, ::2])  # the incarnations count the deaths
 
 
-@pytest.mark.parametrize(("algorithm", "kills"), [(DQN, 2), long(PPO, 20, id="ppo")])
+@pytest.mark.parametrize(("algorithm", "kills"), [(DQN, 2), pytest.param(HELD, 2, id="held"), long(PPO, 20, id="ppo")])
 def test_async_records_each_segment_once(
     tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any], kills: int
 ) -> None:

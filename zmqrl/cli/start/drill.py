@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from zmqrl.cli.start.start_options import MODES
+from zmqrl.cli.start.start_options import STEPPED
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
@@ -51,7 +51,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option("--scenario", metavar="NAME", help="Run this scenario, a preset with stress settings; --list lists all.")
 @click.option("--long", "is_long", is_flag=True, help="Run all scenarios, one hour in total.")
 @click.option("--list", "is_list", is_flag=True, help="List the scenarios and exit.")
-@click.option("--mode", type=click.Choice(MODES), help="Mode of both runs. Default: that of the preset.")
+@click.option("--mode", type=click.Choice(STEPPED), help="Mode of both runs. Default: that of the preset.")
 @click.option(
     "--workers", type=click.IntRange(1), metavar="N", help="Number of rollout workers of each run. Default: 2."
 )

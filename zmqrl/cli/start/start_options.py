@@ -21,7 +21,9 @@ from zmqrl.planning.start_request import StartRequest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-MODES = ("single", "sync", "async")
+STEPPED = ("single", "sync", "async")
+"""Modes that step envs."""
+MODES = (*STEPPED, "offline")
 """Modes as in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
 AUTO = Path("auto")
 TOTAL = "run.total_env_steps"
