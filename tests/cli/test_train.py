@@ -18,12 +18,12 @@ from tests.support.extras import missing_extra
 from tests.support.raising import compare
 from tests.support.runs import command_runs
 from tests.support.stored_runs import summary_data
+from zmqrl.algorithms.ppo import PPO
 from zmqrl.cli.start.start_options import Steps
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.presets import presets
 from zmqrl.launch.start import Prepared
 from zmqrl.run_files.run_directory import default_directory
-from zmqrl.types import MODES
 
 ROOT = Path(__file__).parents[2]
 UNSCORED = (*RUN, "--set", "evaluator.episodes=0")
@@ -125,7 +125,7 @@ def test_every_preset_is_planned_or_names_its_extra(zmqrl: Command, name: str) -
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", sorted(PPO.modes))
 def test_the_preset_of_the_examples_is_planned(zmqrl: Command, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.chdir(ROOT / "examples")
     shown = zmqrl("train", "./own_preset.yaml", "--dry-run", "--mode", mode)

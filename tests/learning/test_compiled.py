@@ -136,7 +136,7 @@ def test_a_package_that_cannot_be_loaded_is_compiled_again(
 def test_a_new_package_that_cannot_be_loaded_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_compiled", lambda *_: b"cut")
     learner = Learner()
-    with pytest.raises(ConfigError, match=r"learner\.executor: the update cannot be compiled: .*start a new run with"):
+    with raises(ConfigError, key=("learner", "executor"), fix=f"{FIX_OF_ROWS}; or {FIX}"):
         learner.run(CompiledExecutor(learner.net, tmp_path), 0)
 
 

@@ -62,7 +62,7 @@ def test_every_algorithm_takes_points_and_keeps_them_in_its_run(name: str) -> No
 
 def test_points_count_updates_in_a_run_without_env_steps() -> None:
     """Mode offline."""
-    assert value_at(((0, 1.0), (100, 3.0)), Progress(1, 0, 50, 100)) == 2.0
+    assert value_at(((0, 1.0), (100, 3.0)), Progress(1, 0, 50, 100, by_updates=True)) == 2.0
 
 
 def test_other_numbers_take_points() -> None:

@@ -108,7 +108,7 @@ def eval_command(
 def record_command(
     run: str, folder: Path, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None, as_data: bool
 ) -> None:
-    """Play greedy episodes with a checkpoint of RUN and write them to FOLDER as a data set of Minari.
+    """Write greedy episodes of RUN as a data set of Minari in FOLDER.
 
     Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
     """

@@ -52,6 +52,8 @@ class Progress:
     debug: bool = False
     version: Version | None = None
     """The version that this round improves on; its result is published as n + 1. None: unknown."""
+    by_updates: bool = False
+    """Mode offline: schedules change with updates."""
 
     @property
     def fraction(self) -> float:
@@ -60,8 +62,8 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Env steps; updates in a run that has only those (mode offline)."""
-        return self.env_steps or self.updates
+        """Env steps, in mode offline updates."""
+        return self.updates if self.by_updates else self.env_steps
 
 
 @dataclass(frozen=True)

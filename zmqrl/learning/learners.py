@@ -112,7 +112,7 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         return rows
 
     def previous(self, batch: SegmentBatch) -> Array:
-        """With `ActingSpec.previous`: the previous action and reward of each row and after the last, `[T + 1, E, P]`.
+        """Previous action and reward of each row and after the last, `[T + 1, E, P]`: `ActingSpec(previous=True)`.
 
         `batch` is what `prepare` receives, or a held one.
         """

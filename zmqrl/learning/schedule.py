@@ -13,6 +13,8 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Fraction
 from zmqrl.learning.base import Progress
 from zmqrl.loading import np
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -69,7 +71,6 @@ def _is_rate(points: Sequence[tuple[int, float]]) -> bool:
     return True
 
 
-T = TypeVar("T")
 Points: TypeAlias = Annotated[tuple[tuple[Annotated[int, Ge(0)], T], ...], MinLen(1), Predicate(_is_ascending)]
 """Type of pairs `[env step, value]` with ascending env steps: linear in between, constant before and after them."""
 RatePoints: TypeAlias = Annotated[Points[Annotated[float, Ge(0)]], Predicate(_is_rate)]
