@@ -108,9 +108,9 @@ def eval_command(
 def record_command(
     run: str, folder: Path, episodes: int, seed: int | None, checkpoint: str, most_steps: int | None, as_data: bool
 ) -> None:
-    """Write greedy episodes of RUN as a data set of Minari in FOLDER.
+    """Write greedy episodes of RUN as a data set of Minari.
 
-    Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
+    FOLDER is new. Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
     """
     with run_directory(run) as run_dir:
         config = _opened(run_dir, "record", most_steps)
