@@ -20,7 +20,6 @@ from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
 from zmqrl.logs.printable import printable
 from zmqrl.messages.process import Metrics, VersionScore, WorkerRates
-from zmqrl.metrics.jsonl import AppendFile
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.run_files.environment import EnvironmentWriter
@@ -28,6 +27,7 @@ from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.url_mirror import UrlMirror, target_of
 from zmqrl.summary import Summary
 from zmqrl.views.base import QuietView, View, make_view
+from zmqrl.views.problem import Problem
 
 COPY_S = 2.0
 """The last copy of a run usually takes less; the user is notified of a longer one."""
@@ -62,7 +62,7 @@ class RunOutput:
         self._quiet = quiet
         self._view: View = QuietView()
         self._recorder = Recorder(directory.path, plan.started_at)
-        self._problems = AppendFile(directory.path / "logs" / PROBLEMS_LOG)
+        self._problems_log = directory.path / "logs" / PROBLEMS_LOG
         self._environment = EnvironmentWriter(plan)
         self._target, self._mirror = target_of(plan), None
         self.problems_shown = 0
@@ -103,11 +103,15 @@ class RunOutput:
 
     def show_problems(self) -> None:
         """Show the problems that are new, and append them to their log."""
-        for problem in self._state.noted_since(self.problems_shown):
-            self._view.message(str(problem))
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(str(problem))}\n"
-            self._files.attempt(PROBLEMS_LOG, self._problems.write, line.encode())
+        problems = self._state.noted_since(self.problems_shown)
         self.problems_shown = self._state.noted
+        for problem in problems:
+            self._view.message(str(problem))
+            self._files.attempt("a log", self._log, problem)  # a failure is a problem too: shown at the next call
+
+    def _log(self, problem: Problem) -> None:
+        with self._problems_log.open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(str(problem))}\n")
 
     def update(self, now: float) -> None:
         """Redraw the view, if that is due at `now`, in monotonic seconds."""
@@ -128,7 +132,6 @@ class RunOutput:
         if not is_taken_over:
             self._files.attempt("metrics", self._recorder.record_workers, self._state.wall_s, self._state.env_steps)
         self._files.attempt("metrics", self._recorder.close)
-        self._files.attempt(PROBLEMS_LOG, self._problems.close)
         self._view.close(self._status)
 
     def write_summary(self, summary: Summary, is_taken_over: bool) -> None:
