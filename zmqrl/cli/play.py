@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.config.codec import replace, to_json
+from zmqrl.data_sets.minari_files import DATA
 from zmqrl.errors import ConfigError
 from zmqrl.logs.printable import printable
 
@@ -112,6 +113,8 @@ def record_command(
 
     FOLDER is new. Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
     """
+    if (folder / DATA).exists():
+        raise ConfigError("has a data set", value=str(folder), is_subject=True, fix="name another folder")
     with run_directory(run) as run_dir:
         config = _opened(run_dir, "record", most_steps)
         seed, target = config.run.seed if seed is None else seed, str(folder.absolute())

@@ -15,7 +15,7 @@ from zmqrl.capacity import disk_error
 from zmqrl.config.codec import from_json
 from zmqrl.config.sections import Config
 from zmqrl.data_sets.episodes import PlayedEpisodes
-from zmqrl.data_sets.minari_files import DATA, h5py_of, write_data_set
+from zmqrl.data_sets.minari_files import h5py_of, write_data_set
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.evaluator.evaluation import EpisodePlayer, Score
@@ -72,8 +72,6 @@ def recorded(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: in
     """
     own, played = from_json(Config, config), PlayedEpisodes()
     h5py_of("zmqrl record")
-    if (Path(folder) / DATA).exists():
-        raise ConfigError("has a data set", value=folder, is_subject=True, fix="name another folder")
     spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
     yield Stage("construction")
     evaluation = EpisodePlayer(own.env, spec, episodes, seed)
@@ -81,7 +79,8 @@ def recorded(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: in
     try:
         _, steps = write_data_set(Path(folder), spec, str(own.algorithm["kind"]), played.episodes())
     except OSError as error:
-        raise ConfigError(f"cannot be written: {disk_error(error, Path(folder))}", value=folder) from error
+        what = f"cannot be written: {disk_error(error, folder)}"
+        raise ConfigError(what, value=folder, is_subject=True) from error
     return warnings, version, steps, score.mean, score.std
 
 
