@@ -172,7 +172,7 @@ def test_a_recurrent_layer_keeps_its_state(kind: str, form: Form, tmp_path: Path
         (FIVE, "categorical", 5),
         (spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]), "multi_categorical", 11),
         (BOX, "squashed_gaussian", 4),
-        (spaces.Box(-np.inf, np.inf, (2, 1), np.float64), "gaussian", 2),
+        (spaces.Box(-np.inf, np.inf, (2, 1), np.float64), "gaussian", 4),
     ],
 )
 def test_the_previous_action_and_reward(

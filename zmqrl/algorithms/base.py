@@ -223,7 +223,7 @@ def numbers_of(algorithm: Algorithm, section: EnvSection, progress: Progress) ->
         if name in found or len(name) > LONGEST_NAME:
             what = f"has more than {LONGEST_NAME} characters" if name not in found else "is a name of the algorithm too"
             raise ConfigError(what, key=("env", "schedule"), value=f"{name!r:.80}", is_subject=True, fix="rename it")
-    return {**found, **numbers_at(section.schedule, progress.env_steps)}
+    return {**found, **numbers_at(section.schedule, progress.done)} if section.schedule else found
 
 
 def _checked_name(algorithm: Algorithm, name: Any) -> str:

@@ -105,7 +105,8 @@ class RunProgress:
         counted: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`counted`: segments before these (incarnation, index) of each vector env are in `counters.env_steps`."""
-        self._config, self._reward_threshold, self._began = plan.config, plan.env.reward_threshold, plan.began
+        self._run, self._reward_threshold, self._began = plan.config.run, plan.env.reward_threshold, plan.began
+        self._by_updates = plan.config.mode.offline
         self.counters, self.episodes = counters, episodes
         self.oldest_incarnation = oldest_incarnation
         """Segments of earlier ones are abandoned: the learner rolled back."""
@@ -120,8 +121,8 @@ class RunProgress:
     @property
     def snapshot(self) -> Progress:
         """The counters as the algorithm sees them."""
-        c, run, by_updates = self.counters, self._config.run, self._config.mode.offline
-        return Progress(run.seed, c.env_steps, c.updates, c.schedule_env_steps, run.debug, c.version, by_updates)
+        c, run = self.counters, self._run
+        return Progress(run.seed, c.env_steps, c.updates, c.schedule_env_steps, run.debug, c.version, self._by_updates)
 
     def is_current(self, meta: SegmentMeta) -> bool:
         """sync: whether the segment is of this round: neither of one that FULL covers, nor of one rolled back from."""
