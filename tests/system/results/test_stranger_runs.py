@@ -1,0 +1,63 @@
+"""Runs of algorithm files of tests/strangers: the same bits in every mode, after deaths and after a stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.marks import long
+from tests.support.runs.references import References
+from tests.support.runs.system_plans import CARTPOLE, system_plan
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same
+from zmqrl.config.codec import replace
+from zmqrl.config.plan import RunPlan
+
+Begin = Callable[[RunPlan], PlanRun]
+STEPS = 2_000
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "rainbow": {"kind": "tests.strangers.rainbow:Rainbow", "atoms": 11},
+    "impala": {"kind": "tests.strangers.impala:IMPALA"},
+    "iqn": {"kind": "tests.strangers.iqn:IQN"},
+}
+EACH = pytest.mark.parametrize("kind", ["rainbow", long("impala"), long("iqn")])
+
+
+def plan_of(run_dir: Path, mode: Any, workers: int, kind: str, steps: int = STEPS, **more: Any) -> RunPlan:
+    return system_plan(run_dir, mode, workers, KINDS[kind], CARTPOLE, steps=steps, schedule_steps=STEPS, **more)
+
+
+@EACH
+def test_the_same_bits_with_three_workers_that_die(
+    tmp_path: Path, begin: Begin, reference: References, kind: str
+) -> None:
+    three = begin(plan_of(tmp_path / "three", "sync", 3, kind))
+    for version, victim in ((2, "worker-1"), (4, "learner-0")):
+        three.wait_for_updates(version)
+        before = three.processes()[victim]
+        os.kill(before.pid, signal.SIGKILL)
+        three.wait_for_successor(victim, before)
+    killed = three.done()
+    assert killed["restarts"] == 2
+    assert_same(killed, reference(three.plan))
+
+
+@EACH
+def test_a_resume_with_two_workers(tmp_path: Path, begin: Begin, reference: References, kind: str) -> None:
+    first = begin(plan_of(tmp_path / "cut", "sync", 2, kind, steps=STEPS // 2))
+    first.done()
+    config = replace(first.plan.config, run=replace(first.plan.config.run, total_env_steps=STEPS))
+    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    straight = reference(plan_of(tmp_path / "straight", "single", 1, kind))
+    assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
+
+
+@pytest.mark.parametrize("kind", [long(name) for name in KINDS])
+def test_one_worker_has_the_bits_of_single(tmp_path: Path, begin: Begin, reference: References, kind: str) -> None:
+    one = begin(plan_of(tmp_path / "one", "sync", 1, kind))
+    assert_same(one.done(), reference(one.plan))
