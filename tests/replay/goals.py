@@ -126,3 +126,13 @@ class Walks:
         walked = self.walked[slot % self.vector_envs, env]
         first = next(i for i, step in enumerate(walked) if (step.slot, step.t) == (slot, t))
         return [step for step in walked[first:] if step.episode == walked[first].episode and step.valid]
+
+
+def broken(achieved: Array, desired: Array) -> Array:
+    """A fault of a user's function."""
+    raise KeyError("distance")
+
+
+def undefined(achieved: Array, desired: Array) -> Array:
+    """No number."""
+    return np.full(len(achieved), np.nan, np.float32)

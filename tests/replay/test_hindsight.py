@@ -158,6 +158,8 @@ def test_without_a_share_nothing_is_changed() -> None:
         (Relabel("tests.replay.no:x"), PLAIN, fields("Relabel.reward", "'tests.replay.no:x'")),
         (Relabel(f"{HERE}:GOAL"), PLAIN, fields("Relabel.reward", f"'{HERE}:GOAL'")),
         (Relabel(f"{HERE}:flat"), PLAIN, fields("Relabel.reward", f"'{HERE}:flat'")),
+        (Relabel(f"{HERE}:broken"), PLAIN, fields("Relabel.reward", f"'{HERE}:broken'")),
+        (Relabel(f"{HERE}:undefined"), PLAIN, fields("Relabel.reward", f"'{HERE}:undefined'")),
         (replace(FUTURE, terminated=f"{HERE}:flat"), PLAIN, fields("Relabel.terminated", f"'{HERE}:flat'")),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from zmqrl.errors import ConfigError
 from zmqrl.ops.returns import n_step_targets
-from zmqrl.plugins import form, named
+from zmqrl.plugins import described, form, named
 from zmqrl.replay.base import ReplaySample, SegmentMeta
 from zmqrl.replay.held_segments import HeldSegments
 from zmqrl.replay.spec import Relabel
@@ -41,10 +41,15 @@ class Goals:
             return None
         lead, goal = achieved.shape[:2], achieved.shape[2:]
         count = lead[0] * lead[1]
-        found = np.asarray(self._functions[name](achieved.reshape(count, *goal), desired.reshape(count, *goal)))
+        try:
+            found = np.asarray(self._functions[name](achieved.reshape(count, *goal), desired.reshape(count, *goal)))
+        except Exception as error:
+            raise self._error(name, described(error)) from error
         if found.shape != (count,) or found.dtype.kind not in "fiub":
             what = f"must return one number for each of {count} pairs of goals, found {found.dtype} {list(found.shape)}"
             raise self._error(name, what)
+        if not np.isfinite(found).all():
+            raise self._error(name, f"must return finite numbers, found {found[~np.isfinite(found)][0]}")
         return found.reshape(lead).astype(np.float32 if name == "reward" else bool)
 
     def _part(self, field: str) -> PartSpec:
