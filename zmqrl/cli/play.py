@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zmqrl.config.codec import replace, to_json
-from zmqrl.data_sets.minari_files import DATA
 from zmqrl.errors import ConfigError
 from zmqrl.logs.printable import printable
 
@@ -113,6 +112,8 @@ def record_command(
 
     FOLDER is new. Needs the extra minari. RUN is a run directory, a run id, or the URL of a copy of a run.
     """
+    from zmqrl.data_sets.minari_files import DATA  # imports numpy
+
     if (folder / DATA).exists():
         raise ConfigError("has a data set", value=str(folder), is_subject=True, fix="name another folder")
     with run_directory(run) as run_dir:
