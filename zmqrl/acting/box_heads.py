@@ -94,7 +94,7 @@ class NormalHead(BoxHead):
             raise ConfigError(what, fix="log-stds are outputs, or a free parameter with arrays=('log_std',)")
 
     def _mean_and_log_std(self, outputs: Array) -> tuple[Array, Array]:
-        """The halves of `outputs`, where there is no array."""
+        """Means and log-stds as the halves of `outputs`, for a head without the array `log_std`."""
         return outputs[:, : self._size], np.clip(outputs[:, self._size :], LOG_STD_MIN, LOG_STD_MAX)
 
 
