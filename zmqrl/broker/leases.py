@@ -115,11 +115,11 @@ class LeaseLimiter:
             outstanding: Leases.
             count_held: Returns the number of segments that the learner has not released.
         """
-        if not self._async:
-            return True
+        if not self._async or (self._on_policy and self._is_far_from_the_end):
+            return True  # before the segments are counted, which costs more than the rest
         if self._on_policy:
             unused = max(0, count_held() - self._held_segments)  # at the start of a run it may be more
-            return self._is_far_from_the_end or self._is_needed(unused + outstanding + 1)
+            return self._is_needed(unused + outstanding + 1)
         rows = stored + (outstanding + 1) * self._segment_rows
         return self._ratio * (rows - self._learning_starts - self._slack) <= self._updates
 
