@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zmqrl.config.codec import names_of
-from zmqrl.config.yaml_source import Branch, Leaf, Node
+
+if TYPE_CHECKING:
+    from zmqrl.config.yaml_source import Branch, Node
 
 FORMER = {"learning_rate_schedule": "learning_rate", "clip_schedule": "clip"}
 """Former keys of PPO, and the key that each is a part of now: `linear` took its number to 0 at the horizon's end."""
@@ -28,6 +30,8 @@ def current_options(cls: type[Any], options: Mapping[str, Any]) -> dict[str, Any
 
 def current_tree(cls: type[Any], section: Branch) -> Branch:
     """The section of an algorithm as it was written, likewise. The log receives a line for each former key."""
+    from zmqrl.config.yaml_source import Branch, Leaf  # it imports yaml, which processes of a run do without
+
     children = dict(section.children)
     leaves = {key: node.value for key, node in children.items() if isinstance(node, Leaf)}
     for former, name in _former_keys(cls, leaves):
