@@ -1,7 +1,8 @@
 """Scores of presets: `python -m benchmarks.scores [names]`.
 
 A resumable queue: each finished run is one JSON line of benchmarks/scores.jsonl (`--out FILE`) with its commit; what
-the file has is not run again. docs/scores.md (`--page FILE`) is made of it. Each row of `TABLE` is trained with seeds 1
+the file has is not run again. docs/scores.md (`--page FILE`) and what
+`zmqrl presets` shows (`--package FILE`) are made of it. Each row of `TABLE` is trained with seeds 1
 to n to its limit of env steps. The version that the evaluator called best plays 100 greedy episodes on fresh seeds; its
 mean is the score. That of the last version, and the mean of the last 100 training episodes, are printed too. A row with
 `yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
@@ -23,6 +24,8 @@ from typing import Any, Literal
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "scores.jsonl", ROOT / "docs" / "scores.md"
+OF_PACKAGE = ROOT / "zmqrl" / "presets" / "scores.json"
+"""What `zmqrl presets` shows of the results."""
 HEAD = (
     "# Scores of the presets\n\n"
     "A score is the mean return of 100 greedy episodes on fresh seeds, played by the version that the evaluator called "
@@ -203,6 +206,20 @@ def table(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> 
     return "\n".join(lines)
 
 
+def of_package(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> Mapping[str, Mapping[str, float]]:
+    """Of each preset: median score, the env steps after which it was measured, and the median time in minutes."""
+    found = {row: [r for r in results if r["preset"] == row.preset] for row in rows}
+    return {
+        row.preset: {
+            "score": round(statistics.median(r[row.measure] for r in runs), 1),
+            "scored_env_steps": row.env_steps,
+            "minutes": round(statistics.median(r["wall_s"] for r in runs) / 60, 1),
+        }
+        for row, runs in found.items()
+        if runs
+    }
+
+
 def _bar(row: Row, results: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:
     """And the reference that it is from."""
     if row.yardstick is None:
@@ -221,6 +238,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("presets", nargs="*", help="rows of the table; default: all")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of results, one JSON line each")
     parser.add_argument("--page", type=Path, default=PAGE, help="the table of all results in Markdown")
+    parser.add_argument("--package", type=Path, default=OF_PACKAGE, help="what `zmqrl presets` shows, as JSON")
     parser.add_argument("--seeds", type=int, default=None, help="fewer or more seeds than the table")
     parser.add_argument("--no-runs", action="store_true", help="only write the page")
     given = parser.parse_args(words)
@@ -238,6 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 out.write(json.dumps(asdict(result)) + "\n")
             print(f"{name} seed {seed}: {result.score:.1f}", flush=True)
     given.page.write_text(HEAD + table(finished(given.out)) + "\n")
+    given.package.write_text(json.dumps(of_package(finished(given.out)), indent=1) + "\n")
     print(table(finished(given.out), rows))
     return 0
 

@@ -25,6 +25,11 @@ def test_the_page_is_current() -> None:
     assert scores.PAGE.read_text() == expected, "run: python -m benchmarks.scores --no-runs"
 
 
+def test_the_package_has_the_scores() -> None:
+    found = json.loads(scores.OF_PACKAGE.read_text())
+    assert found == scores.of_package(scores.finished(scores.RESULTS)), "run: python -m benchmarks.scores --no-runs"
+
+
 def test_what_is_finished_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,7 +44,20 @@ def test_what_is_finished_is_not_run_again(
     earlier = asdict(scores.Result("abc", "cartpole-ppo", 500_000, 2, 460.0, 0.0, "0-3", 400.0, 1.0))
     del earlier["last_score"]  # of a run before it was measured
     out.write_text(json.dumps(earlier) + "\n")
-    assert scores.main(["cartpole-ppo", "--out", str(out), "--page", str(tmp_path / "page")]) == 0
+    assert (
+        scores.main(
+            [
+                "cartpole-ppo",
+                "--out",
+                str(out),
+                "--page",
+                str(tmp_path / "page"),
+                "--package",
+                str(tmp_path / "package"),
+            ]
+        )
+        == 0
+    )
     assert trained == [("cartpole-ppo", 1), ("cartpole-ppo", 3)]
     row = capsys.readouterr().out.splitlines()[-1]
     scored = "cartpole-ppo | 500,000 | 475.0, 460.0, 485.0 | 475.0 | 475: met"
@@ -55,7 +73,20 @@ def test_a_yardstick_is_run_too_and_makes_the_bar(
     monkeypatch.setattr(scores, "train", lambda row, seed, _: result(row.preset, seed, 3000.0 + seed))
     other = "stable-baselines3 HalfCheetah-v5"
     monkeypatch.setattr(scores, "train_yardstick", lambda row, seed, _: result(other, seed, 3500.0 + 500 * seed))
-    assert scores.main(["halfcheetah-sac", "--out", str(tmp_path / "results"), "--page", str(tmp_path / "page")]) == 0
+    assert (
+        scores.main(
+            [
+                "halfcheetah-sac",
+                "--out",
+                str(tmp_path / "results"),
+                "--page",
+                str(tmp_path / "page"),
+                "--package",
+                str(tmp_path / "package"),
+            ]
+        )
+        == 0
+    )
     row = capsys.readouterr().out.splitlines()[-1]
     assert "| 3001.0, 3002.0, 3003.0 | 3002.0 | 3200: MISSED | - |" in row
     assert "SAC of Stable-Baselines3: 4000.0, 4500.0 (bar: 0.8 of the lower)" in row
@@ -63,5 +94,15 @@ def test_a_yardstick_is_run_too_and_makes_the_bar(
 
 def test_an_unknown_preset_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        scores.main(["cartpole", "--out", str(tmp_path / "results"), "--page", str(tmp_path / "page")])
+        scores.main(
+            [
+                "cartpole",
+                "--out",
+                str(tmp_path / "results"),
+                "--page",
+                str(tmp_path / "page"),
+                "--package",
+                str(tmp_path / "package"),
+            ]
+        )
     assert "unknown: cartpole; known: acrobot-dqn, " in capsys.readouterr().err

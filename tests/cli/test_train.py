@@ -32,11 +32,11 @@ UNSCORED = (*RUN, "--set", "evaluator.episodes=0")
 
 def test_presets_are_listed_with_env_algorithm_mode_and_limits(zmqrl: Command) -> None:
     head, *rows = [re.split(r" {2,}", line.strip()) for line in zmqrl("presets").out.splitlines()]
-    assert head == ["PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN"]
+    assert head == ["PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN", "SCORE", "MINUTES"]
     assert [row[0] for row in rows] == presets()
-    assert ["cartpole-ppo", "CartPole-v1", "ppo", "sync", "250,000", "475"] in rows
-    assert ["cartpole-dqn", "CartPole-v1", "dqn", "async", "500,000", "475"] in rows
-    assert ["pendulum-ppo", "Pendulum-v1", "ppo", "sync", "300,000", "-"] in rows
+    assert ["cartpole-ppo", "CartPole-v1", "ppo", "sync", "250,000", "475", "500"] in [row[:7] for row in rows]
+    assert ["cartpole-dqn", "CartPole-v1", "dqn", "async", "500,000", "475"] in [row[:6] for row in rows]
+    assert ["pendulum-ppo", "Pendulum-v1", "ppo", "sync", "300,000", "-", "-", "-"] in rows
 
 
 def test_presets_as_json(zmqrl: Command) -> None:
@@ -44,7 +44,7 @@ def test_presets_as_json(zmqrl: Command) -> None:
     assert list(found) == presets()
     assert found["pendulum-ppo"] == {
         "name": "pendulum-ppo", "env": "Pendulum-v1", "algorithm": "ppo", "mode": "sync",
-        "total_env_steps": 300_000, "stop_at_return": None,
+        "total_env_steps": 300_000, "stop_at_return": None, "score": None, "scored_env_steps": None, "minutes": None,
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +11,9 @@ import click
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
 
-NUMBERS = (4, 5)
+NUMBERS = (4, 5, 6, 7)
 """Columns that are aligned to the right."""
+UNMEASURED: Mapping[str, float | None] = {"score": None, "scored_env_steps": None, "minutes": None}
 
 
 @click.command("presets")
@@ -19,27 +21,30 @@ NUMBERS = (4, 5)
 def presets_command(as_data: bool) -> None:
     """List the presets.
 
-    The columns are env, algorithm, mode, limit of env steps, and the return that ends training early.
+    The columns are env, algorithm, mode, limit of env steps, the return that ends training early, and what was
+    measured on two cores: the score (mean return of 100 greedy episodes, median of the seeds) and the minutes.
     """
-    from zmqrl.config.presets import presets
+    from zmqrl.config.presets import presets, scores
     from zmqrl.planning.configure import load_config
 
-    configs = {name: load_config(name) for name in presets()}
+    measured = scores()
+    found = [_preset(name, load_config(name), measured.get(name, UNMEASURED)) for name in presets()]
     if as_data:
-        click.echo(json.dumps([_preset(name, config) for name, config in configs.items()]))
+        click.echo(json.dumps(found))
         return
-    rows = [("PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN")]
-    for name, config in configs.items():
-        run, stop_at = config.run, config.run.stop_at_return
-        limit, goal = f"{run.total_env_steps:,}", "-" if stop_at is None else f"{stop_at:g}"
-        rows.append((name, config.env.id, config.algorithm["kind"], run.mode, limit, goal))
+    rows = [("PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN", "SCORE", "MINUTES")]
+    for preset in found:
+        name, env, algorithm, mode, limit, *others = preset.values()
+        goal, score, _, minutes = ("-" if number is None else f"{number:g}" for number in others)
+        rows.append((name, env, algorithm, mode, f"{limit:,}", goal, score, minutes))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
         click.echo("  ".join(cell.rjust(width) if at in NUMBERS else cell.ljust(width) for at, (cell, width) in cells))
 
 
-def _preset(name: str, config: Config) -> dict[str, Any]:
+def _preset(name: str, config: Config, measured: Mapping[str, float | None]) -> dict[str, Any]:
     run = config.run
     limits = {"total_env_steps": run.total_env_steps, "stop_at_return": run.stop_at_return}
-    return {"name": name, "env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode, **limits}
+    of_env = {"env": config.env.id, "algorithm": config.algorithm["kind"], "mode": run.mode}
+    return {"name": name, **of_env, **limits, **measured}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zmqrl.config.foreign.aliases import ENV_ID, not_a_preset
@@ -28,6 +29,12 @@ def is_of_package(source: Source) -> bool:
 def presets() -> list[str]:
     """Names of the presets that come with the package."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def scores() -> Mapping[str, Mapping[str, float]]:
+    """Scores of presets: `score`, `scored_env_steps` after which it was measured, and `minutes` on two cores."""
+    found: Mapping[str, Mapping[str, float]] = json.loads((PRESETS / "scores.json").read_text())
+    return found
 
 
 def preset_path(preset: str, base_folder: Path | None = None) -> Path:
