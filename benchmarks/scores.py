@@ -1,11 +1,11 @@
 """Scores of presets: `python -m benchmarks.scores [names]`.
 
 A resumable queue: each finished run is one JSON line of benchmarks/scores.jsonl (`--out FILE`) with its commit; what
-the file has is not run again. docs/scores.md (`--page FILE`) and what
-`zmqrl presets` shows (`--package FILE`) are made of it. Each row of `TABLE` is trained with seeds 1
-to n to its limit of env steps. The version that the evaluator called best plays 100 greedy episodes on fresh seeds; its
-mean is the score. That of the last version, and the mean of the last 100 training episodes, are printed too. A row with
-`yardstick` is measured by runs of Stable-Baselines3 on the same machine (`pip install "zmqrl[bench]"`).
+the file has is not run again. docs/scores.md (`--page FILE`) and what `zmqrl presets` shows (`--package FILE`) are
+made of it. Each row of `TABLE` is trained with seeds 1 to n to its limit of env steps. The version that the evaluator
+called best plays 100 greedy episodes on fresh seeds; its mean is the score. That of the last version, and the mean of
+the last 100 training episodes, are printed too. A row with `yardstick` is measured by runs of Stable-Baselines3 on the
+same machine (`pip install "zmqrl[bench]"`).
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ def table(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> 
 
 
 def of_package(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE) -> Mapping[str, Mapping[str, float]]:
-    """Of each preset: median score, the env steps after which it was measured, and the median time in minutes."""
+    """Results of each preset: median score, the env steps after which it was measured, median time in minutes."""
     found = {row: [r for r in results if r["preset"] == row.preset] for row in rows}
     return {
         row.preset: {
-            "score": round(statistics.median(r[row.measure] for r in runs), 1),
+            "score": round(statistics.median(r["score"] for r in runs), 1),
             "scored_env_steps": row.env_steps,
             "minutes": round(statistics.median(r["wall_s"] for r in runs) / 60, 1),
         }

@@ -15,6 +15,11 @@ UNSCORED = {"pendulum-ppo"}
 """300,000 env steps, in no other table either."""
 
 
+def measure(preset: str, folder: Path) -> int:
+    files = ("out", "page", "package")
+    return scores.main([preset, *(word for file in files for word in (f"--{file}", str(folder / file)))])
+
+
 def test_every_preset_has_a_bar() -> None:
     presets = {path.stem for path in (ROOT / "zmqrl" / "presets").glob("*.yaml")}
     assert {row.preset for row in scores.TABLE} == presets - UNSCORED
@@ -40,24 +45,11 @@ def test_what_is_finished_is_not_run_again(
         return scores.Result(commit, row.preset, row.env_steps, seed, 470.0 + 5 * seed, 0.0, "0-9", 480.0, 1.0, 450.0)
 
     monkeypatch.setattr(scores, "train", train)
-    out = tmp_path / "results"
+    out = tmp_path / "out"
     earlier = asdict(scores.Result("abc", "cartpole-ppo", 500_000, 2, 460.0, 0.0, "0-3", 400.0, 1.0))
     del earlier["last_score"]  # of a run before it was measured
     out.write_text(json.dumps(earlier) + "\n")
-    assert (
-        scores.main(
-            [
-                "cartpole-ppo",
-                "--out",
-                str(out),
-                "--page",
-                str(tmp_path / "page"),
-                "--package",
-                str(tmp_path / "package"),
-            ]
-        )
-        == 0
-    )
+    assert measure("cartpole-ppo", tmp_path) == 0
     assert trained == [("cartpole-ppo", 1), ("cartpole-ppo", 3)]
     row = capsys.readouterr().out.splitlines()[-1]
     scored = "cartpole-ppo | 500,000 | 475.0, 460.0, 485.0 | 475.0 | 475: met"
@@ -73,20 +65,7 @@ def test_a_yardstick_is_run_too_and_makes_the_bar(
     monkeypatch.setattr(scores, "train", lambda row, seed, _: result(row.preset, seed, 3000.0 + seed))
     other = "stable-baselines3 HalfCheetah-v5"
     monkeypatch.setattr(scores, "train_yardstick", lambda row, seed, _: result(other, seed, 3500.0 + 500 * seed))
-    assert (
-        scores.main(
-            [
-                "halfcheetah-sac",
-                "--out",
-                str(tmp_path / "results"),
-                "--page",
-                str(tmp_path / "page"),
-                "--package",
-                str(tmp_path / "package"),
-            ]
-        )
-        == 0
-    )
+    assert measure("halfcheetah-sac", tmp_path) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     assert "| 3001.0, 3002.0, 3003.0 | 3002.0 | 3200: MISSED | - |" in row
     assert "SAC of Stable-Baselines3: 4000.0, 4500.0 (bar: 0.8 of the lower)" in row
@@ -94,15 +73,5 @@ def test_a_yardstick_is_run_too_and_makes_the_bar(
 
 def test_an_unknown_preset_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        scores.main(
-            [
-                "cartpole",
-                "--out",
-                str(tmp_path / "results"),
-                "--page",
-                str(tmp_path / "page"),
-                "--package",
-                str(tmp_path / "package"),
-            ]
-        )
+        measure("cartpole", tmp_path)
     assert "unknown: cartpole; known: acrobot-dqn, " in capsys.readouterr().err
