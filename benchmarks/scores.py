@@ -76,6 +76,9 @@ class Row:
 TABLE: tuple[Row, ...] = (
     Row("pendulum-sac", 20_000, -200.0, "rl-zoo -157.0"),
     Row("pendulum-td3", 20_000, -200.0, "rl-zoo -151.9"),
+    Row("pendulum-tqc", 20_000, -200.0, "threshold of pendulum-sac"),
+    Row("pendulum-ddpg", 20_000, -200.0, "rl-zoo -152.1"),
+    Row("cartpole-sac", 50_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-ppo", 500_000, 475.0, "rl-zoo 500.0"),
     Row("cartpole-dqn", 500_000, 475.0, "CleanRL 488.7"),
     Row("cartpole-pqn", 500_000, 475.0, "threshold of gymnasium"),

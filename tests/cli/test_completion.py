@@ -31,7 +31,7 @@ def on_path(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (["train", "pendulum-"], ["pendulum-ppo", "pendulum-sac", "pendulum-td3"]),
+        (["train", "pendulum-"], ["pendulum-ddpg", "pendulum-ppo", "pendulum-sac", "pendulum-td3", "pendulum-tqc"]),
         (["train", "--env", "X", "--algo", "pp"], ["ppo", "ppo_gru"]),
         (["train", "--set", "run.max"], ["run.max_wall_s="]),
         (["con"], ["config"]),

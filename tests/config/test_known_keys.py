@@ -139,7 +139,7 @@ def test_normalisation_is_a_key_of_the_algorithm(name: str) -> None:
         ("my_lab:Walk-v0", "is an env: zmqrl train --env my_lab:Walk-v0 --algo KIND"),
         ("my_lab.envs:Walk", "is an env: zmqrl train --env my_lab.envs:Walk --algo KIND"),
         ("my_walk.py", "is a Python file: zmqrl train --env my_walk:NAME"),
-        ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: halfcheetah-sac, pendulum-sac"),
+        ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: cartpole-sac, halfcheetah-sac, "),
         ("cartpole", "unknown preset 'cartpole'; presets that begin with it: cartpole-dqn, cartpole-memory-ppo_gru, "),
         ("CartPole", "presets that begin with it: cartpole-dqn, "),
         ("minatar", "presets that begin with it: minatar-breakout-dqn, minatar-breakout-ppo, minatar-breakout-pqn"),

@@ -17,6 +17,7 @@ from tests.support.running import environment
 from tests.support.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.dqn import DQN
+from zmqrl.algorithms.iql import IQL
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.algorithms.ppo_gru import PPOGRU
 from zmqrl.algorithms.pqn import PQN
@@ -41,7 +42,9 @@ SEVERAL = SpaceSpec("multi_discrete", (2,), "int64", nvec=(2, 3))
 SMALL: Mapping[str, Any] = {
     "ppo": {"epochs": 2},
     "ppo_gru": {"epochs": 2, "sequence": 4},
-    **{kind: {"batch_size": 32} for kind in ("dqn", "sac", "td3")},
+    **{kind: {"batch_size": 32} for kind in ("dqn", "sac", "td3", "ddpg", "bc", "iql")},
+    "tqc": {"batch_size": 32, "quantiles": 5},
+    "cql": {"batch_size": 32, "sampled_actions": 3},
     "qrdqn": {"batch_size": 32, "quantiles": 10},
 }
 """What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
@@ -78,6 +81,7 @@ def cases() -> list[Algorithm]:
         DQN(small("dqn"), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
         SAC(small("sac"), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
         TD3(small("td3"), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
+        IQL(small("iql"), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
     ]
     return made
 
@@ -85,12 +89,16 @@ def cases() -> list[Algorithm]:
 CASES = cases()
 TRAINED = {("PPO", "dict"), ("PPO", "masked"), ("PPO", "several, masked"), ("DQN", "noisy")}
 """With one of each kind and space of actions, trained over a vector."""
+OF_PARTS = ("BC", "CQL", "DDPG", "TQC")
+"""Kinds that are made of parts of the others (IQL, SAC, TD3)."""
 SAME_RECORD = ("dict", "masked")
 """Recorded as with a vector."""
 
 
 def is_trained(case: Algorithm) -> bool:
     """PQN has no other network than a CNN."""
+    if type(case).__name__ in OF_PARTS:
+        return False
     if (type(case).__name__, case.env.id) in TRAINED or case.env.id == "toy":
         return case.network_section.kind == "mlp" or isinstance(case, PQN)
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.support.marks import long
 from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
@@ -29,6 +31,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.learner.process import main
+from zmqrl.learning import ReplayLearner
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.replay.mixed import MixedReplay
 from zmqrl.types import Array
@@ -40,6 +43,10 @@ DQN = {
     "prioritised": {},
     "learning_rate": {"start": 1e-3, "end": 1e-4},
 }
+
+BC = {"kind": "bc", "batch_size": 8, "learning_rate": [[0, 1e-3], [300, 1e-4]]}
+IQL = {"kind": "iql", "batch_size": 8, "target_tau": 0.1}
+CQL = {"kind": "cql", "batch_size": 8, "target_entropy": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +107,8 @@ def _die(monkeypatch: pytest.MonkeyPatch, plan: RunPlan, calls: int = 2) -> None
     """The first learner ends after so many versions, without its last full checkpoint."""
     from zmqrl.algorithms.dqn_manual import ManualDQNLearner
 
-    update, left = ManualDQNLearner.update, [calls]
+    learner = ManualDQNLearner if plan.config.algorithm["kind"] == "dqn" else ReplayLearner
+    update, left = learner.update, [calls]
 
     def mortal(*arguments: Any) -> Any:
         left[0] -= 1
@@ -109,17 +117,19 @@ def _die(monkeypatch: pytest.MonkeyPatch, plan: RunPlan, calls: int = 2) -> None
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ManualDQNLearner, "update", mortal)
+        patch.setattr(learner, "update", mortal)
         with pytest.raises(KeyboardInterrupt):
             main(Boot("learner", 0, 0, "local", plan))
 
 
+@pytest.mark.parametrize("algorithm", [DQN, BC, long(IQL), long(CQL)], ids=lambda section: section["kind"])
 def test_a_killed_and_a_resumed_run_have_the_same_bits(
-    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Mapping[str, Any]
 ) -> None:
-    straight = _train(_plan(tmp_path / "straight", _config(data)))
+    config = _config(data, algorithm=algorithm)
+    straight = _train(_plan(tmp_path / "straight", config))
     for name, resume in (("killed", False), ("resumed", True)):
-        plan = _plan(tmp_path / name, _config(data))
+        plan = _plan(tmp_path / name, config)
         _die(monkeypatch, plan)
         plan = replace(plan, resume=resume)
         again = _train(plan, spawn=int(not resume))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.raising import raises
 from zmqrl.algorithms.make import fitting, kind_of
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import EnvSection
+from zmqrl.config.sections import EnvSection, RunSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError
 from zmqrl.planning.checked import checked_plan
@@ -18,13 +19,13 @@ from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.spaces import SpaceSpec
 from zmqrl.types import EnvSpec, ModeName
 
-DISCRETE = ["dqn", "ppo", "ppo_gru", "pqn", "qrdqn"]
-CONTINUOUS = ["ppo", "ppo_gru", "sac", "td3"]
+DISCRETE = ["bc", "cql", "dqn", "iql", "ppo", "ppo_gru", "pqn", "qrdqn", "sac"]
+CONTINUOUS = ["bc", "cql", "ddpg", "iql", "ppo", "ppo_gru", "sac", "td3", "tqc"]
 FITTING = {
     "CartPole-v1": DISCRETE,
     "Pendulum-v1": CONTINUOUS,
     "tests.envs.space_envs:Unmasked": DISCRETE,
-    "tests.envs.space_envs:Pair": ["ppo", "ppo_gru"],
+    "tests.envs.space_envs:Pair": ["bc", "iql", "ppo", "ppo_gru"],
 }
 
 
@@ -35,12 +36,26 @@ def planned(tmp_path: Path, env: str, algorithm: str, *flags: str, mode: ModeNam
 
 @pytest.mark.parametrize(
     ("env", "algorithm", "mode"),
-    [(env, algorithm, mode) for env, fits in FITTING.items() for algorithm in fits for mode in ("sync", "async")],
+    [
+        (env, algorithm, mode)
+        for env, fits in FITTING.items()
+        for algorithm in fits
+        for mode in ("sync", "async")
+        if mode in kind_of(algorithm).modes
+    ],
 )
 def test_every_algorithm_has_settings_that_it_accepts(tmp_path: Path, env: str, algorithm: str, mode: ModeName) -> None:
     config = planned(tmp_path, env, algorithm, mode=mode).config
     assert (config.env.id, config.algorithm["kind"], config.run.preset) == (env, algorithm, None)
     assert config.run.total_env_steps >= 100_000
+
+
+@pytest.mark.parametrize("env", FITTING)
+def test_the_defaults_of_behaviour_cloning_are_those_of_mode_offline(tmp_path: Path, env: str) -> None:
+    config = planned(tmp_path, env, "bc", "replay.load=data", "run.stop_at_updates=1000").config
+    assert (config.mode.offline, config.run.total_env_steps) == (True, RunSection().total_env_steps)
+    with raises(ConfigError, key=("run", "mode"), value="'sync'"):
+        planned(tmp_path, env, "bc", mode="sync")
 
 
 @pytest.mark.parametrize("env", FITTING)
@@ -51,11 +66,11 @@ def test_what_fits(env: str) -> None:
 @pytest.mark.parametrize(
     ("env", "algorithm", "flags", "message"),
     [
-        ("CartPole-v1", "sac", (), "has discrete actions; algorithms for this env: dqn, ppo, ppo_gru, pqn, qrdqn"),
-        ("Pendulum-v1", "dqn", (), "has continuous actions; algorithms for this env: ppo, ppo_gru, sac, td3"),
+        ("CartPole-v1", "td3", (), f"has discrete actions; algorithms for this env: {', '.join(DISCRETE)}"),
+        ("Pendulum-v1", "dqn", (), f"has continuous actions; algorithms for this env: {', '.join(CONTINUOUS)}"),
         ("tests.envs.space_envs:MaskedBandit", "dqn", (), "has an action_mask; algorithms for this env: ppo"),
         ("CartPol-v1", "ppo", (), "--env: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ("CartPole-v1", "a2c", (), "sac, td3; or a dotted path `module:Name`$"),
+        ("CartPole-v1", "a2c", (), "sac, td3, tqc; or a dotted path `module:Name`$"),
         ("CartPole-v1", "saac", (), "did you mean 'sac'?"),
         ("CartPole-v1", "ppo", ("algorithm.lr=1",), "in zmqrl it is algorithm.learning_rate"),
         ("CartPole-v1", "ppo", ("run.preset=acrobot-ppo",), "'acrobot-ppo': cannot be combined with --env"),

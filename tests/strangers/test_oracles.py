@@ -6,7 +6,6 @@ import pytest
 from tests.strangers.c51 import project
 from tests.strangers.impala import vtrace
 from tests.strangers.iqn import quantile_huber
-from tests.strangers.tqc import truncated
 from zmqrl.loading import torch
 
 RNG = 7
@@ -95,8 +94,3 @@ def test_vtrace_of_the_acting_policy_is_the_discounted_return():
     reward, value, none = np.ones((3, 1)), np.array([[5.0], [5.0], [5.0], [8.0]]), np.zeros((3, 1), bool)
     target, _ = vtrace(reward, value, np.ones((3, 1)), none, none, ~none, 0.5)
     assert np.allclose(target[0], 1 + 0.5 + 0.25 + 0.125 * 8)
-
-
-def test_the_largest_atoms_are_left_out():
-    atoms = torch.tensor([[3.0, 1.0, 2.0, 9.0], [0.0, -1.0, 5.0, 4.0]])
-    assert truncated(atoms, 2).tolist() == [[1.0, 2.0], [-1.0, 0.0]]

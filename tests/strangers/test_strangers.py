@@ -19,18 +19,15 @@ PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
     "munchausen": "Munchausen",
     "impala": "IMPALA",
-    "discrete_sac": "DiscreteSAC",
     "iqn": "IQN",
     "c51": "C51",
     "her": "HER",
     "rainbow": "Rainbow",
     "rnd": "RND",
-    "tqc": "TQC",
     "apex": "Apex",
     "r2d2": "R2D2",
-    "iql": "IQL",
 }
-SMALLER = {"tqc": {"critics": 2, "quantiles": 5, "dropped": 1}, "r2d2": {"burn_in": 2, "length": 4}}
+SMALLER = {"r2d2": {"burn_in": 2, "length": 4}}
 """Fields of `Config` for the short form: each tower and each step of a sequence costs time in a trace."""
 PROBE_NAMES = {env.__name__ for env in PROBES}
 EACH = pytest.mark.parametrize("module", KINDS)

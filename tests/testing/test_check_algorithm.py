@@ -12,6 +12,7 @@ from tests.testing import defective_algorithms as defective
 from tests.testing import sound_algorithms as sound
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.bc import BC
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
 from zmqrl.config.codec import replace
@@ -106,6 +107,13 @@ def test_values_after_a_termination_may_be_declared(capfd: pytest.CaptureFixture
     report = check_algorithm(sound.IntrinsicC51, skip=(*PROBES, *others("a_termination_has_no_value_after_it")))
     assert report.skipped["a_termination_has_no_value_after_it"] == "termination_cuts_value is False"
     assert capfd.readouterr().err.splitlines() == [f"passed   {name}" for name in report.passed]
+
+
+def test_behaviour_cloning_has_no_values_and_no_env_steps_of_its_own() -> None:
+    """A truncation that rewards cannot show is not compared, and nothing is learned in a probe."""
+    report = check_algorithm(BC, BC.Config(batch_size=32))
+    assert sum("a_truncation_bootstraps" in name for name in report.passed) == 2
+    assert {*PROBES} <= report.skipped.keys() and not any("learned within" in name for name in report.passed)
 
 
 def test_the_state_of_a_head_is_no_memory_of_observations() -> None:

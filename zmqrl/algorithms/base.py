@@ -92,7 +92,7 @@ class Algorithm(ABC):
     def misfit(cls, env: EnvSpec) -> str | None:
         """Why the algorithm cannot train with the spaces of `env`; None: it can."""
         action = env.action
-        if action.kind not in cls.actions or (cls.needs_bounds and not action.is_bounded):
+        if action.kind not in cls.actions or (cls.needs_bounds and action.kind == "box" and not action.is_bounded):
             needed = " or ".join(ACTIONS[kind] for kind in sorted(cls.actions, reverse=True))
             bounds = " within bounds" if cls.needs_bounds else ""
             unbounded = "partly unbounded" if action.low else "unbounded"

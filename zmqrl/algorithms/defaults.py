@@ -36,6 +36,15 @@ def off_policy_defaults(env: EnvSpec, segment_steps: int = 16) -> dict[str, dict
     }
 
 
+def continuous_defaults(env: EnvSpec) -> dict[str, dict[str, Any]]:
+    """Defaults of Stable-Baselines3 for SAC, TD3 and DDPG: an update per env step, 256 x 256 units."""
+    sections = off_policy_defaults(env, segment_steps=4)
+    sections["run"]["total_env_steps"] = total_of(env, 200_000)
+    sections["network"] = network_of(env, (256, 256), "relu")
+    sections["replay"] = {"capacity": capacity_of(env, 200_000), "learning_starts": 1_000, "ratio": 1.0}
+    return sections
+
+
 def total_of(env: EnvSpec, env_steps: int) -> int:
     """Images take longer."""
     return 2_000_000 if env.observation.is_image else env_steps

@@ -1,11 +1,15 @@
-"""Soft actor-critic with two critics and a learned temperature (Haarnoja et al. 2018, arXiv 1812.05905)."""
+"""Soft actor-critic with two critics and a learned temperature (Haarnoja et al. 2018, arXiv 1812.05905).
+
+With discrete actions: Christodoulou 2019, arXiv 1910.07207.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from functools import reduce
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -13,13 +17,10 @@ from annotated_types import Gt, Le
 from zmqrl.acting.heads import UNIFORM
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.algorithms.defaults import Sections, capacity_of, network_of, off_policy_defaults, total_of
+from zmqrl.algorithms.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
-from zmqrl.learning.executor import Batch
-from zmqrl.learning.groups import Group
-from zmqrl.learning.learners import ReplayLearner
-from zmqrl.learning.schedule import Rate
-from zmqrl.loading import Tensor, torch
+from zmqrl.learning import Batch, Group, Noise, Rate, ReplayLearner
+from zmqrl.loading import Tensor, functional, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian
@@ -46,77 +47,100 @@ class SACConfig:
     n_step: Positive = 1
     """Rewards summed before bootstrapping."""
     warmup_env_steps: Count = 1_000
-    """Env steps with uniform actions at the start, usually as many as `replay.learning_starts`."""
+    """Env steps with uniform actions at the start, usually as many as `replay.learning_starts`. Discrete actions do not
+    need them: those of the first version are nearly uniform."""
     target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
     """Share of the critics mixed into their targets in each update."""
     temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
     """Weight of the entropy; `auto` learns it, beginning with 1."""
     target_entropy: float | Literal["auto"] = "auto"
-    """What `temperature: auto` aims at, in nats; `auto` is minus the number of action dimensions."""
+    """What `temperature: auto` aims at, in nats; `auto` is minus the number of action dimensions, and with n discrete
+    actions 0.98 log n."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Bound of each gradient's norm; null switches it off."""
 
 
 class SAC(Algorithm):
-    """Continuous actions within bounds."""
+    """Continuous actions within bounds, or discrete ones."""
 
     Config: ClassVar[type[SACConfig]] = SACConfig
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
-    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box"})
+    actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box", "discrete"})
     needs_bounds: ClassVar[bool] = True
     config: SACConfig
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
         """Defaults of Stable-Baselines3: an update per env step, 256 x 256 units."""
-        sections = off_policy_defaults(env, segment_steps=4)
-        sections["run"]["total_env_steps"] = total_of(env, 200_000)
-        sections["network"] = network_of(env, (256, 256), "relu")
-        sections["replay"] = {"capacity": capacity_of(env, 200_000), "learning_starts": 1_000, "ratio": 1.0}
-        return sections
+        return continuous_defaults(env)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether actions are one of n."""
+        return self.env.action.kind == "discrete"
+
+    @property
+    def action_size(self) -> int:
+        """Dimensions of an action, or the number of discrete actions."""
+        return self.env.action.n if self.is_discrete else math.prod(self.env.action.shape)
+
+    @property
+    def critics(self) -> tuple[str, ...]:
+        """Towers of the critics."""
+        return ("q1", "q2")
+
+    @property
+    def critic_outputs(self) -> int:
+        """Numbers that a critic has of an observation: with discrete actions of all actions."""
+        return self.action_size if self.is_discrete else 1
+
+    @property
+    def target_entropy(self) -> float:
+        """Entropy in nats that a learned temperature aims at."""
+        given, largest = self.config.target_entropy, math.log(self.env.action.n or 1)
+        if given != "auto":
+            return float(given)
+        return 0.98 * largest if self.is_discrete else -float(self.action_size)
 
     def network(self) -> NetworkSpec:
         """`actor`; `q1`, `q2` and, where it is learned, `log_temperature`, which only the learner has."""
-        section, obs = self.network_section, self.env.observation
-        actor = tower("actor", section, obs, 2 * self.action_size, output_gain=0.0, orthogonal=False)
-        critics = (
-            (name, tower(name, section, obs, 1, output_gain=0.0, orthogonal=False, joined=self.action_size))
-            for name in ("q1", "q2")
-        )
+        section, obs, size = self.network_section, self.env.observation, self.action_size
+        outputs, joined = (size, 0) if self.is_discrete else (2 * size, size)
+        actor = tower("actor", section, obs, outputs, output_gain=0.0, orthogonal=False)
+        shape: dict[str, Any] = {"output_gain": 0.0, "orthogonal": False, "joined": joined}
+        critics = ((name, tower(name, section, obs, self.critic_outputs, **shape)) for name in self.critics)
         free = ((LOG_TEMPERATURE, (), 0.0),) if self.config.temperature == "auto" else ()
-        learner_only = ("q1", "q2", *(name for name, _, _ in free))
+        learner_only = (*self.critics, *(name for name, _, _ in free))
         return NetworkSpec((("actor", actor), *critics), free, learner_only)
 
     def acting(self) -> ActingSpec:
-        """Tanh of a Gaussian, scaled to the bounds."""
+        """Tanh of a Gaussian, scaled to the bounds; or a categorical distribution."""
         return ActingSpec(
             layers=self.network().tower("actor"),
-            head="squashed_gaussian",
+            head="categorical" if self.is_discrete else "squashed_gaussian",
             action=self.env.action,
             observation=self.env.observation,
-            noise=(NoiseSpec(UNIFORM, self.action_size, "uniform"),),
+            noise=() if self.is_discrete else (NoiseSpec(UNIFORM, self.action_size, "uniform"),),
             input=self.input,
         )
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """`uniform` for the workers: the share of uniform actions."""
-        return {UNIFORM: float(progress.env_steps < self.config.warmup_env_steps)}
+        return {} if self.is_discrete else {UNIFORM: float(progress.env_steps < self.config.warmup_env_steps)}
 
     def replay(self) -> ReplaySpec:
         return ReplaySpec(n_step=self.config.n_step)
-
-    @property
-    def action_size(self) -> int:
-        """Dimensions of an action."""
-        return math.prod(self.env.action.shape)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         return SACLearner(self, context)
 
 
 class SACLearner(ReplayLearner):
-    """Steps temperature, critics and actor in each update, in the order of Stable-Baselines3."""
+    """Steps temperature, critics and actor in each update, in the order of Stable-Baselines3.
+
+    In its methods an `action` of discrete actions is the probability of each `[B, n]`, or a stored one as one-hot.
+    """
 
     algorithm: SAC
     config: SACConfig
@@ -125,47 +149,74 @@ class SACLearner(ReplayLearner):
         norm, temperature = algorithm.config.max_grad_norm, algorithm.config.temperature
         groups = (
             Group("actor", max_grad_norm=norm),
-            Group("critics", ("q1", "q2"), max_grad_norm=norm, target=True),
+            Group("critics", algorithm.critics, max_grad_norm=norm, target=True),
             *((Group(LOG_TEMPERATURE),) if temperature == "auto" else ()),
         )
         super().__init__(algorithm, context, groups)
         self._fixed = None if temperature == "auto" else self.tensor(np.float32(math.log(temperature)))
-        size, entropy = algorithm.action_size, algorithm.config.target_entropy
-        self._target_entropy = -float(size) if entropy == "auto" else entropy
         self._low, self._high = (self.tensor(side) for side in (algorithm.env.action.low, algorithm.env.action.high))
 
-    def noise(self) -> Mapping[str, tuple[int, ...]]:
+    def noise(self) -> Mapping[str, tuple[int, ...] | Noise]:
         """For the actions drawn in the states of a sample, and in those after them."""
         size = (self.algorithm.action_size,)
-        return {"noise": size, "next_noise": size}
+        return {} if self.algorithm.is_discrete else {"noise": size, "next_noise": size}
 
     def train(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Equations 5 to 7 and 18 of the paper."""
-        net, fixed = self.net, self._fixed
-        action, log_prob = tanh_gaussian(net("actor", batch["obs"]), batch["noise"])
-        temperature = (net.parameter(LOG_TEMPERATURE).detach() if fixed is None else fixed).exp()
-        if fixed is None:
-            surplus = (log_prob + self._target_entropy).detach()
-            net.step(LOG_TEMPERATURE, -(net.parameter(LOG_TEMPERATURE) * surplus).mean())
-        with torch.no_grad():
-            next_action, next_log_prob = tanh_gaussian(net("actor", batch["next_obs"]), batch["next_noise"])
-            next_q = torch.minimum(*self._q(batch["next_obs"], next_action, target=True))
-            target = batch["n_step_return"] + batch["discount"] * (next_q - temperature * next_log_prob)
-        stored = 2.0 * (batch["action"].flatten(1) - self._low) / (self._high - self._low) - 1.0
-        q1, q2 = self._q(batch["obs"], stored)
-        loss_q = 0.5 * ((q1 - target).square().mean() + (q2 - target).square().mean())
-        net.step("critics", loss_q)
-        loss_actor = (temperature * log_prob - torch.minimum(*self._q(batch["obs"], action))).mean()
+        """Equations 5 to 7 and 18 of the paper; with discrete actions 10 to 12 of Christodoulou 2019."""
+        net, obs = self.net, batch["obs"]
+        action, log_prob = self.policy(obs, batch.get("noise"))
+        temperature = self._temperature(log_prob)
+        metrics = self.critic_loss(batch, temperature)
+        net.step("critics", metrics["loss/q"])
+        loss_actor = (temperature * log_prob - self.value(obs, action)).mean()
         net.step("actor", loss_actor)
         net.update_targets(self.config.target_tau)
-        return {
-            "loss/q": loss_q,
-            "loss/actor": loss_actor,
-            "q_mean": q1.mean(),
-            "entropy": -log_prob.mean(),
-            "temperature": temperature,
-        }
+        return {**metrics, "loss/actor": loss_actor, "entropy": -log_prob.mean(), "temperature": temperature}
 
-    def _q(self, obs: Tensor, action: Tensor, target: bool = False) -> tuple[Tensor, Tensor]:
-        q1, q2 = (self.net(name, obs, action, target=target).squeeze(1) for name in ("q1", "q2"))
-        return q1, q2
+    def critic_loss(self, batch: Batch, temperature: Tensor) -> dict[str, Tensor]:
+        """`loss/q`, which the critics are stepped with, and further metrics."""
+        with torch.no_grad():
+            next_action, next_log_prob = self.policy(batch["next_obs"], batch.get("next_noise"))
+            next_value = self.value(batch["next_obs"], next_action, target=True) - temperature * next_log_prob
+            target = batch["n_step_return"] + batch["discount"] * next_value
+        action = self.stored(batch)
+        q1, q2 = (self.of_action(q, action) for q in self.q(batch["obs"], action))
+        loss = 0.5 * ((q1 - target).square().mean() + (q2 - target).square().mean())
+        return {"loss/q": loss, "q_mean": q1.mean()}
+
+    def policy(self, obs: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Actions in (-1, 1) `[B, A]` and their log-probabilities `[B]`; of discrete ones the expected one."""
+        outputs = self.net("actor", obs)
+        if noise is not None:
+            return tanh_gaussian(outputs, noise)
+        log_p = torch.log_softmax(outputs, 1)
+        return log_p.exp(), (log_p.exp() * log_p).sum(1)
+
+    def value(self, obs: Tensor, action: Tensor, target: bool = False) -> Tensor:
+        """What the critics have for the policy's actions `[B]`: the lower of both."""
+        return self.of_action(reduce(torch.minimum, self.q(obs, action, target)), action)
+
+    def q(self, obs: Tensor, action: Tensor, target: bool = False) -> Sequence[Tensor]:
+        """Outputs `[B, critic_outputs]` of each critic."""
+        joined = () if self.algorithm.is_discrete else (action,)
+        return [self.net(name, obs, *joined, target=target) for name in self.algorithm.critics]
+
+    def of_action(self, q: Tensor, action: Tensor) -> Tensor:
+        """The output for an action `[B]`, of discrete ones the expected one."""
+        return (q * action).sum(1) if self.algorithm.is_discrete else q.squeeze(1)
+
+    def stored(self, batch: Batch) -> Tensor:
+        """Actions of a sample, scaled to [-1, 1]."""
+        if self.algorithm.is_discrete:
+            return functional.one_hot(batch["action"], self.algorithm.action_size).float()
+        return 2.0 * (batch["action"].flatten(1) - self._low) / (self._high - self._low) - 1.0
+
+    def _temperature(self, log_prob: Tensor) -> Tensor:
+        """The temperature before its step, which it does where it is learned."""
+        if self._fixed is not None:
+            return self._fixed.exp()
+        logarithm = self.net.parameter(LOG_TEMPERATURE)
+        temperature = logarithm.detach().exp()
+        surplus = (log_prob + self.algorithm.target_entropy).detach()
+        self.net.step(LOG_TEMPERATURE, -(logarithm * surplus).mean())
+        return temperature

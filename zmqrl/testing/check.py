@@ -28,7 +28,7 @@ from zmqrl.testing.algorithm import (
 from zmqrl.testing.probes import PROBES, Memory, ProbeEnv
 from zmqrl.testing.rounds import Rounds
 from zmqrl.testing.training import TRAINING, a_termination_has_no_value_after_it
-from zmqrl.types import EnvSpec
+from zmqrl.types import MODES, EnvSpec
 
 ENVS, VECTOR_ENVS, EPISODES, SEED = 2, 4, 50, 1
 LEAST = 0.7
@@ -176,6 +176,9 @@ def _checked(
             _suite(report, subject, MODULE, with_module, skip, OVER_MODULE)
     if not report.passed:
         raise AssertionError(f"{report.algorithm} accepts no actions: {report.skipped}")
+    if all(MODES[mode].offline for mode in subject.kind.modes):
+        skip = {*skip, *(env.__name__ for env in PROBES)}
+        report.skipped |= {env.__name__: "it does not train on its own env steps" for env in PROBES}
     for env in (env for env in PROBES if env.__name__ not in skip):
         for continuous in (c for c in env.kinds_of_action if c in accepted):
             _probe(report, subject, network, replay, env, continuous, env_steps)

@@ -19,8 +19,11 @@ from tests.support.runs.references import References
 from tests.support.runs.system_plans import (
     ACROBOT,
     CARTPOLE,
+    CQL,
+    DDPG,
     DQN,
     IDLE,
+    IQL,
     NORMALISED,
     PENDULUM,
     PPO,
@@ -28,8 +31,10 @@ from tests.support.runs.system_plans import (
     PQN,
     QRDQN,
     SAC,
+    SAC_DISCRETE,
     SLOW_TALLY,
     TD3,
+    TQC,
     system_plan,
 )
 from tests.support.runs.system_runs import PlanRun, assert_same, newest_n
@@ -106,6 +111,11 @@ FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "pqn": (PQN, CARTPOLE),
     "td3": (TD3, PENDULUM),
     "qrdqn": (QRDQN, CARTPOLE),
+    "sac-discrete": (SAC_DISCRETE, CARTPOLE),
+    "tqc": (TQC, PENDULUM),
+    "ddpg": (DDPG, PENDULUM),
+    "iql": (IQL, CARTPOLE),
+    "cql": (CQL, PENDULUM),
 }
 
 

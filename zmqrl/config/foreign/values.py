@@ -15,7 +15,7 @@ from zmqrl.config.known_keys import LOCAL, KnownKeys
 Keys: TypeAlias = Mapping[str, Any]
 SECTIONS = ("run", "env", "network", "replay", "algorithm")
 MOST = 1e18
-ON_POLICY = ("ppo", "pqn")
+ON_POLICY, CONTINUOUS = ("ppo", "pqn"), ("ddpg", "sac", "td3", "tqc")
 _NONE: Keys = MappingProxyType({})
 _PLAIN: Keys = {"algorithm.double": False}
 KINDS: Mapping[str, tuple[str, Keys]] = {
@@ -28,6 +28,8 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     **dict.fromkeys(("qrdqn", "quantileregressiondqn"), ("qrdqn", _NONE)),
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
+    **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
+    "tqc": ("tqc", _NONE),
     "pqn": ("pqn", _NONE),
 }
 """Kind and keys of the algorithms of other libraries, by their letters."""
@@ -37,7 +39,8 @@ DEFAULTS = {
     (ZOO, "dqn"): "learning_rate=1e-4 buffer_size=1e6 learning_starts=100 batch_size=32 train_freq=4 "
     "target_update_interval=10000 exploration_fraction=0.1 activation_fn=relu",
     (ZOO, "sac"): "learning_starts=100 buffer_size=1e6 hidden_size=256 activation_fn=relu",
-    (ZOO, "td3"): "learning_starts=100 buffer_size=1e6 activation_fn=relu",
+    **dict.fromkeys(((ZOO, "ddpg"), (ZOO, "td3")), "learning_starts=100 buffer_size=1e6 activation_fn=relu"),
+    (ZOO, "tqc"): "learning_starts=100 buffer_size=1e6 hidden_size=256 activation_fn=relu",
     (RLLIB, "dqn"): "double_q=true dueling=true",
     (CLEANRL, "ppo"): "env_id=CartPole-v1 total_timesteps=500000 learning_rate=2.5e-4 num_envs=4 num_steps=128 "
     f"num_minibatches=4 ent_coef=0.01 {_PPO}",
@@ -46,7 +49,10 @@ DEFAULTS = {
     (CLEANRL, "dqn"): "env_id=CartPole-v1 total_timesteps=500000 learning_rate=2.5e-4 buffer_size=10000 batch_size=128 "
     "train_frequency=10 learning_starts=10000 target_network_frequency=500 exploration_fraction=0.5",
     (CLEANRL, "saccontinuousaction"): "total_timesteps=1e6 buffer_size=1e6 learning_starts=5000 policy_lr=3e-4",
-    (CLEANRL, "td3continuousaction"): "total_timesteps=1e6 buffer_size=1e6 learning_starts=25000 learning_rate=3e-4",
+    **dict.fromkeys(
+        ((CLEANRL, "ddpgcontinuousaction"), (CLEANRL, "td3continuousaction")),
+        "total_timesteps=1e6 buffer_size=1e6 learning_starts=25000 learning_rate=3e-4",
+    ),
 }
 """What a library sets where the user does not, and zmqrl has another default."""
 OTHER_GROUPS = {ML_AGENTS: {"behavioral_cloning", "curiosity", "gail", "memory", "rnd", "self_play"}}
@@ -120,7 +126,7 @@ class Values:
         """Updates per env step."""
         every, steps = self.get("train_freq", "train_frequency"), self.get("gradient_steps", default=1)
         if every is None or steps == -1:
-            return 0.25 if steps != -1 and self.kind not in ("sac", "td3") else 1.0
+            return 0.25 if steps != -1 and self.kind not in CONTINUOUS else 1.0
         return float(steps) / (float(every) * int(self.get("n_envs", "num_envs", default=1)))
 
     def keys_of(self, name: str, value: Any) -> Keys:
