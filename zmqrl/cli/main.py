@@ -180,11 +180,8 @@ def _fail(message: str, code: int) -> None:
 
 
 def _started_at() -> float:
-    """When this process began: `wall_s` counts from the start of the command, the interpreter's own included."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        uptime_s = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
-        ticks_per_s = 100.0  # USER_HZ: fixed at 100 for /proc on Linux
-        return time.time() - max(0.0, uptime_s - float(fields[19]) / ticks_per_s)
-    except (OSError, ValueError, IndexError):
-        return time.time()
+    """When this command began: `wall_s` counts from there, the start of the interpreter included.
+
+    The start time of the process may be earlier: a shell executes its last command in its own place.
+    """
+    return time.time() - time.process_time()
