@@ -29,7 +29,7 @@ OF_PACKAGE = ROOT / "zmqrl" / "presets" / "scores.json"
 HEAD = (
     "# Scores of the presets\n\n"
     "A score is the mean return of 100 greedy episodes on fresh seeds, played by the version that the evaluator called "
-    "best. Each preset is trained with three seeds unless the table has fewer, to the number of env steps in the table "
+    "best. Each preset is trained with three seeds unless the table shows another number, to its number of env steps "
     "and without `stop_at_return`. The bar is for the median of the seeds. `median` is that of the scores; for Pong it "
     "is the mean return of the last 100 training episodes. `last version` is the mean return of the last version in "
     "the same 100 greedy episodes; `-`: it was not measured. The policy explores in training episodes. Commits, "
@@ -83,7 +83,7 @@ TABLE: tuple[Row, ...] = (
     Row("cartpole-dqn", 500_000, 475.0, "CleanRL 488.7"),
     Row("cartpole-pqn", 500_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-qrdqn", 500_000, 450.0, "rl-zoo 500.0"),
-    Row("cartpole-memory-ppo_gru", 300_000, 450.0, "threshold of gymnasium for the whole state: 475"),
+    Row("cartpole-memory-ppo_gru", 300_000, 450.0, "threshold of gymnasium for the whole state: 475", seeds=5),
     Row("acrobot-ppo", 500_000, -100.0, "rl-zoo -73.5"),
     Row("acrobot-dqn", 500_000, -100.0, "rl-zoo -76.6"),
     Row("acrobot-qrdqn", 500_000, -100.0, "rl-zoo -69.1", settings=COMPILED),
