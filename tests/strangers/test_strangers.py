@@ -13,7 +13,8 @@ from zmqrl.networks.spec import LayerSpec
 from zmqrl.testing import LAYER, Layer, check_algorithm
 from zmqrl.testing.probes import PROBES
 
-MOST_LINES = 115
+MOST_LINES, MOST_LINES_WITH_ENV = 115, 145
+"""With blank lines. The files that were written from the documentation alone have an env of their own."""
 FOLDER = ROOT / "tests" / "strangers"
 PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
@@ -26,8 +27,16 @@ KINDS = {
     "rnd": "RND",
     "apex": "Apex",
     "r2d2": "R2D2",
+    "her_from_docs": "HER",
+    "r2d2_from_docs": "R2D2",
 }
-SMALLER = {"r2d2": {"burn_in": 2, "length": 4}}
+WITHOUT_GOALS = {"her_from_docs": {"share": 0.0}}
+"""The observations of the checks have no goals."""
+SMALLER = {
+    **WITHOUT_GOALS,
+    "r2d2": {"burn_in": 2, "length": 4},
+    "r2d2_from_docs": {"burn_in": 2, "length": 4, "stride": 2},
+}
 """Fields of `Config` for the short form: each tower and each step of a sequence costs time in a trace."""
 PROBE_NAMES = {env.__name__ for env in PROBES}
 EACH = pytest.mark.parametrize("module", KINDS)
@@ -40,7 +49,7 @@ def made(module):
 @EACH
 def test_it_is_short_and_uses_public_names(module):
     text = (FOLDER / f"{module}.py").read_text()
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= (MOST_LINES_WITH_ENV if "gym.Env" in text else MOST_LINES)
     assert not PRIVATE.search(text)
 
 
@@ -55,7 +64,8 @@ def test_it_passes_the_checks_without_the_probes(module):
 @pytest.mark.long
 @EACH
 def test_it_passes_all_checks(module):
-    report = check_algorithm(made(module))
+    kind = made(module)
+    report = check_algorithm(kind, kind.Config(**WITHOUT_GOALS.get(module, {})))
     assert any("learned within" in name for name in report.passed)
 
 
