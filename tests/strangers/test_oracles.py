@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.strangers import r2d2, r2d2_from_docs
 from tests.strangers.c51 import project
 from tests.strangers.impala import vtrace
 from tests.strangers.iqn import quantile_huber
@@ -68,17 +69,23 @@ def vtrace_target(t, env, gamma, reward, value, ratio, terminated, truncated, va
     return total
 
 
-@pytest.mark.parametrize("ratio_deviation", [0.0, 0.7])
-def test_vtrace(ratio_deviation):
-    random, rows, envs, gamma = np.random.default_rng(RNG), 12, 8, 0.9
-    reward, value = random.normal(size=(rows, envs)), random.normal(size=(rows + 1, envs))
-    ratio = np.exp(random.normal(0, ratio_deviation, (rows, envs)))
+def ends_of(random, rows, envs):
+    """`terminated`, `truncated`, `valid` of a segment: the row after the end of an episode is not valid."""
     ends = random.random((rows, envs))
     terminated, truncated = ends < 0.1, (ends > 0.05) & (ends < 0.2)
     valid = np.ones((rows, envs), bool)
     valid[1:] = ~(terminated | truncated)[:-1]
     terminated, truncated = terminated & valid, truncated & valid
     valid[1:] = ~(terminated | truncated)[:-1]
+    return terminated, truncated, valid
+
+
+@pytest.mark.parametrize("ratio_deviation", [0.0, 0.7])
+def test_vtrace(ratio_deviation):
+    random, rows, envs, gamma = np.random.default_rng(RNG), 12, 8, 0.9
+    reward, value = random.normal(size=(rows, envs)), random.normal(size=(rows + 1, envs))
+    ratio = np.exp(random.normal(0, ratio_deviation, (rows, envs)))
+    terminated, truncated, valid = ends_of(random, rows, envs)
     columns = (reward, value, ratio, terminated, truncated, valid)
     target, advantage = vtrace(*columns, gamma)
     for t, env in np.argwhere(valid):
@@ -94,3 +101,89 @@ def test_vtrace_of_the_acting_policy_is_the_discounted_return():
     reward, value, none = np.ones((3, 1)), np.array([[5.0], [5.0], [5.0], [8.0]]), np.zeros((3, 1), bool)
     target, _ = vtrace(reward, value, np.ones((3, 1)), none, none, ~none, 0.5)
     assert np.allclose(target[0], 1 + 0.5 + 0.25 + 0.125 * 8)
+
+
+def retrace_target(t, env, gamma, trace, reward, action, q, policy, acting, terminated, truncated):
+    """Equations 3 and 4 of Munos et al. 2016 (arXiv 1606.02647) with lambda `trace`, up to the end of the episode.
+
+    `q` and `policy` `[T + 1, E, A]`, `acting [T, E]`: the probability with which the action was taken.
+    """
+    total, product = q[t, env, action[t, env]], 1.0
+    for row in range(t, len(reward)):
+        expected = 0.0 if terminated[row, env] else policy[row + 1, env] @ q[row + 1, env]
+        total += product * (reward[row, env] + gamma * expected - q[row, env, action[row, env]])
+        if terminated[row, env] or truncated[row, env] or row + 1 == len(reward):
+            break
+        ahead = policy[row + 1, env, action[row + 1, env]] / acting[row + 1, env]
+        product *= gamma * trace * min(1.0, ahead)
+    return total
+
+
+def test_the_advantages_of_impala_are_those_of_retrace():
+    """No file here has a Q(x, a) with traces. With V(x) in its place and lambda 1, Retrace is V-trace with bounds 1.
+
+    The policy gradient of IMPALA then has Retrace's target minus V, and the target of V is its part `min(1, ratio)`.
+    """
+    random, rows, envs, actions, gamma = np.random.default_rng(RNG), 12, 8, 3, 0.9
+    reward, value = random.normal(size=(rows, envs)), random.normal(size=(rows + 1, envs))
+    policy, behaviour = (random.dirichlet(np.ones(actions), (rows + 1, envs)) for _ in range(2))
+    action = random.integers(0, actions, (rows, envs))
+    taken, acting = (np.take_along_axis(table[:rows], action[..., None], 2)[..., 0] for table in (policy, behaviour))
+    terminated, truncated, valid = ends_of(random, rows, envs)
+    target, advantage = vtrace(reward, value, taken / acting, terminated, truncated, valid, gamma)
+    q = np.repeat(value[..., None], actions, 2)
+    for t, env in np.argwhere(valid):
+        expected = retrace_target(t, env, gamma, 1.0, reward, action, q, policy, acting, terminated, truncated)
+        surplus = expected - value[t, env]
+        assert np.isclose(advantage[t, env], surplus)
+        assert np.isclose(target[t, env], value[t, env] + min(1.0, taken[t, env] / acting[t, env]) * surplus)
+
+
+N_STEP = {"r2d2": r2d2.n_step_targets, "from docs": r2d2_from_docs.n_step_returns}
+RESCALED = {"r2d2": (r2d2.rescaled, r2d2.unscaled), "from docs": (r2d2_from_docs.h, r2d2_from_docs.inverse_h)}
+
+
+def n_step_target(t, env, reward, terminated, truncated, value, gamma, steps):
+    """Kapturowski et al. 2019, section 2.3, without rescaling: n rewards and the value of the observation after them.
+
+    Fewer rewards at the end of the episode, which a truncation ends with the value, and at the end of the sequence.
+    """
+    total, discount = 0.0, 1.0
+    for row in range(t, min(t + steps, len(reward))):
+        total, discount = total + discount * reward[row, env], discount * gamma
+        if terminated[row, env]:
+            return total
+        if truncated[row, env]:
+            break
+    return total + discount * value[row, env]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 20])
+@pytest.mark.parametrize("function", N_STEP.values(), ids=N_STEP)
+def test_n_step_returns_within_a_sequence(function, steps):
+    random, length, envs, gamma = np.random.default_rng(RNG), 10, 12, 0.875  # a number that float32 has
+    reward, value = random.normal(size=(2, length, envs))
+    terminated, truncated, _ = ends_of(random, length, envs)
+    columns = (reward, terminated, truncated, value)
+    found = function(*map(torch.from_numpy, columns), gamma, steps).numpy()
+    expected = [[n_step_target(t, env, *columns, gamma, steps) for env in range(envs)] for t in range(length)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-2])
+@pytest.mark.parametrize(("scale", "invert"), RESCALED.values(), ids=RESCALED)
+def test_rescaled_values(scale, invert, epsilon):
+    """h of Pohlen et al. 2018, section 3.2. The inverse is found by bisection, not by their formula."""
+    x = np.concatenate(([0.0], np.geomspace(1e-3, 1e4, 15)))
+    x = np.concatenate((-x[::-1], x))
+
+    def h(z):
+        return np.sign(z) * (np.sqrt(abs(z) + 1) - 1) + epsilon * z
+
+    np.testing.assert_allclose(scale(torch.from_numpy(x), epsilon).numpy(), h(x), atol=1e-12)
+    y = np.linspace(-150, 150, 31)
+    low, high = np.full(31, -1e7), np.full(31, 1e7)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = np.where(h(middle) < y, middle, low), np.where(h(middle) < y, high, middle)
+    np.testing.assert_allclose(invert(torch.from_numpy(y), epsilon).numpy(), low, rtol=1e-9, atol=1e-9)
