@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -241,3 +241,12 @@ def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:
         return None, None
     with np.errstate(over="ignore"):
         return np.array(space.low, np.float32), np.array(space.high, np.float32)
+
+
+def clip_to(space: SpaceSpec) -> Callable[[Array], Array]:
+    """Function of stored actions `[..., *shape]` that clips them to `space`; without bounds they stay as they are."""
+    low, high = bounds(space)
+    if low is None or high is None:
+        return lambda actions: actions
+    sides = low.reshape(space.shape), high.reshape(space.shape)
+    return lambda actions: np.clip(actions, *sides)

@@ -19,11 +19,6 @@ def zero_state(states: Iterable[ActingState], rows: int) -> dict[str, Array]:
     return {state.name: np.zeros((rows, state.size), np.float32) for state in states}
 
 
-def copy_of(state: Mapping[str, Array]) -> dict[str, Array]:
-    """State that may be changed instead of `state`."""
-    return {name: array.copy() for name, array in state.items()}
-
-
 def state_columns(spec: ActingSpec, steps: int, envs: int) -> tuple[ColumnSpec, ...]:
     """The columns of a segment that hold recurrent state; none for a spec without."""
     stored = steps // (spec.state_every or steps)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
-from zmqrl.acting.heads import bounds
+from zmqrl.acting.heads import clip_to
 from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.make import make_algorithm
@@ -37,6 +37,7 @@ class LoadedPolicy:
     ) -> None:
         """`sampler`: None: greedy actions."""
         self._policy, self._env, self._sampler = policy, env, sampler
+        self._clipped = clip_to(env.action)
         self.section = section
         """The env of the scores of the run: what `evaluate` makes where no env is given."""
         self._state: dict[str, Array] = {}
@@ -78,7 +79,7 @@ class LoadedPolicy:
         chosen = self._policy.act_greedily(batch, state) if sampler is None else sampler.act(self._policy, batch, state)
         if PREVIOUS in state:
             PreviousStep(self._env.action, len(batch)).write(state, chosen, 1.0)
-        return chosen if sampler is None else sampler.clipped(chosen)
+        return self._clipped(chosen)
 
     def reset(self, ended: Any = None) -> None:
         """An episode begins in all envs, or in those of the batch where `ended [N]` is true."""
@@ -100,7 +101,6 @@ class ActionSampler:
 
     def __init__(self, spec: ActingSpec, seed: int) -> None:
         self._spec, self._generator = spec, np.random.default_rng(seed)
-        self._bounds = bounds(spec.action)
 
     def act(self, policy: Policy, obs: Array, state: dict[str, Array]) -> Array:
         """Actions for `obs [N, ...]`, as a worker stores them."""
@@ -109,14 +109,6 @@ class ActionSampler:
         noise = noise_for(self._generator, 1, rows, size, spec.noise, len(spec.action.choices))
         extras = {column.name: np.zeros((1, rows, *column.shape[2:]), column.dtype) for column in spec.extras}
         return policy.act(obs, 0, ActingContext(noise, extras, Place.of(0, 1, rows), state))
-
-    def clipped(self, actions: Array) -> Array:
-        """`actions [N, ...]`, clipped to the action space."""
-        low, high = self._bounds
-        if low is None or high is None:
-            return actions
-        shape = self._spec.action.shape
-        return np.clip(actions, low.reshape(shape), high.reshape(shape))
 
 
 def load_policy(path: Run | str | Path, stochastic: bool = False, seed: int = 0, trust: bool = False) -> LoadedPolicy:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zmqrl.acting.base import Policy
-from zmqrl.acting.heads import bounds
+from zmqrl.acting.heads import clip_to
 from zmqrl.acting.previous import PreviousStep
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
@@ -56,9 +56,7 @@ class EpisodePlayer:
         self._slots_per_env, self._action = spec.slots_per_env, spec.action
         make_one = partial(make, replace(section, num_envs=episodes))
         self._env = make_seeded(spec, make_one, episodes * spec.slots_per_env, seed, EVALUATION)
-        low, high = bounds(spec.action)
-        shape = spec.action.shape
-        self._bounds = None if low is None or high is None else (low.reshape(shape), high.reshape(shape))
+        self._clipped = clip_to(spec.action)
 
     def play(self, policy: Policy, abandoned: Callable[[], bool] = lambda: False) -> Score | None:
         """Each env's first episode to its end; None as soon as `abandoned`. EnvFault as any env.
@@ -92,7 +90,7 @@ class EpisodePlayer:
         while playing.any():
             actions = policy.act_greedily(obs, state)  # each env plays one episode: nothing to set back
             before = obs if on_step is None else obs.copy()  # the env may reuse its array
-            result = self._env.step(actions if self._bounds is None else np.clip(actions, *self._bounds))
+            result = self._env.step(self._clipped(actions))
             if previous is not None:
                 previous.write(state, actions, result.reward)
             if on_step is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
-from zmqrl.acting.heads import bounds
+from zmqrl.acting.heads import clip_to
 from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import unpack_state, zero_state
@@ -64,9 +64,8 @@ class Collector:
         self._seed, self._incarnation = seed, incarnation
         self._action_size = 0 if spec.action.choices else int(np.prod(spec.action.shape, dtype=np.int64))
         self._entries = len(spec.action.choices)
-        low, high = bounds(spec.action)
-        self._low = None if low is None else low.reshape(spec.action.shape)
-        self._high = None if high is None else high.reshape(spec.action.shape)
+        self.clipped = clip_to(spec.action)
+        """What the env receives for stored actions `[..., A]`."""
         self._extras = tuple(column.name for column in spec.extras)
         self._previous = PreviousStep(spec.action, env.num_envs) if spec.previous else None
         self._obs: Array
@@ -83,7 +82,7 @@ class Collector:
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:
         """Reset, or continue where `states` (with actions as they were stored) give the state of the env."""
         if states:
-            states = tuple(replace(s, actions=self._clipped_or_none(s.actions)) for s in states)
+            states = tuple(s if s.actions is None else replace(s, actions=self.clipped(s.actions)) for s in states)
         self._obs = np.array(self._env.start(states or None))
         self._ended = self._env.ended()
         self._ended_count = int(self._ended.sum())
@@ -100,7 +99,7 @@ class Collector:
         terminated, truncated, valid = columns["terminated"], columns["truncated"], columns["valid"]
         steps, envs = reward.shape
         state, every = self._state, self._state_every or steps
-        act, step, context = self._policy.act, self._env.step, self._context(columns, index)
+        act, clipped, step, context = self._policy.act, self.clipped, self._env.step, self._context(columns, index)
         ended, ended_count, rows = self._ended, self._ended_count, 0
         depth = len(obs) - steps  # frames of a stack; each is stored once, after those that the first row needs
         obs[:depth] = self._obs if depth == 1 else np.moveaxis(self._obs, 1, 0)
@@ -115,7 +114,7 @@ class Collector:
                 for name, array in state.items():
                     columns[ACTING_STATE + name][t // every] = array
             action[t] = chosen = act(seen, t, context)
-            seen, reward[t], done, cut = step(chosen if self._low is None else self.clipped(chosen))
+            seen, reward[t], done, cut = step(clipped(chosen))
             newest[t] = seen if depth == 1 else seen[:, -1]
             seen = newest[t] if depth == 1 else seen
             terminated[t], truncated[t] = done, cut
@@ -128,10 +127,6 @@ class Collector:
         self._finish(columns, seen, context)
         self._obs, self._ended, self._ended_count = seen.copy(), ended, ended_count
         return rows
-
-    def clipped(self, actions: Array) -> Array:
-        """What the env is given for stored `actions [..., A]`."""
-        return actions if self._low is None else np.clip(actions, self._low, self._high)
 
     def close(self) -> None:
         """Close the env."""
@@ -161,6 +156,3 @@ class Collector:
             columns[STATE_COLUMN][0] = self._env.states()
         for name, array in self._state.items():
             columns[ACTING_STATE_END + name][0] = array
-
-    def _clipped_or_none(self, actions: Array | None) -> Array | None:
-        return None if actions is None else self.clipped(actions)
