@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.raising import raises
 from zmqrl.config.codec import from_json, to_json
-from zmqrl.config.points import numbers_at
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
+from zmqrl.learning import Progress, value_at
 from zmqrl.planning.configure import load
 
-ORDER = "must be a number, or points [[env step, value], ...] with rising env steps from 0 on"
+ORDER = "points [[env step, value], ...] must be one or more, with rising env steps from 0 on"
 POINTS = ((100, 1.0), (250, -3.5), (1_000, 2.0))
 
 
@@ -33,9 +33,9 @@ POINTS = ((100, 1.0), (250, -3.5), (1_000, 2.0))
     ],
 )
 def test_it_is_linear_between_points_and_constant_outside(env_steps: int, value: float) -> None:
-    found = numbers_at({"a": POINTS, "b": 2, "c": ((5, 7),)}, env_steps)
-    assert found == {"a": pytest.approx(value), "b": 2.0, "c": 7.0}
-    assert all(type(number) is float for number in found.values())
+    found = [value_at(number, Progress(1, env_steps, 0, 1)) for number in (POINTS, 2, ((5, 7),))]
+    assert found == [pytest.approx(value), 2.0, 7.0]
+    assert all(type(number) is float for number in found)
 
 
 def test_it_is_read_from_a_file_and_from_a_stored_configuration(tmp_path: Path) -> None:

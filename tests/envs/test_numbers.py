@@ -14,7 +14,6 @@ import pytest
 from tests.stand_ins.progress_envs import Forwarding, Level, Sum, WindyWalkers, in_processes, side_by_side
 from tests.support.raising import raises
 from tests.support.running import ROOT
-from zmqrl.config.points import numbers_at
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import AT_RESET, EnvSlotState
 from zmqrl.envs.make import probe
@@ -22,6 +21,7 @@ from zmqrl.envs.slots import pass_numbers, receivers
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.envs.vectorised import has_native
 from zmqrl.errors import EnvFault
+from zmqrl.learning import Progress, value_at
 from zmqrl.planning.configure import load
 from zmqrl.planning.plan_run import plan_run
 
@@ -107,5 +107,6 @@ def test_the_example_of_the_page_is_accepted_and_its_env_is_easier_at_first(
     plan = plan_run(config, tmp_path / "run", 0.0)
     assert plan.env.receives_numbers
     with closing(make_vector_env(config.env, plan.env, "single", 1, 0)) as env:
-        env.on_progress(numbers_at(config.env.schedule, 25_000))
+        now = Progress(1, 25_000, 0, 1)
+        env.on_progress({name: value_at(number, now) for name, number in config.env.schedule.items()})
         assert env._env_of(0).unwrapped.gravity == pytest.approx(5.9)  # type: ignore[attr-defined]

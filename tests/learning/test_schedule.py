@@ -134,7 +134,7 @@ def test_a_learner_takes_the_steps_that_it_reports(executor: str) -> None:
             "learning_rate: [[0, 0.001], [9.5, 0]]: item 2 ([9.5, 0]) must be a valid integer",
         ),
         ([[0, 1e-3], [9]], "algorithm.learning_rate: [[0, 0.001], [9]]: item 2 ([9]) must have more items"),
-        ([[9, 1e-3], [9, 0]], "algorithm.learning_rate: [[9, 0.001], [9, 0]]: the env steps of a schedule must ascend"),
+        ([[9, 1e-3], [9, 0]], "algorithm.learning_rate: [[9, 0.001], [9, 0]]: points [[env step, value], ...] must"),
         ([[0, 0], [9, 0]], "algorithm.learning_rate: [[0, 0], [9, 0]]: a learning rate must be above 0 somewhere"),
         ([[0, float("inf")]], "algorithm.learning_rate: [[0, inf]]: a number must be finite"),
         ([], "algorithm.learning_rate: []: "),

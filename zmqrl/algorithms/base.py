@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 from zmqrl.acting.heads import BOUNDS_FIX
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults, on_policy_defaults
-from zmqrl.config.points import numbers_at
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
@@ -223,7 +222,7 @@ def numbers_of(algorithm: Algorithm, section: EnvSection, progress: Progress) ->
         if name in found or len(name) > LONGEST_NAME:
             what = f"has more than {LONGEST_NAME} characters" if name not in found else "is a name of the algorithm too"
             raise ConfigError(what, key=("env", "schedule"), value=f"{name!r:.80}", is_subject=True, fix="rename it")
-    return {**found, **numbers_at(section.schedule, progress.done)} if section.schedule else found
+    return found | {name: value_at(number, progress) for name, number in section.schedule.items()}
 
 
 def _checked_name(algorithm: Algorithm, name: Any) -> str:

@@ -15,10 +15,11 @@ from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OffPolicyLearner, Progress
 from zmqrl.algorithms.defaults import Sections, off_policy_defaults
+from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import PRIORITY, Adam, AdamW, Batch, Group, ReplayLearner
-from zmqrl.learning.schedule import Points, Rate, Schedule, value_at
+from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.kinds.base import without_backward

@@ -13,9 +13,10 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress, check_minibatch
 from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
+from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
-from zmqrl.learning.schedule import Points, Rate, Schedule, value_at
+from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.networks.build import tower
 from zmqrl.networks.input import network_input
 from zmqrl.networks.kinds.base import without_backward

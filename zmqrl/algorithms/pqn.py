@@ -16,9 +16,10 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Pr
 from zmqrl.algorithms.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.config.codec import replace
+from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
 from zmqrl.learning import Batch, BatchLearner, Group
-from zmqrl.learning.schedule import Points, Rate, value_at
+from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import Tensor
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec

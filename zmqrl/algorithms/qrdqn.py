@@ -11,9 +11,10 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.algorithms.dqn import DQN, DQNLearner, EpsilonSection, PrioritisedSection, target_period
+from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import PRIORITY, Batch
-from zmqrl.learning.schedule import Points, Rate
+from zmqrl.learning.schedule import Rate
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec

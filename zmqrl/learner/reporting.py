@@ -14,10 +14,10 @@ import numpy as np
 
 from zmqrl.algorithms.base import Algorithm, BaseLearner, schedule_of
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.points import numbers_at
 from zmqrl.learner.checkpointing import FullCheckpoints
 from zmqrl.learner.counters import RunProgress
 from zmqrl.learner.publishing import Publisher
+from zmqrl.learning.schedule import value_at
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import LearnerEnded, Metrics
 from zmqrl.types import LARGEST_FINITE, LONGEST_NAME, WHOLE_LIMIT, Ledger, Weights
@@ -115,7 +115,7 @@ class Reporter:
         warm_up = {"env_steps_per_s": (c.env_steps - self._sent_env_steps) / max(since_s, 1e-3)}
         self._sent_at_s, self._sent_env_steps, self._sent_updates = now, c.env_steps, c.updates
         values: dict[str, Any] = {
-            **numbers_at(self._schedule, c.env_steps),
+            **{name: value_at(number, progress.snapshot) for name, number in self._schedule.items()},
             "env_steps": c.env_steps,
             "updates": c.updates,
             "version": c.n,

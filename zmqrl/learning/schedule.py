@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, MinLen, Predicate
+from annotated_types import Ge, Gt, Predicate
 
+from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction
 from zmqrl.learning.base import Progress
 from zmqrl.loading import np
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,21 +56,12 @@ class RateSchedule(Schedule):
     """Value from `fraction` on."""
 
 
-def _is_ascending(points: Sequence[tuple[int, float]]) -> bool:
-    for (one, _), (other, _) in pairwise(points):
-        if one >= other:
-            raise ValueError(f"the env steps of a schedule must ascend, and {other:,} follows {one:,}")
-    return True
-
-
 def _is_rate(points: Sequence[tuple[int, float]]) -> bool:
     if not any(value > 0 for _, value in points):
         raise ValueError("a learning rate must be above 0 somewhere")
     return True
 
 
-Points: TypeAlias = Annotated[tuple[tuple[Annotated[int, Ge(0)], T], ...], MinLen(1), Predicate(_is_ascending)]
-"""Type of pairs `[env step, value]` with ascending env steps: linear in between, constant before and after them."""
 RatePoints: TypeAlias = Annotated[Points[Annotated[float, Ge(0)]], Predicate(_is_rate)]
 Scheduled: TypeAlias = float | Schedule | Points[float]
 """Type of a number that may change; `value_at` has its value."""

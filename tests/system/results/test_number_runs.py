@@ -22,8 +22,8 @@ from tests.support.runs.system_plans import system_plan
 from tests.support.runs.system_runs import SAME, PlanRun, assert_same
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.points import numbers_at
 from zmqrl.config.sections import EnvSection
+from zmqrl.learning import Progress, value_at
 
 Begin = Callable[[RunPlan], PlanRun]
 HERE = "tests.stand_ins.progress_envs:"
@@ -107,7 +107,7 @@ def test_scores_have_the_numbers_of_the_version_that_they_are_of(tmp_path: Path)
     points = [[0, 1.0], [8000, 9.0]]
     summary = trained(tmp_path, "single", points, episodes=2)
     level = tuple((int(step), value) for step, value in points)
-    expected = 2 * numbers_at({"level": level}, summary["env_steps"])["level"]
+    expected = 2 * value_at(level, Progress(1, summary["env_steps"], 0, 1))
     assert summary["eval_return_mean"] == pytest.approx(expected) and expected > 5.0
     scored = zmqrl.evaluate(zmqrl.load_policy(tmp_path / "run"), episodes=1).mean
     assert scored == pytest.approx(summary["eval_return_mean"], abs=0.2), "of the best version, which is a late one"
