@@ -114,6 +114,12 @@ class ConfigError(ZmqrlError):
         return self.replaced(key=key, value=value or self.value, source=source, fix=more)
 
 
+def check_field(owner: object, name: str, holds: bool, what: str, fix: str = "") -> None:
+    """Raise `ConfigError` for a field of a specification that is written in Python, unless `holds`."""
+    if not holds:
+        raise ConfigError(what, key=(type(owner).__name__, name), value=repr(getattr(owner, name)), fix=fix)
+
+
 class HostUnreachable(ConfigError):
     """A host that the command needs is unreachable: repeat the command when it is reachable. Nothing was started."""
 
@@ -137,10 +143,7 @@ class UntrustedRun(ConfigError):
 
 
 class TrainingFailed(ZmqrlError):
-    """The run started and could not continue: the message names the first cause.
-
-    `summary` is that of the run where `zmqrl.train`, `resume` or `Run.wait` raises it, else None.
-    """
+    """The run could not continue: the message names the first cause. `summary`: of the run, from the Python API."""
 
     def __init__(self, message: str, summary: Summary | None = None) -> None:
         super().__init__(message)
@@ -223,8 +226,6 @@ class ArenaError(ZmqrlError):
 
 class ArenaTooLarge(ArenaError, ConfigError):
     """The arena does not fit into memory: the message states the required and available memory and the setting."""
-
-    exit_code = 2
 
 
 class EnvFault(ZmqrlError):

@@ -167,6 +167,6 @@ def test_a_target_that_does_not_exist_is_named_with_those_that_do() -> None:
         made().update_targets(1.0, "a")
     with raises(ConfigError, key=("net", "update_targets"), value="'c'", what="no such group"):
         net.update_targets(1.0, "c")
-    with raises(ConfigError, key=("Group", "target"), value="'a.b'"):
+    with raises(ConfigError, key=("Group", "target"), value="('old', 'a.b')"):
         Group("a", target=("old", "a.b"))
     assert Group("a", target=["old", True]).targets == ("old", "target")  # type: ignore[arg-type]

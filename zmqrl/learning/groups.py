@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, check_field
 from zmqrl.learning.optimisers import Adam, Optimiser
 from zmqrl.loading import Tensor, torch
 
@@ -41,22 +41,12 @@ class Group:
     """How a gradient moves the parameters."""
     target: Target | tuple[str, ...] = False
     """Names of the targets, which are copies of these parameters that `Net.update_targets` moves; True: `target`."""
-    epsilon: InitVar[float | None] = None
-    weight_decay: InitVar[float | None] = None
-    """Fields of 0.2, which are now those of the optimiser."""
 
-    def __post_init__(self, epsilon: float | None, weight_decay: float | None) -> None:
-        """Raise `ConfigError` for a field of 0.2, an optimiser that is none, and a target without a name."""
-        for name, value, kind in (("epsilon", epsilon, "Adam"), ("weight_decay", weight_decay, "AdamW")):
-            if value is not None:
-                fix = f"optimiser={kind}({name}={value})"
-                raise ConfigError("is a field of the optimiser", key=("Group", name), value=str(value), fix=fix)
-        given: object = self.optimiser
-        if not isinstance(given, Optimiser):
-            key, fix = ("Group", "optimiser"), "Adam(), AdamW(), RAdam(), RMSProp() or SGD() of zmqrl.learning"
-            raise ConfigError("must be an optimiser", key=key, value=repr(given), fix=fix)
-        if bad := [name for name in self.targets if not name.isidentifier()]:
-            raise ConfigError("must be a name in letters and digits", key=("Group", "target"), value=repr(bad[0]))
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for an optimiser that is none, and a target without a name."""
+        fix = "Adam(), AdamW(), RAdam(), RMSProp() or SGD() of zmqrl.learning"
+        check_field(self, "optimiser", isinstance(self.optimiser, Optimiser), "must be an optimiser", fix)
+        check_field(self, "target", all(map(str.isidentifier, self.targets)), "must be names in letters and digits")
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from zmqrl.acting.previous import previous_rows
-from zmqrl.errors import ConfigError
+from zmqrl.errors import check_field
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progress, check_norm
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
@@ -48,9 +48,7 @@ class Noise:
     def __post_init__(self) -> None:
         """Raise `ConfigError` when the distribution is unknown."""
         known = get_args(Distribution)
-        if self.distribution not in known:
-            what, value = f"must be {' or '.join(known)}", repr(self.distribution)
-            raise ConfigError(what, key=("Noise", "distribution"), value=value)
+        check_field(self, "distribution", self.distribution in known, f"must be {' or '.join(known)}")
 
     def draw(self, random: np.random.Generator, rows: int) -> Array:
         """Numbers `[rows, *shape]`."""

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import check_field
 from zmqrl.loading import Tensor, torch
-
-Rule: TypeAlias = "tuple[Callable[[Any], bool], str]"
-SHARE: Rule = (lambda value: 0.0 <= value < 1.0, "must be in [0, 1)")
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "betas": (lambda pair: len(pair) == 2 and all(0.0 <= beta < 1.0 for beta in pair), "must be two in [0, 1)"),
-        "epsilon": (lambda value: value > 0.0, "must be above 0"),
-        "weight_decay": (lambda value: value >= 0.0, "must be at least 0"),
-        "alpha": SHARE,
-        "momentum": SHARE,
-    }
-)
-"""What the fields of these names must be."""
 
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
     """A rule that moves parameters by their gradient. Its state is in tensors that the net owns."""
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` when a field has a value that is not allowed."""
-        for field in fields(self):
-            holds, rule = RULES.get(field.name, (lambda _: True, ""))
-            value = getattr(self, field.name)
-            try:
-                is_valid = holds(value)
-            except TypeError:
-                is_valid = False
-            if not is_valid:
-                raise ConfigError(rule, key=(type(self).__name__, field.name), value=repr(value))
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -66,6 +39,11 @@ class Adam(Optimiser):
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
 
+    def __post_init__(self) -> None:
+        two = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
+        check_field(self, "betas", two and all(0.0 <= beta < 1.0 for beta in self.betas), "must be two in [0, 1)")
+        check_field(self, "epsilon", self.epsilon > 0.0, "must be above 0")
+
     @property
     def tensors(self) -> tuple[str, ...]:
         return ("mean", "square")
@@ -88,6 +66,10 @@ class AdamW(Adam):
     """Adam with weight decay apart from the gradient (Loshchilov & Hutter 2019)."""
 
     weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_field(self, "weight_decay", self.weight_decay >= 0.0, "must be at least 0")
 
     def step(self, parameters: Tensor, grad: Tensor, state: Mapping[str, Tensor], steps: Tensor, rate: Tensor) -> None:
         parameters.mul_(1.0 - rate * self.weight_decay)
@@ -118,6 +100,11 @@ class RMSProp(Optimiser):
     momentum: float = 0.0
     centred: bool = False
 
+    def __post_init__(self) -> None:
+        check_field(self, "alpha", 0.0 <= self.alpha < 1.0, "must be in [0, 1)")
+        check_field(self, "epsilon", self.epsilon > 0.0, "must be above 0")
+        check_field(self, "momentum", 0.0 <= self.momentum < 1.0, "must be in [0, 1)")
+
     @property
     def tensors(self) -> tuple[str, ...]:
         return ("square", *(("mean",) if self.centred else ()), *(("velocity",) if self.momentum else ()))
@@ -141,9 +128,8 @@ class SGD(Optimiser):
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.nesterov and not self.momentum:
-            raise ConfigError("needs momentum above 0", key=("SGD", "nesterov"), value="True")
+        check_field(self, "momentum", 0.0 <= self.momentum < 1.0, "must be in [0, 1)")
+        check_field(self, "nesterov", not self.nesterov or self.momentum > 0.0, "needs momentum above 0")
 
     @property
     def tensors(self) -> tuple[str, ...]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import check_field
 
 AUTO, UNIFORM, PRIORITISED = "auto", "uniform", "prioritised"
 
@@ -27,8 +26,8 @@ class Prioritised:
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "uniform_mix", "max_share"):
-            _check(self, name, 0.0 <= getattr(self, name) <= 1.0, "must be between 0 and 1")
-        _check(self, "epsilon", self.epsilon > 0.0, "must be above 0")
+            check_field(self, name, 0.0 <= getattr(self, name) <= 1.0, "must be between 0 and 1")
+        check_field(self, "epsilon", self.epsilon > 0.0, "must be above 0")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Relabel:
     """Part of the observation that holds the goal of the episode."""
 
     def __post_init__(self) -> None:
-        _check(self, "share", 0.0 <= self.share <= 1.0, "must be between 0 and 1")
+        check_field(self, "share", 0.0 <= self.share <= 1.0, "must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,14 @@ class ReplaySpec:
         self._check_numbers()
         own = ":" in self.sampler
         known = own or self.sampler in (AUTO, UNIFORM, PRIORITISED)
-        _check(self, "sampler", known, "must be auto, uniform, prioritised or a dotted path `module:Name`")
+        check_field(self, "sampler", known, "must be auto, uniform, prioritised or a dotted path `module:Name`")
         if self.sampler == PRIORITISED:
-            _check(self, "prioritised", self.prioritised is not None, "sampler 'prioritised' needs its settings")
+            check_field(self, "prioritised", self.prioritised is not None, "sampler 'prioritised' needs its settings")
         if self.sampler == UNIFORM:
-            _check(self, "prioritised", self.prioritised is None, "sampler 'uniform' has no priorities")
+            check_field(self, "prioritised", self.prioritised is None, "sampler 'uniform' has no priorities")
         if self.prioritised is None and not own:
-            _check(self, "first_priority", self.first_priority is None, "needs `prioritised`, or your own sampler")
-        _check(self, "relabel", not (self.relabel and self.length), "needs transitions: `length` must be 0")
+            check_field(self, "first_priority", self.first_priority is None, "needs `prioritised`, or your own sampler")
+        check_field(self, "relabel", not (self.relabel and self.length), "needs transitions: `length` must be 0")
 
     @property
     def kind(self) -> str:
@@ -112,15 +111,10 @@ class ReplaySpec:
         for name, least in (("n_step", 1), ("length", 0), ("burn_in", 0), ("stride", 0)):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            _check(self, name, whole and value >= least, f"must be a whole number of at least {least}")
+            check_field(self, name, whole and value >= least, f"must be a whole number of at least {least}")
         if not self.length:
             for name in ("burn_in", "stride"):
-                _check(self, name, getattr(self, name) == 0, "needs sequences: set `length`")
+                check_field(self, name, getattr(self, name) == 0, "needs sequences: set `length`")
             return
-        _check(self, "stride", self.stride <= self.length, f"leaves rows out: the most is length {self.length}")
-        _check(self, "n_step", self.n_step <= self.length, f"the most is length {self.length}")
-
-
-def _check(spec: Any, name: str, holds: bool, what: str) -> None:
-    if not holds:
-        raise ConfigError(what, key=(type(spec).__name__, name), value=repr(getattr(spec, name)))
+        check_field(self, "stride", self.stride <= self.length, f"leaves rows out: the most is length {self.length}")
+        check_field(self, "n_step", self.n_step <= self.length, f"the most is length {self.length}")
