@@ -92,7 +92,7 @@ def test_episodes_of_one_row_and_of_all_segments_that_are_held(end_share: float,
 def test_parts_of_another_dtype_and_name() -> None:
     names = "goal.now", "goal.then"
     walks = Walks(4, space=PACKED, names=names)
-    check(walks, replace(ENDING, achieved=names[0], desired=names[1]), 10, 2)
+    check(walks, replace(ENDING, goals=names), 10, 2)
 
 
 def test_an_episode_continues_in_another_incarnation_where_it_is_moved() -> None:
@@ -150,12 +150,19 @@ def test_without_a_share_nothing_is_changed() -> None:
 @pytest.mark.parametrize(
     ("relabel", "space", "fault"),
     [
-        (FUTURE, SpaceSpec("box", (4,), "float32"), fields("Relabel.achieved", "'achieved_goal'")),
-        (replace(FUTURE, desired="goal"), PLAIN, fields("Relabel.desired", "'goal'")),
-        (replace(FUTURE, achieved="flags", desired="goal.now"), PACKED, fields("Relabel.desired", "'goal.now'")),
+        (FUTURE, SpaceSpec("box", (4,), "float32"), fields("Relabel.goals", repr(FUTURE.goals))),
+        (replace(FUTURE, goals=("achieved_goal", "goal")), PLAIN, fields("Relabel.goals", "('achieved_goal', 'goal')")),
+        (replace(FUTURE, goals=("observation",)), PLAIN, fields("Relabel.goals", "('observation',)")),  # type: ignore[arg-type]
+        (replace(FUTURE, goals=("flags", "goal.now")), PACKED, fields("Relabel.goals", "('flags', 'goal.now')")),
         (Relabel("distance"), PLAIN, fields("Relabel.reward", "'distance'")),
         (Relabel(f"{HERE}:distanse"), PLAIN, fields("Relabel.reward", f"'{HERE}:distanse'")),
         (Relabel("tests.replay.no:x"), PLAIN, fields("Relabel.reward", "'tests.replay.no:x'")),
+        (
+            Relabel(f"{HERE}:Walks"),
+            PLAIN,
+            fields("Relabel.reward", f"'{HERE}:Walks'", what="must be a function, found class Walks"),
+        ),
+        (Relabel(Walks), PLAIN, fields("Relabel.reward", repr(Walks))),  # type: ignore[arg-type]
         (Relabel(f"{HERE}:GOAL"), PLAIN, fields("Relabel.reward", f"'{HERE}:GOAL'")),
         (Relabel(f"{HERE}:flat"), PLAIN, fields("Relabel.reward", f"'{HERE}:flat'")),
         (Relabel(f"{HERE}:broken"), PLAIN, fields("Relabel.reward", f"'{HERE}:broken'")),

@@ -13,7 +13,7 @@ from zmqrl.plugins import described, form, named
 from zmqrl.replay.base import ReplaySample, SegmentMeta
 from zmqrl.replay.held_segments import HeldSegments
 from zmqrl.replay.spec import Relabel
-from zmqrl.spaces import PartSpec, view
+from zmqrl.spaces import view
 from zmqrl.types import Array, SpaceSpec
 
 GoalFunction: TypeAlias = Callable[[Array, Array], Array]
@@ -25,11 +25,14 @@ class Goals:
     def __init__(self, relabel: Relabel, observation: SpaceSpec | None) -> None:
         """Call each function once, with goals of zeros. ConfigError names the field of `relabel` that is wrong."""
         self._relabel, self.space = relabel, observation or SpaceSpec("box", (), "float32")
-        self.achieved, self.desired = self._part("achieved"), self._part("desired")
+        parts = {part.name: part for part in self.space.parts}
+        if len(relabel.goals) != 2 or not parts.keys() >= set(relabel.goals):
+            raise self._error("goals", f"must be two parts of the observation: {', '.join(parts) or 'it has no parts'}")
+        self.achieved, self.desired = (parts[name] for name in relabel.goals)
         goal, other = self.achieved.space, self.desired.space
         if (goal.shape, goal.dtype) != (other.shape, other.dtype):
-            what = f"must have the shape and dtype of {relabel.achieved!r}, {list(goal.shape)} {goal.dtype}"
-            raise self._error("desired", f"it has {list(other.shape)} {other.dtype}; {what}")
+            found = " and ".join(f"{list(space.shape)} {space.dtype}" for space in (goal, other))
+            raise self._error("goals", f"must have one shape and dtype, found {found}")
         self._functions = {name: self._load(name) for name in ("reward", "terminated") if getattr(relabel, name)}
         zeros = np.zeros((2, 1, *goal.shape), goal.dtype)
         for name in self._functions:
@@ -52,22 +55,15 @@ class Goals:
             raise self._error(name, f"must return finite numbers, found {found[~np.isfinite(found)][0]}")
         return found.reshape(lead).astype(np.float32 if name == "reward" else bool)
 
-    def _part(self, field: str) -> PartSpec:
-        parts = {part.name: part for part in self.space.parts}
-        name = getattr(self._relabel, field)
-        if name not in parts:
-            raise self._error(field, f"is not a part of the observation: {', '.join(parts) or 'it has no parts'}")
-        return parts[name]
-
     def _load(self, field: str) -> GoalFunction:
         path = getattr(self._relabel, field)
-        if ":" not in path:
+        if not isinstance(path, str) or ":" not in path:
             raise self._error(field, "must be a dotted path `module:name`")
         try:
             found: Any = named(path, "cannot be loaded")
         except ConfigError as error:
             raise error.of(("Relabel", field), repr(path)) from error
-        if not callable(found):
+        if not callable(found) or isinstance(found, type):
             raise self._error(field, f"must be a function, found {form(found)}")
         function: GoalFunction = found
         return function

@@ -34,8 +34,8 @@ class Prioritised:
 class Relabel:
     """Settings of hindsight: goals of sampled transitions are replaced by goals that were achieved later.
 
-    Strategy `future` of HER (Andrychowicz et al. 2017, sections 3.3 and 4.5). The observation is a Dict with the parts
-    `achieved` and `desired`, as that of a `GoalEnv` of gymnasium-robotics.
+    Strategy `future` of HER (Andrychowicz et al. 2017, sections 3.3 and 4.5). The observation is a Dict with the
+    parts `goals`, as that of a `GoalEnv` of gymnasium-robotics.
     """
 
     reward: str
@@ -45,10 +45,8 @@ class Relabel:
     """Share of the transitions with another goal: k / (k + 1) of HER, which has k = 4."""
     terminated: str | None = None
     """Function of the same arguments that returns whether each step terminates, `[B]` bool. None: the stored flags."""
-    achieved: str = "achieved_goal"
-    """Part of the observation that holds the goal that is achieved."""
-    desired: str = "desired_goal"
-    """Part of the observation that holds the goal of the episode."""
+    goals: tuple[str, str] = ("achieved_goal", "desired_goal")
+    """Parts of the observation: the goal that is achieved, and that of the episode."""
 
     def __post_init__(self) -> None:
         check_field(self, "share", 0.0 <= self.share <= 1.0, "must be between 0 and 1")
