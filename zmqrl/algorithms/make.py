@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,30 +31,23 @@ def make_algorithm(config: Config, env: EnvSpec) -> Algorithm:
 
 
 def check_towers(config: Config, env: EnvSpec) -> None:
-    """Check that the network depends on each entry of `network.hidden_by_tower`.
+    """Check that each entry of `network.hidden_by_tower` names a tower whose depth follows `network.hidden`.
 
     Raises:
         ConfigError: The algorithm makes no hidden layers under this name.
     """
-    for name in config.network.hidden_by_tower:
-        if not _has_hidden_layers(config, env, name):
-            towers = [tower for tower, _ in make_algorithm(config, env).network().towers]
-            fitting = [tower for tower in towers if _has_hidden_layers(config, env, tower)]
-            raise ConfigError(
-                f"tower {name!r} has no hidden layers of section network",
-                key=("network", "hidden_by_tower"),
-                value=repr(name),
-                fix=f"towers with such layers: {', '.join(fitting)}" if fitting else "remove the key",
-                others=(("algorithm", "kind"),),
-            )
-
-
-def _has_hidden_layers(config: Config, env: EnvSpec, tower: str) -> bool:
-    """Whether the network differs with other widths for this tower."""
     section = config.network
-    others = (replace(section, hidden_by_tower={**section.hidden_by_tower, tower: (width,)}) for width in (1, 2))
-    one, other = (make_algorithm(replace(config, network=network), env).network() for network in others)
-    return one != other
+    if not section.hidden_by_tower:
+        return
+    sections = (replace(section, hidden=(1,) * depth, hidden_by_tower={}) for depth in (1, 2))
+    networks = (make_algorithm(replace(config, network=other), env).network() for other in sections)
+    one, other = (Counter(n.name.partition(".")[0] for _, layers in net.towers for n in layers) for net in networks)
+    fitting = [name for name in one if name and one[name] != other[name]]
+    for name in section.hidden_by_tower:
+        if name not in fitting:
+            what, key = f"tower {name!r} has no hidden layers of section network", ("network", "hidden_by_tower")
+            fix = f"towers with such layers: {', '.join(fitting)}" if fitting else "remove the key"
+            raise ConfigError(what, key=key, value=repr(name), fix=fix, others=(("algorithm", "kind"),))
 
 
 def kind_of(name: str) -> type[Algorithm]:
