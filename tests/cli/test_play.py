@@ -89,7 +89,7 @@ def test_recorded_episodes_are_those_that_eval_scores(zmqrl: Command, stored: Pa
     assert ended.code == 0, ended.err
     made = json.loads(ended.out)
     assert (made["version"], made["return_mean"]) == (score["version"], score["return_mean"])
-    episodes = list(read_data_set(Path("data"), probe(EnvSection())))
+    episodes = read_data_set(Path("data"), probe(EnvSection()))
     assert [float(one.reward.sum()) for one in episodes] == score["returns"]
     assert sum(len(one.reward) for one in episodes) == made["env_steps"]
     env = gymnasium.make("CartPole-v1")

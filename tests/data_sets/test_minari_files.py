@@ -47,7 +47,7 @@ def _written(tmp_path: Path, name: str) -> tuple[EnvSpec, list]:  # type: ignore
 def test_what_was_written_is_read_back(tmp_path: Path, name: str) -> None:
     env, episodes = _written(tmp_path, name)
     for place in (tmp_path / "set", tmp_path / "set" / DATA):
-        assert_equal(list(read_data_set(place, env)), episodes)
+        assert_equal(read_data_set(place, env), episodes)
 
 
 def test_the_layout_is_that_of_minari(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_minari_wrote_is_read(tmp_path: Path) -> None:
         truncations=one.truncated.tolist(),
     )
     storage.update_episodes([buffer])
-    assert_equal(list(read_data_set(tmp_path, env)), [one])
+    assert_equal(read_data_set(tmp_path, env), [one])
 
 
 def test_actions_are_stored_as_the_env_took_them(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_actions_are_stored_as_the_env_took_them(tmp_path: Path) -> None:
     one = episode(env, np.random.default_rng(1), 2)
     one.action[0, 0] = 5.0
     write_data_set(tmp_path, env, "ppo", [one])
-    assert next(read_data_set(tmp_path, env)).action[0, 0] == 2.0
+    assert read_data_set(tmp_path, env)[0].action[0, 0] == 2.0
 
 
 @pytest.mark.parametrize("kind", ["absent", "cut", "metadata", "group", "format", "spaces", "rows"])
@@ -124,4 +124,4 @@ def test_another_file_is_one_message(tmp_path: Path, kind: str) -> None:
             if kind == "rows":
                 file["episode_1/rewards"] = np.zeros(7)
     with raises(ConfigError, key=("replay", "load"), value=repr(str(tmp_path / "set"))):
-        list(read_data_set(tmp_path / "set", _env("discrete") if kind == "spaces" else env))
+        read_data_set(tmp_path / "set", _env("discrete") if kind == "spaces" else env)

@@ -10,8 +10,8 @@ import pytest
 from tests.data_sets.recorded import episode
 from tests.replay.goals import PLAIN
 from zmqrl.data_sets.episodes import Episode
-from zmqrl.data_sets.minari_files import write_data_set
-from zmqrl.data_sets.rows import columns_of, load, replay_of
+from zmqrl.data_sets.minari_files import read_data_set, write_data_set
+from zmqrl.data_sets.rows import LoadedReplay, columns_of, digest_of
 from zmqrl.errors import ConfigError
 from zmqrl.replay.spec import Prioritised, Relabel, ReplaySpec
 from zmqrl.spaces import unpack
@@ -31,7 +31,7 @@ def _episodes() -> list[Episode]:
 def test_each_row_is_drawn_with_its_successor(tmp_path: Path, steps: int, envs: int) -> None:
     episodes = _episodes()
     write_data_set(tmp_path, ENV, "dqn", episodes)
-    replay = replay_of(load(tmp_path, ENV, steps, envs)[0], seed=1, spec=ReplaySpec())
+    replay = LoadedReplay(columns_of(read_data_set(tmp_path, ENV), steps, envs), 1, ReplaySpec())
     assert replay.size == sum(len(one.reward) for one in episodes)
     expected = {
         (*one.obs[t].tolist(), int(one.action[t])): (
@@ -62,7 +62,7 @@ def test_hindsight_draws_goals_that_the_episode_achieved_later_in_any_segment(en
         rows = np.zeros(length, np.int64), np.zeros(length, np.float32), *flags[:, :length]
         episodes.append(Episode(obs, *rows))
     spec = ReplaySpec(relabel=Relabel("tests.replay.goals:distance", share=1.0))
-    replay = replay_of(columns_of(episodes, 4, envs), 1, spec, PLAIN)
+    replay = LoadedReplay(columns_of(episodes, 4, envs), 1, spec, PLAIN)
     parts = unpack(replay.sample(8000, 1, GAMMA, key=0).obs, PLAIN)
     own, goal = parts["observation"], parts["desired_goal"]
     assert np.array_equal(own[:, 1], goal[:, 1])
@@ -81,12 +81,12 @@ def test_an_unfinished_episode_ends_like_a_truncated_one() -> None:
 
 def test_priorities_continue_in_a_replay_made_of_its_state(tmp_path: Path) -> None:
     write_data_set(tmp_path, ENV, "dqn", _episodes())
-    columns, spec = load(tmp_path, ENV, 4, 2)[0], ReplaySpec(prioritised=Prioritised())
-    first = replay_of(columns, 1, spec)
+    columns, spec = columns_of(read_data_set(tmp_path, ENV), 4, 2), ReplaySpec(prioritised=Prioritised())
+    first = LoadedReplay(columns, 1, spec)
     for key in range(3):
         sample = first.sample(8, 1, GAMMA, key)
         first.set_priorities(sample, np.arange(1.0, 9.0) * (key + 1))
-    second = replay_of(load(tmp_path, ENV, 4, 2)[0], 1, spec, state=first.state())
+    second = LoadedReplay(columns_of(read_data_set(tmp_path, ENV), 4, 2), 1, spec, state=first.state())
     one, other = first.sample(64, 1, GAMMA, 3), second.sample(64, 1, GAMMA, 3)
     assert np.array_equal(one.rows, other.rows) and np.array_equal(one.weight, other.weight)
 
@@ -97,12 +97,12 @@ def test_the_digest_is_that_of_the_values(tmp_path: Path) -> None:
     write_data_set(tmp_path / "b", ENV, "sac", episodes)
     episodes[2].reward[0] += 1.0
     write_data_set(tmp_path / "c", ENV, "dqn", episodes)
-    a, b, c = (load(tmp_path / name, ENV, 4, 1)[1] for name in "abc")
+    a, b, c = (digest_of(read_data_set(tmp_path / name, ENV)) for name in "abc")
     assert a == b != c
 
 
 def test_a_data_set_without_an_env_step_is_refused(tmp_path: Path) -> None:
     write_data_set(tmp_path, ENV, "dqn", [])
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, ENV, 4, 1)
+        read_data_set(tmp_path, ENV)
     assert caught.value.key == ("replay", "load")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data_sets.recorded import episode
-from zmqrl.data_sets.rows import columns_of, replay_of
+from zmqrl.data_sets.rows import LoadedReplay, columns_of
 from zmqrl.replay.mixed import MixedReplay
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import Prioritised, ReplaySpec
@@ -22,7 +22,7 @@ def _replay(spec: ReplaySpec, reward: float) -> SegmentReplay:
     episodes = [episode(ENV, rng, 9) for _ in range(4)]
     for one in episodes:
         one.reward[:] = reward
-    return replay_of(columns_of(episodes, 8, 2), 1, spec)
+    return LoadedReplay(columns_of(episodes, 8, 2), 1, spec)
 
 
 @pytest.mark.parametrize(("share", "loaded"), [(0.0, 0), (0.25, 4), (0.5, 8), (1.0, 16)])

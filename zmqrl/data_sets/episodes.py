@@ -70,23 +70,21 @@ class PlayedEpisodes:
     """The episodes of slots that are stepped side by side, one each: `observe` receives each step."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, list[tuple[Array, Array, float, bool, bool]]] = {}
+        self._steps: list[tuple[Array, ...]] = []
         self._last: dict[int, Array] = {}
 
     def observe(self, obs: Array, actions: Array, result: StepResult, playing: Array) -> None:
         """Add the step of the slots that play: the arrays may be reused afterwards."""
-        for slot in np.flatnonzero(playing).tolist():
-            flags = bool(result.terminated[slot]), bool(result.truncated[slot])
-            row = (np.array(obs[slot]), np.array(actions[slot]), float(result.reward[slot]), *flags)
-            self._rows.setdefault(slot, []).append(row)
-            self._last[slot] = np.array(result.obs[slot])
+        after, *rest = result
+        self._steps.append(tuple(np.array(part) for part in (obs, actions, *rest, playing)))
+        self._last |= {slot: np.array(after[slot]) for slot in np.flatnonzero(playing).tolist()}
 
     def episodes(self) -> Iterator[Episode]:
         """Episodes of all slots, in the order of the slots."""
-        for slot, rows in sorted(self._rows.items()):
-            obs, action, reward, terminated, truncated = zip(*rows, strict=True)
-            flags = np.array(terminated, bool), np.array(truncated, bool)
-            yield Episode(np.stack([*obs, self._last[slot]]), np.stack(action), np.array(reward, np.float32), *flags)
+        *columns, playing = (np.stack(part) for part in zip(*self._steps, strict=True))
+        for slot, length in enumerate(playing.sum(0).tolist()):
+            obs, action, reward, *flags = (column[:length, slot] for column in columns)
+            yield Episode(np.concatenate([obs, self._last[slot][None]]), action, reward.astype(np.float32), *flags)
 
 
 def _runs(valid: Array) -> list[tuple[int, int]]:

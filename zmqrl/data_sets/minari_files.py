@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from zmqrl.acting.heads import clip_to
 from zmqrl.data_sets.episodes import Episode
 from zmqrl.envs.packing import packed_batch
 from zmqrl.envs.returned import KINDS, BadValue
@@ -53,7 +54,8 @@ def write_data_set(folder: Path, env: EnvSpec, algorithm: str, episodes: Iterabl
             group, length = file.create_group(f"episode_{count - 1}"), len(episode.reward)
             group.attrs.update({"id": count - 1, "total_steps": length, UNFINISHED: not episode.is_finished})
             _write_space(group, "observations", env.observation, episode.obs)
-            _write_space(group, "actions", env.action, _within_bounds(env.action, episode.action))
+            actions = clip_to(env.action)(episode.action)  # those of the policy may be beyond the bounds
+            _write_space(group, "actions", env.action, actions.astype(episode.action.dtype, copy=False))
             for name, field in ROWS.items():
                 group.create_dataset(name, data=getattr(episode, field))
             steps += length
@@ -103,14 +105,6 @@ def _bound(space: SpaceSpec, side: int, numbers: tuple[float, ...]) -> Any:
     return np.array(full, float).reshape(space.shape).tolist()
 
 
-def _within_bounds(space: SpaceSpec, actions: Array) -> Array:
-    """Actions as the env took them: columns hold those that the policy drew, also beyond the bounds."""
-    if not space.low:
-        return actions
-    low, high = (np.array(side).reshape(space.shape) for side in (space.low, space.high))
-    return np.clip(actions, low, high).astype(actions.dtype, copy=False)
-
-
 def _composite(leaves: Mapping[tuple[str | int, ...], dict[str, Any]]) -> dict[str, Any]:
     if () in leaves:
         return leaves[()]
@@ -131,13 +125,14 @@ def _name_of(key: str | int) -> str:
     return f"_index_{key}" if isinstance(key, int) else key
 
 
-def read_data_set(path: Path, env: EnvSpec) -> Iterator[Episode]:
+def read_data_set(path: Path, env: EnvSpec) -> list[Episode]:
     """The episodes of a data set in `path` or `path/data`, in the order of their ids.
 
     Raises:
-        ConfigError: There is none, it is damaged or of another format, or it does not fit the spaces of `env`.
+        ConfigError: It is missing, damaged, empty or of another format, or it does not fit the spaces of `env`.
     """
     key, value = ("replay", "load"), repr(str(path))
+    episodes: list[Episode] = []
     h5py = h5py_of("replay.load")
     data = path if (path / METADATA).exists() else path / DATA
     try:
@@ -148,12 +143,10 @@ def read_data_set(path: Path, env: EnvSpec) -> Iterator[Episode]:
         with h5py.File(data / MAIN, "r") as file:
             for number in range(count):
                 try:
-                    episode = _read_episode(file[f"episode_{number}"], env)
+                    episodes += _read_episode(file[f"episode_{number}"], env)
                 except BadValue as error:
                     what = f"does not fit env.id {env.id}: episode_{number}: {error}"
                     raise ConfigError(what, key=key, value=value, is_subject=True, others=(("env", "id"),)) from error
-                if episode is not None:
-                    yield episode
     except FileNotFoundError as error:
         fix = f"name the folder that has {DATA}/{METADATA} and {DATA}/{MAIN}"
         raise ConfigError(
@@ -162,15 +155,18 @@ def read_data_set(path: Path, env: EnvSpec) -> Iterator[Episode]:
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         what = f"{data} is damaged, or not a data set of Minari: {name_of(error)}: {error}"
         raise ConfigError(what, key=key, value=value) from error
+    if not episodes:
+        raise ConfigError("has no env step", key=key, value=value, is_subject=True)
+    return episodes
 
 
-def _read_episode(group: Any, env: EnvSpec) -> Episode | None:
-    """None: it has no env step."""
+def _read_episode(group: Any, env: EnvSpec) -> list[Episode]:
+    """The episode; none without an env step."""
     rows = [np.asarray(group[name][()]) for name in ROWS]
     length = len(rows[0])
-    obs = _packed(env.observation, _nested(group["observations"]), "observation", length + 1) if length else None
-    if obs is None:
-        return None
+    if not length:
+        return []
+    obs = _packed(env.observation, _nested(group["observations"]), "observation", length + 1)
     action = _packed(env.action, _nested(group["actions"]), "action", length)
     for name, values in zip(ROWS, rows, strict=True):
         if values.shape != (length,) or values.dtype.kind not in KINDS or not np.isfinite(values).all():
@@ -178,7 +174,7 @@ def _read_episode(group: Any, env: EnvSpec) -> Episode | None:
     reward, terminated, truncated = (
         values.astype(dtype) for values, dtype in zip(rows, ("float32", "bool", "bool"), strict=True)
     )
-    return Episode(obs, action, reward, terminated, truncated)
+    return [Episode(obs, action, reward, terminated, truncated)]
 
 
 def _packed(space: SpaceSpec, values: Any, part: str, rows: int) -> Array:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from zmqrl.data_sets.episodes import Episode
-from zmqrl.data_sets.minari_files import read_data_set
-from zmqrl.errors import ConfigError
 from zmqrl.random_streams import stream
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import FIXED_COLUMNS, Array, EnvSpec, SegmentId, SegmentMeta, SlotRef, SpaceSpec, Version, Weights
+from zmqrl.types import FIXED_COLUMNS, Array, SegmentId, SegmentMeta, SlotRef, SpaceSpec, Version, Weights
 
 
 def columns_of(episodes: Iterable[Episode], steps: int, envs: int) -> dict[str, Array]:
@@ -47,45 +43,30 @@ def _cut(values: Array, slots: int, steps: int, envs: int, more: int) -> Array:
     return cut
 
 
-@dataclass(frozen=True)
-class LoadedReplay:
-    """Replay that holds all rows of a data set, and nothing else."""
+class LoadedReplay(SegmentReplay):
+    """Replay that holds all rows of a data set, and nothing else. It draws apart from the replay of the run."""
 
-    replay: SegmentReplay
-    sha256: str
-    """Digest of all values."""
-    env_steps: int
-
-
-def load(path: Path, env: EnvSpec, steps: int, envs: int) -> tuple[dict[str, Array], str]:
-    """Columns of a data set, and the digest of its values.
-
-    ConfigError as of `read_data_set`, and when it has no env step.
-    """
-    episodes = list(read_data_set(path, env))
-    if not episodes:
-        raise ConfigError("has no env step", key=("replay", "load"), value=repr(str(path)), is_subject=True)
-    return columns_of(episodes, steps, envs), _digest(episodes)
-
-
-def replay_of(
-    columns: Mapping[str, Array],
-    seed: int,
-    spec: ReplaySpec,
-    observation: SpaceSpec | None = None,
-    state: Weights | None = None,
-) -> SegmentReplay:
-    """Replay that holds all segments of `columns`; `state`: of an earlier one. It draws apart from that of the run."""
-    valid, own_seed = columns["valid"], int(stream(seed, "loaded").integers(2**32))
-    replay = SegmentReplay(columns, len(valid), own_seed, spec, observation)
-    if state:
-        replay.load_state(state)
-    for slot, rows in enumerate(valid.sum((1, 2)).tolist()):
-        replay.add(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, slot), Version(0, 0), rows))
-    return replay
+    def __init__(
+        self,
+        columns: Mapping[str, Array],
+        seed: int,
+        spec: ReplaySpec,
+        observation: SpaceSpec | None = None,
+        state: Weights | None = None,
+        sha256: str = "",
+    ) -> None:
+        """`columns` of `columns_of`; `state` of an earlier one; `sha256`: what `digest_of` returns for the episodes."""
+        valid, own_seed = columns["valid"], int(stream(seed, "loaded").integers(2**32))
+        super().__init__(columns, len(valid), own_seed, spec, observation)
+        if state:
+            self.load_state(state)
+        for slot, rows in enumerate(valid.sum((1, 2)).tolist()):
+            self.add(SlotRef(slot, 1), SegmentMeta(SegmentId(0, 0, slot), Version(0, 0), rows))
+        self.sha256, self.env_steps = sha256, int(valid.sum())
 
 
-def _digest(episodes: Iterable[Episode]) -> str:
+def digest_of(episodes: Iterable[Episode]) -> str:
+    """Digest of all values of episodes."""
     digest = hashlib.sha256()
     for episode in episodes:
         for name, array in vars(episode).items():

@@ -107,7 +107,7 @@ def full_of(
 
 def with_loaded(full: Full, loaded: LoadedReplay) -> Full:
     """`full` with the state of the sampler of loaded rows, and the digest of the data set in place of the rows."""
-    arrays = {**full.arrays, **prefixed("loaded", loaded.replay.state())}
+    arrays = {**full.arrays, **prefixed("loaded", loaded.state())}
     return replace(full, arrays=arrays, meta={**full.meta, "data_set": loaded.sha256})
 
 

@@ -22,21 +22,23 @@ UPDATES_PER_VERSION = 100
 def loaded_replay(plan: RunPlan, algorithm: Algorithm, full: Full | None) -> LoadedReplay | None:
     """Replay with the rows of `replay.load`, as `full` has its priorities; None without this key.
 
-    ConfigError as of `load`, and when `full` is of another data set.
+    ConfigError as of `read_data_set`, and when `full` is of another data set.
     """
     if plan.config.replay.load is None:
         return None
-    from zmqrl.data_sets.rows import LoadedReplay, load, replay_of  # most learners start without
+    from zmqrl.data_sets.minari_files import read_data_set  # most learners start without
+    from zmqrl.data_sets.rows import LoadedReplay, columns_of, digest_of
 
     section, path = plan.config.env, plan.config.replay.load
-    columns, sha256 = load(Path(path), plan.env, section.segment_steps, section.num_envs)
+    episodes = read_data_set(Path(path), plan.env)
+    sha256 = digest_of(episodes)
     if full is not None and full.meta.get("data_set", sha256) != sha256:
         what = f"is not the data set of full checkpoint {full.version}: its content is another"
         fix = "restore it, or start a new run with --init-from"
         raise ConfigError(what, key=("replay", "load"), value=repr(path), is_subject=True, fix=fix)
     state = None if full is None else unprefixed("loaded", full.arrays)
-    replay = replay_of(columns, plan.config.run.seed, algorithm.replay(), plan.env.observation, state)
-    return LoadedReplay(replay, sha256, int(columns["valid"].sum()))
+    columns, spec = columns_of(episodes, section.segment_steps, section.num_envs), algorithm.replay()
+    return LoadedReplay(columns, plan.config.run.seed, spec, plan.env.observation, state, sha256)
 
 
 def run_offline(session: Session, learner: OffPolicyLearner, replay: Replay) -> str:

@@ -85,7 +85,7 @@ def _worker_here(boot: Boot, store: DataStore, events: EventPipe) -> InProcessWo
 def _run(session: Session, learner: Learner, replay: SegmentReplay | None, collect: Collect | None) -> str:
     if session.plan.config.mode.offline:
         assert session.loaded is not None and not isinstance(learner, OnPolicyLearner)
-        return run_offline(session, learner, session.loaded.replay)
+        return run_offline(session, learner, session.loaded)
     if session.plan.config.mode.deterministic:
         return run_sync(session, learner, replay, collect)
     if isinstance(learner, OnPolicyLearner):

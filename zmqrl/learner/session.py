@@ -51,7 +51,7 @@ class Session:
     def drawn(self, replay: Replay) -> Replay:
         """What updates draw from: `replay`, with `replay.load` mixed with the data set."""
         share = self.plan.config.replay.load_share
-        return replay if self.loaded is None else MixedReplay(replay, self.loaded.replay, share)
+        return replay if self.loaded is None else MixedReplay(replay, self.loaded, share)
 
     def record(self, segments: Sequence[TakenSegment]) -> None:
         """Record segments that are used for the first time (`run.record`): before their slots are released."""
