@@ -178,7 +178,7 @@ def test_a_recurrent_layer_keeps_its_state(kind: str, form: Form, tmp_path: Path
 def test_the_previous_action_and_reward(
     acted: spaces.Space[Any], head: str, outputs: int, form: Form, tmp_path: Path
 ) -> None:
-    """The policy of a file remembers its action; a reward where an episode begins has no effect."""
+    """The policy of a file remembers its action; a reward where an episode begins has no effect, even if it is NaN."""
     observation, action = observation_spec("e", FLAT), action_spec("e", acted)
     size = previous_size(action)
     layers = (
@@ -195,12 +195,16 @@ def test_the_previous_action_and_reward(
     effect = 0.0
     for step in range(5):
         obs, reward = observations(observation, ROWS, generator), 3 * generator.normal(size=ROWS).astype(np.float32)
+        if step == 0:
+            reward[...] = np.nan
         if step == 3:
             ended = np.array([True, False, False, True, False])
+            reward[ended] = np.nan
             for one in (expected, policy):
                 one.reset(ended)
         np.testing.assert_allclose(policy(obs, reward), expected(obs, reward), rtol=1e-4, atol=1e-5)
         held = expected._state["core"].copy()
+        assert np.isfinite(held).all()
         for name, array in policy.state.items():
             np.testing.assert_allclose(array, expected._state[name], rtol=1e-4, atol=1e-5)
         effect = max(effect, float(np.abs(held).max()))

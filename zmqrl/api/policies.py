@@ -75,7 +75,7 @@ class LoadedPolicy:
             last = state[PREVIOUS][:, -1]  # 1 until the reward is known; 0 where an episode begins
             if reward is None and last.any():
                 raise ValueError("the policy sees the last reward: call policy(obs, reward=...), or reset() before")
-            last *= np.asarray(0.0 if reward is None else reward, np.float32)
+            np.copyto(last, np.asarray(0.0 if reward is None else reward, np.float32), where=last != 0)
         chosen = self._policy.act_greedily(batch, state) if sampler is None else sampler.act(self._policy, batch, state)
         if PREVIOUS in state:
             PreviousStep(self._env.action, len(batch)).write(state, chosen, 1.0)

@@ -41,10 +41,11 @@ def onnx_model(
 
 
 def _previous(graph: Graph, size: int) -> str:
-    """The state `previous`, whose last number is 1, and 0 where an episode begins: it is multiplied by the reward."""
+    """The state `previous`. The reward replaces its last number, which is 1, and stays 0 where an episode begins."""
     held, last = graph.input(STATE + PREVIOUS, "float32", (size,)), size - 1
     reward = graph.reshape(graph.input(REWARD, "float32", ()), (1,))
-    reward = graph.op("Mul", graph.slice(held, last, size), reward)
+    one = graph.slice(held, last, size)
+    reward = graph.op("Where", graph.cast(one, "bool"), reward, one)
     return graph.op("Concat", graph.slice(held, 0, last), reward, axis=1)
 
 

@@ -21,9 +21,9 @@ class Policy:
 
     def reset(self, ended: Any = None) -> None:
         """An episode begins in all envs, or in those of the batch where `ended [N]` is true."""
-        self.state = {
-            name: h * ~np.asarray(ended, bool)[:, None] for name, h in self.state.items() if ended is not None
-        }
+        self.state = {} if ended is None else self.state
+        for h in self.state.values():
+            h[np.asarray(ended, bool)] = 0.0
 
     def __call__(self, obs: Any, reward: Any = 0.0) -> Any:
         """`reward`: of the last step, where `policy.json` has the state `previous`; ignored where an episode begins."""
@@ -33,7 +33,8 @@ class Policy:
         x = np.concatenate(columns, 1, dtype=F32).reshape(-1, *spec["shape"])
         self.state = self.state or {name: np.zeros((len(x), n), F32) for name, n in spec["state"].items()}
         if "previous" in self.state:
-            self.state["previous"][:, -1] *= np.asarray(reward, F32)
+            last = self.state["previous"][:, -1]
+            np.copyto(last, np.asarray(reward, F32), where=last != 0)
         for layer in spec["layers"]:
             x = getattr(self, f"_{layer['kind']}")(x, layer)
         mask = None if spec["mask"] is None else _rows(obs, spec["mask"], single)
