@@ -22,7 +22,7 @@ SETTINGS = Prioritised()
         ({"burn_in": 3}, fields("ReplaySpec.burn_in", "3", what="needs sequences: set `length`")),
         ({"stride": 3}, fields("ReplaySpec.stride", "3", what="needs sequences: set `length`")),
         ({"length": 4, "stride": 5}, fields("ReplaySpec.stride", "5", what="leaves rows out: the most is length 4")),
-        ({"length": 4, "n_step": 5}, fields("ReplaySpec.n_step", "5", what="the most is length 4")),
+        ({"length": 4, "n_step": 2}, fields("ReplaySpec.n_step", "2")),
         (
             {"sampler": "priority"},
             fields(

@@ -9,6 +9,7 @@ from zmqrl.learning import PRIORITY, Group, ReplayLearner
 from zmqrl.loading import torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
+from zmqrl.ops.targets import n_step_targets
 from zmqrl.replay.spec import Prioritised, ReplaySpec
 
 CORE = "q.lstm"
@@ -80,17 +81,6 @@ class R2D2Learner(ReplayLearner):
         net.step("q", loss)
         net.update_targets(self.config.tau)
         return {"loss/q": loss, PRIORITY: delta.detach().abs().T}
-
-
-def n_step_targets(reward, terminated, truncated, value, gamma, steps):
-    """`[L, B]`: rewards of `steps` rows or up to the end of episode or sequence, then `value [L, B]` after the last."""
-    rows = torch.arange(reward.shape[0], device=reward.device).unsqueeze(1)
-    continues = ~(terminated | truncated) & (rows < reward.shape[0] - 1)
-    ahead = value
-    for _ in range(steps):
-        target = reward + gamma * ~terminated * ahead
-        ahead = torch.where(continues, target.roll(-1, 0), value)
-    return target
 
 
 def rescaled(x, epsilon=1e-3):

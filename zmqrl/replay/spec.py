@@ -62,8 +62,8 @@ class ReplaySpec:
     """
 
     n_step: int = 1
-    """Rewards summed before bootstrapping. T must be at least as many; in single and sync, with more than one, 4 times
-    as many."""
+    """Transitions: rewards summed before bootstrapping. T must be at least as many; in single and sync, with more than
+    one, 4 times as many."""
     length: int = 0
     """Rows to learn from in a sequence; 0: transitions."""
     burn_in: int = 0
@@ -115,4 +115,5 @@ class ReplaySpec:
                 check_field(self, name, getattr(self, name) == 0, "needs sequences: set `length`")
             return
         check_field(self, "stride", self.stride <= self.length, f"leaves rows out: the most is length {self.length}")
-        check_field(self, "n_step", self.n_step <= self.length, f"the most is length {self.length}")
+        what = "is of transitions: with `length`, `train` computes targets (zmqrl.ops.targets.n_step_targets)"
+        check_field(self, "n_step", self.n_step == 1, what)
