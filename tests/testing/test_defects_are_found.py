@@ -234,6 +234,21 @@ class Fragile(Walker):
         raise RuntimeError("it does not close")
 
 
+class Demanding(Walker):
+    """Knows one number alone."""
+
+    def on_progress(self, numbers: dict[str, float]) -> None:
+        (self._speed,) = (numbers["speed"],)
+
+
+class Growing(Walker):
+    """Its observations have other bounds after each call."""
+
+    def on_progress(self, numbers: dict[str, float]) -> None:
+        high = np.full(self.observation_space.shape or (), 1e3 + numbers["epsilon"], np.float32)
+        self.observation_space = gym.spaces.Box(-high, high)
+
+
 ENVS: list[tuple[Callable[..., None], type[gym.Env[Any, Any]]]] = [
     (env.spaces_are_supported, Odd),
     (env.shapes_and_dtypes_are_those_of_the_spaces, Wide),
@@ -243,6 +258,8 @@ ENVS: list[tuple[Callable[..., None], type[gym.Env[Any, Any]]]] = [
     (env.a_reset_forgets_the_past, Remembering),
     (env.a_successor_continues_with_the_same_bits, Drifting),
     (env.a_saved_state_continues_with_the_same_bits, Partial),
+    (env.numbers_leave_the_spaces_as_they_are, Demanding),
+    (env.numbers_leave_the_spaces_as_they_are, Growing),
     (env.it_closes_twice, Fragile),
 ]
 

@@ -98,7 +98,7 @@ def examined(section: EnvSection) -> tuple[Env, EnvSpec]:
     except Exception as error:  # the user's constructor may raise anything
         raise explain(section, error) from error
     try:
-        return env, replace(_spec(section, env), receives_numbers=bool(receivers(env)))
+        return env, replace(spec_of(section, env), receives_numbers=bool(receivers(env)))
     except Exception as error:  # get_state of the user's env may raise anything
         close_env(env)
         raise explain(section, error) from error
@@ -112,7 +112,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _spec(section: EnvSection, env: Env) -> EnvSpec:
+def spec_of(section: EnvSection, env: Env) -> EnvSpec:
+    """Properties of an env that is made. ConfigError as `probe`; an env may raise anything."""
     if is_parallel(env):
         return _spec_of_agents(section, env)
     if isinstance(vector := cast(Any, env), gym.vector.VectorEnv):

@@ -10,10 +10,12 @@ import numpy as np
 
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import EnvSection
-from zmqrl.envs.base import EnvSlotState, VectorEnv, random_actions
-from zmqrl.envs.make import make_single, probe
+from zmqrl.envs.base import EnvSlotState, VectorEnv, close_env, random_actions
+from zmqrl.envs.make import make_single, probe, spec_of
+from zmqrl.envs.slots import pass_numbers
 from zmqrl.envs.vector import make_vector_env
 from zmqrl.learner.env_slot_record import EnvSlotRecord
+from zmqrl.learning import Progress, value_at
 from zmqrl.planning import checked
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
@@ -25,6 +27,8 @@ from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 SEED = 5
 STEPS = 40
 ENDS, MOST_STEPS = 3, 20_000
+OF_ALGORITHM = "epsilon"
+"""Name of a number that algorithms send with each version: envs receive it too."""
 MODES: tuple[ModeName, ...] = ("sync", "async")
 """Both vector forms: env by env, and in async gymnasium's native one where the env has it."""
 
@@ -164,6 +168,31 @@ def a_saved_state_continues_with_the_same_bits(make: EnvMaker) -> None:
             chosen = random_actions(env.spec, env.num_envs, rng, row[0])
             row = _step(env, chosen)
             _same([row], [_step(successor, chosen)], "an env in a saved state differs")
+
+
+def numbers_leave_the_spaces_as_they_are(make: EnvMaker) -> None:
+    """`on_progress` of the env and its wrappers accepts the numbers of every version, before a reset and between steps.
+
+    The numbers are those of `schedule` of the section over its points, and that of an algorithm. After each call the
+    spaces are those of the constructor, and what the env returns is of them.
+    """
+    section = make()
+    points = (number for number in section.schedule.values() if isinstance(number, tuple))
+    versions = [Progress(SEED, step, 0, 1) for step in sorted({0, *(step for of in points for step, _ in of)})]
+    numbers = [{OF_ALGORITHM: 0.5, **{n: value_at(v, now) for n, v in section.schedule.items()}} for now in versions]
+    with _vector(section) as played:
+        played.on_progress(numbers[0])
+        for step, _ in enumerate(_play(played, STEPS)):
+            played.on_progress(numbers[step % len(numbers)])
+    env = make_single(section)
+    try:
+        before = spec_of(section, env)
+        for received in numbers:
+            pass_numbers(env, received)
+            after = spec_of(section, env)
+            assert after == before, f"other spaces after on_progress({received}): {after}, before {before}"
+    finally:
+        close_env(env)
 
 
 def it_closes_twice(make: EnvMaker) -> None:
