@@ -15,7 +15,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.algorithms.ppo_learner import PPOLearner
 from zmqrl.config.codec import replace
-from zmqrl.learning import Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner, Schedule
+from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner, Schedule
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import categorical
@@ -89,6 +89,13 @@ class SoundLearner(ReplayLearner):
 
 
 Sound.learner_kind = SoundLearner
+
+
+class WrongPriorities(SoundLearner):
+    """One number in place of one per row."""
+
+    def train(self, batch: Batch) -> Mapping[str, Tensor]:
+        return {**super().train(batch), PRIORITY: torch.ones(1)}
 
 
 class Copying(SoundLearner):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
-from tests.support.raising import fields, raises
+from tests.strangers.her import HER, HERConfig
+from tests.support.raising import compare, fields, raises
 from tests.testing import defective_algorithms as defective
 from tests.testing import sound_algorithms as sound
 from zmqrl.acting.spec import ActingSpec
@@ -103,6 +106,32 @@ def test_the_same_with_the_defect_is_found(kind: type[Algorithm], check: Callabl
         check(made(kind))
 
 
+def test_a_wrong_shape_of_priorities_is_reported_by_the_first_check_that_trains(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_algorithm(defective.with_learner(defective.WrongPriorities), skip=(*PROBES, *others("")))
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "passed   the_learner_publishes_what_it_was_given, discrete actions"
+    )
+    compare(caught.value.__cause__, **fields("PRIORITY", "[1]"))
+
+
+@pytest.mark.parametrize("reached", [None, "tests.replay.goals:near"])
+def test_hindsight_is_checked_over_observations_with_goals(reached: str | None) -> None:
+    goals = spaces.Dict(
+        {name: spaces.Box(-1, 1, (4,), np.float32) for name in ("achieved_goal", "desired_goal", "observation")}
+    )
+    config = HERConfig(reward="tests.replay.goals:distance", reached=reached)
+    report = check_algorithm(HER, config, observation=goals, skip=[name for name in PROBES if name != "Identity"])
+    assert report.skipped["Identity, discrete actions"] == "no goals to relabel"
+    checked = {name.partition(",")[0] for name in report.passed}
+    assert {"replay_fits_a_segment", "a_termination_has_no_value_after_it", "an_update_runs"} <= checked
+    with pytest.raises(AssertionError) as caught:
+        check_algorithm(HER, config, skip=(*PROBES, *others("")))
+    compare(caught.value.__cause__, **fields("Relabel.goals", "('achieved_goal', 'desired_goal')"))
+
+
 def test_values_after_a_termination_may_be_declared(capfd: pytest.CaptureFixture[str]) -> None:
     report = check_algorithm(sound.IntrinsicC51, skip=(*PROBES, *others("a_termination_has_no_value_after_it")))
     assert report.skipped["a_termination_has_no_value_after_it"] == "termination_cuts_value is False"
@@ -142,6 +171,7 @@ def test_a_sound_algorithm_passes() -> None:
     assert learned == ["Identity", "InfiniteHorizon"]
     assert "no layer with recurrent state" in report.skipped["Memory, discrete actions"]
     assert str(report).startswith("SoundLearner: ") and "the launcher loads it too" in str(report)
+    assert "passed   " not in str(report), "each is printed when it has passed"
 
 
 def test_workers_that_cannot_compute_a_module_are_found() -> None:

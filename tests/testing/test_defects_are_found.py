@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tests.data_stores.memory_store import MemoryStore
 from tests.envs.odd_envs import Stateful, Walker
+from tests.testing.defective_algorithms import Sound, WrongPriorities, with_learner
 from zmqrl.acting.heads import Categorical
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.ppo import PPO, PPOConfig
@@ -336,6 +337,11 @@ def nan_weights(self: PPO) -> Any:
     return replace(acting, layers=(*acting.layers[:-1], replace(acting.layers[-1], name=f"{NUMBERS.next()}")))
 
 
+def wrong_priorities() -> Sound:
+    kind = with_learner(WrongPriorities)
+    return kind(kind.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
+
+
 def long_sequences() -> DQN:
     kind = type("Defect", (DQN,), {"replay": lambda self: ReplaySpec(length=STEPS + 1)})
     return kind(DQN.Config(), NetworkSection(hidden=(8,)), SPEC, STEPS, ENVS_EACH)
@@ -362,6 +368,7 @@ ALGORITHMS: list[tuple[Callable[..., None], Callable[[], Any]]] = [
         algorithm.published_weights_are_copies,
         learning(weights=lambda self: {name: tensor.numpy() for name, tensor in self._parameters.tensors.items()}),
     ),
+    (algorithm.an_update_runs, wrong_priorities),
     (algorithm.training_changes_the_network, learning(learn=lambda self, *a: algorithm_result())),
     (algorithm.training_is_deterministic, learning(learn=noisy)),
     (algorithm.a_restored_learner_continues_bit_for_bit, learning(load_state=lambda self, weights, state: None)),

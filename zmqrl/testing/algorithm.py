@@ -24,6 +24,7 @@ from zmqrl.testing.experience import (
     acted,
     context_of,
     is_same,
+    learn,
     observed,
     policy_of,
     progress_at,
@@ -160,6 +161,12 @@ def the_learner_publishes_what_it_was_given(make: AlgorithmMaker) -> None:
     for name, array in learner.weights().items():
         assert array.flags.c_contiguous, f"{name} is not C-contiguous"
         assert array.dtype == weights[name].dtype, f"{name} is {array.dtype}, given was {weights[name].dtype}"
+
+
+def an_update_runs(make: AlgorithmMaker) -> None:
+    """A round of training raises nothing, and `PRIORITY` has one number per row, `[B]`; of sequences `[B, length]`."""
+    algorithm = make()
+    learn(algorithm, algorithm.learner(context_of(algorithm)), acted(algorithm, SEED), updates=1)
 
 
 def published_weights_are_copies(make: AlgorithmMaker) -> None:

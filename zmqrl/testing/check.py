@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium as gym
+
 from zmqrl.acting.make_head import make_head
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.envs.make import probe
+from zmqrl.envs.spaces import observation_spec
 from zmqrl.errors import ConfigError
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.testing.algorithm import (
@@ -28,7 +31,7 @@ from zmqrl.testing.algorithm import (
 from zmqrl.testing.probes import PROBES, Memory, ProbeEnv
 from zmqrl.testing.rounds import Rounds
 from zmqrl.testing.training import TRAINING, a_termination_has_no_value_after_it
-from zmqrl.types import MODES, EnvSpec
+from zmqrl.types import MODES, EnvSpec, SpaceSpec
 
 ENVS, VECTOR_ENVS, EPISODES, SEED = 2, 4, 50, 1
 LEAST = 0.7
@@ -47,13 +50,13 @@ REPLAY = ReplaySection(learning_starts=200, ratio=0.5)
 
 @dataclass
 class Report:
-    """What was checked; `str` of it is a table."""
+    """What was checked. Its `str` has the number of checks that passed, and what was skipped."""
 
     algorithm: str
     imports_torch: bool | None = None
     """Whether its module imports torch, which the launcher then loads too (1.5 s); None: unknown, as in a notebook."""
     passed: list[str] = field(default_factory=list)
-    """Checks and probes, with the space that they ran over."""
+    """Checks and probes, with the space that they ran over; each is printed when it has passed."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Spaces and probes that it does not accept, and why."""
 
@@ -65,7 +68,6 @@ class Report:
     def __str__(self) -> str:
         answers = {None: "unknown", True: "yes: the launcher loads it too (1.5 s, 160 MiB)", False: "no"}
         lines = [f"{self.algorithm}: {len(self.passed)} checks passed", f"imports torch: {answers[self.imports_torch]}"]
-        lines += [f"  passed   {name}" for name in self.passed]
         lines += [f"  skipped  {name}: {why}" for name, why in self.skipped.items()]
         return "\n".join(lines)
 
@@ -75,6 +77,7 @@ def check_algorithm(
     config: Any = None,
     *,
     network: NetworkSection = SMALL,
+    observation: gym.Space[Any] | None = None,
     replay: ReplaySection = REPLAY,
     segment_steps: int = 16,
     env_steps: int = 10_000,
@@ -82,15 +85,13 @@ def check_algorithm(
 ) -> Report:
     """Check an algorithm: `ALGORITHM` and `TRAINING` over the spaces that it accepts, then the probe envs.
 
-    The name of each check is printed on stderr when it has passed.
-
     Args:
         kind: The class.
         config: Its configuration; default: `kind.Config()`.
         network: The network section.
+        observation: Space of the observations, but in probe envs: a Dict with goals for `relabel`; default: a vector.
         replay: Of off-policy algorithms in the probe envs.
-        segment_steps: Rows T of a segment, as `env.segment_steps` of a run: what the algorithm cuts out of segments,
-            such as sequences of replay, must fit.
+        segment_steps: Rows T of a segment, as `env.segment_steps` of a run. Sequences of replay must fit into it.
         env_steps: The most that a probe is trained; it ends as soon as the probe is learned.
         skip: Names of checks and probes that are left out; the report lists them.
 
@@ -108,7 +109,8 @@ def check_algorithm(
         fix = f"known: {', '.join(sorted(known))}"
         raise ConfigError("no such check", key=("skip",), value=", ".join(unknown), fix=fix)
     with _one_quiet_thread():
-        subject = _Subject(kind, kind.Config() if config is None else config, segment_steps)
+        space = VECTOR if observation is None else observation_spec("check_algorithm", observation)
+        subject = _Subject(kind, kind.Config() if config is None else config, segment_steps, space)
         return _checked(subject, network, replay, env_steps, skip)
 
 
@@ -119,6 +121,7 @@ class _Subject:
     kind: type[Algorithm]
     config: Any
     segment_steps: int
+    observation: SpaceSpec
 
     def made(self, network: NetworkSection, env: EnvSpec) -> Algorithm:
         return self.kind(self.config, network, env, self.segment_steps, ENVS)
@@ -163,7 +166,7 @@ def _checked(
         report.skipped[UNCUT] = "termination_cuts_value is False"
     accepted: list[bool] = []
     for name, action in (("discrete", DISCRETE), ("continuous", CONTINUOUS)):
-        spec = EnvSpec(f"{name} actions", VECTOR, action)
+        spec = EnvSpec(f"{name} actions", subject.observation, action)
         if refusal := subject.refusal(network, spec):
             report.skipped[spec.id] = refusal
             continue
@@ -243,6 +246,8 @@ def _probe(
     algorithm = None if refusal else subject.made(network, spec)
     if env is Memory and algorithm is not None and not _has_recurrent_layer(algorithm):
         refusal = "no layer with recurrent state"
+    if algorithm is not None and algorithm.replay().relabel is not None:
+        refusal = "no goals to relabel"
     if algorithm is None or refusal:
         report.skipped[name] = refusal or ""
         return

@@ -12,6 +12,7 @@ import numpy as np
 from zmqrl.algorithms.base import Algorithm, BaseLearner, Progress, schedule_of
 from zmqrl.learning.schedule import Schedule, is_points
 from zmqrl.random_streams import stream
+from zmqrl.spaces import view
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.devices import updates_run_on_one_device
 from zmqrl.testing.expect import checks_of
@@ -86,11 +87,13 @@ def a_truncation_bootstraps(make: AlgorithmMaker) -> None:
 def a_termination_has_no_value_after_it(make: AlgorithmMaker) -> None:
     """The observation after a terminated row has no effect. With statistics of observations nothing is compared.
 
-    Nor without `Algorithm.termination_cuts_value`. No effect is one that rounding explains: what follows a termination
-    may be multiplied by a sum of probabilities, as in C51.
+    Nor without `Algorithm.termination_cuts_value`, or with `Relabel.terminated`, which ends episodes at other rows. No
+    effect is one that rounding explains: what follows a termination may be multiplied by a sum of probabilities, as in
+    C51.
     """
     one, other = make(), make()
-    if one.statistics() or not one.termination_cuts_value:
+    relabel = one.replay().relabel
+    if one.statistics() or not one.termination_cuts_value or (relabel is not None and relabel.terminated):
         return
     slots = acted(one, SEED)
     slots["terminated"] |= slots["truncated"]
@@ -257,10 +260,15 @@ def _everything(learner: BaseLearner) -> dict[str, Array]:
 
 
 def _with_other_ends(algorithm: Algorithm, slots: Mapping[str, Array]) -> dict[str, Array]:
-    """Slots with other observations after the rows that end an episode: the true last ones."""
+    """Slots with other observations after the rows that end an episode: the true last ones. Goals of hindsight stay."""
     obs, ended = slots["obs"].copy(), slots["terminated"] | slots["truncated"]
     assert ended.any()
-    obs[:, 1:][ended] = observed(algorithm, stream(SEED, "testing", index=2), obs.shape[:3])[:, 1:][ended]
+    drawn, space = observed(algorithm, stream(SEED, "testing", index=2), obs.shape[:3]), algorithm.env.observation
+    relabel = algorithm.replay().relabel
+    goals = () if relabel is None else relabel.goals
+    for part in (part for part in space.parts if part.name in goals):
+        view(drawn, space, part)[...] = view(obs, space, part)
+    obs[:, 1:][ended] = drawn[:, 1:][ended]
     return {**slots, "obs": obs}
 
 
