@@ -45,6 +45,33 @@ def gae(s: dict[str, np.ndarray], gamma: float, lambda_: float) -> np.ndarray:
     return out
 
 
+def vtrace(
+    s: dict[str, np.ndarray], gamma: float, lambda_: float, rho_clip: float, c_clip: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Targets v and advantages r + gamma v' - V of Espeholt et al. 2018, equation 1, with lambda of remark 2.
+
+    `s["ratio"]` are the probability ratios. The sum ends with the episode or the segment.
+    """
+    steps, envs = s["reward"].shape
+    target, advantage = np.zeros((steps, envs)), np.zeros((steps, envs))
+    for t, e in reversed(list(np.ndindex(steps, envs))):
+        if not s["valid"][t, e]:
+            continue
+        total, traces, later = s["value"][t, e], 1.0, 0.0
+        for u in range(t, steps):
+            bootstrap = 0.0 if s["terminated"][u, e] else s["value"][u + 1, e]
+            delta = s["reward"][u, e] + gamma * bootstrap - s["value"][u, e]
+            total += gamma ** (u - t) * traces * min(rho_clip, s["ratio"][u, e]) * delta
+            if s["terminated"][u, e] or s["truncated"][u, e]:
+                break
+            traces *= lambda_ * min(c_clip, s["ratio"][u, e])
+        if t + 1 < steps and not (s["terminated"][t, e] or s["truncated"][t, e]):
+            later = lambda_ * (target[t + 1, e] - s["value"][t + 1, e])
+        following = 0.0 if s["terminated"][t, e] else s["value"][t + 1, e] + later
+        target[t, e], advantage[t, e] = total, s["reward"][t, e] + gamma * following - s["value"][t, e]
+    return target, advantage
+
+
 def n_step(s: dict[str, np.ndarray], n: int, gamma: float) -> list[dict[str, float]]:
     """For every valid row: the return, how far on to bootstrap, with which discount."""
     steps, envs = s["reward"].shape

@@ -32,6 +32,43 @@ def generalised_advantages(
     return advantage.astype(np.float32)
 
 
+def vtrace(
+    reward: Array,
+    value: Array,
+    ratio: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+    gamma: float,
+    lambda_: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> tuple[Array, Array]:
+    """Targets of the critic and advantages of V-trace (Espeholt et al. 2018, section 4), `[T, E]` each, 0 if invalid.
+
+    v_t = V_t + rho_t delta_t + gamma lambda c_t (v_{t+1} - V_{t+1}) (equation 1 and remark 1, with lambda of remark 2),
+    and A_t = r_t + gamma (V_{t+1} + lambda (v_{t+1} - V_{t+1})) - V_t, which the loss weights by rho. With ratios of 1
+    these are `generalised_advantages`, whose arguments it has too.
+
+    `ratio [T, E]` are the probability ratios of the actions to the policy that acted; rho is min(rho_clip, ratio), and
+    c is min(c_clip, ratio).
+    """
+    if value.shape != (len(reward) + 1, *reward.shape[1:]) or ratio.shape != reward.shape:
+        raise ValueError(
+            f"value {value.shape} must be [T + 1, E], and ratio {ratio.shape} that of reward {reward.shape}"
+        )
+    rho, c = np.minimum(ratio, rho_clip).astype(np.float64), np.minimum(ratio, c_clip).astype(np.float64)
+    bootstrap, continues = gamma * (valid & ~terminated), valid & ~(terminated | truncated)
+    delta = np.where(valid, reward + bootstrap * value[1:].astype(np.float64) - value[:-1], 0.0)
+    surplus, advantage = np.zeros(value.shape), np.zeros_like(delta)
+    for t in range(len(reward) - 1, -1, -1):
+        later = gamma * lambda_ * continues[t] * surplus[t + 1]
+        surplus[t] = rho[t] * delta[t] + c[t] * later
+        advantage[t] = delta[t] + later
+    target = np.where(valid, value[:-1] + surplus[:-1], 0.0)
+    return target.astype(np.float32), advantage.astype(np.float32)
+
+
 def explained_variance(predicted: Array, target: Array) -> float:
     """1 - var(target - predicted) / var(target): 1 is perfect, 0 a constant; NaN for constant targets."""
     assert predicted.shape == target.shape, (predicted.shape, target.shape)
