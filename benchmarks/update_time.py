@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from zmqrl.algorithms.dqn import DQN, DQNConfig
+from zmqrl.algorithms.policy_gradient.manual import BatchRows, Coefficients, ManualPPOLearner
 from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_manual import BatchRows, Coefficients, ManualPPOLearner
 from zmqrl.algorithms.sac import SAC, SACConfig
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning.base import LearnerContext

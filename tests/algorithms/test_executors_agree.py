@@ -16,8 +16,7 @@ from tests.oracles import brute_force
 from tests.oracles import two_hundred_updates as oracle
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.algorithms.dqn import DQN, DQNConfig
-from zmqrl.algorithms.ppo import PPO, ClipSection, PPOConfig
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo import PPO, ClipSection, PPOConfig, PPOLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.networks.initial import initial_weights
 from zmqrl.types import Array, EnvSpec, SpaceSpec, Version

@@ -12,7 +12,7 @@ import pytest
 from tests.algorithms.driver import DISCRETE, env_spec
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
 from zmqrl.algorithms.dqn import PrioritisedSection
-from zmqrl.algorithms.ppo_gru import CORE, PPOGRU, PPOGRUConfig
+from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
 from zmqrl.algorithms.qrdqn import QRDQN, QRDQNConfig, QRDQNLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning import PRIORITY
@@ -21,6 +21,8 @@ from zmqrl.types import ACTING_STATE, Array, SegmentId, Version
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 FLOATS = frozenset({"obs", "reward", "log_prob", "state"})
+CORE = "torso.gru"
+"""Name of the recurrent unit."""
 STEEP = 1e3
 """Adam's epsilon and learning rate: its first step is then -g / (1 + |g| / STEEP)."""
 

@@ -102,7 +102,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
                 what="is not a subclass of Algorithm: found class Unmasked",
             ),
         ),
-        ({"algo": "a2c", "env": "CartPole-v1"}, fields("algo", what="unknown algorithm 'a2c'")),
+        ({"algo": "trpo", "env": "CartPole-v1"}, fields("algo", what="unknown algorithm 'trpo'")),
         (
             {"preset": "cartpole-ppo", "algo": "dqn"},
             fields("algo", "'dqn'", what="cannot be combined with the preset 'cartpole-ppo'"),

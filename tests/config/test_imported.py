@@ -230,7 +230,7 @@ def test_merge_keys_and_ids_of_old_atari_envs() -> None:
     [
         ("A-v0: {n_timesteps: 1}\nB-v0: {n_timesteps: 1}\n", "ppo.yml", None, ("ENTRY",)),
         ("A-v0: {n_timesteps: 1}\n", "ppo.yml", "C-v0", ("ENTRY",)),
-        ("A-v0: {n_timesteps: 1}\n", "a2c.yml", None, ("--algo",)),
+        ("A-v0: {n_timesteps: 1}\n", "trpo.yml", None, ("--algo",)),
         ("a: 1\n", "a.yaml", None, ()),
         ("a = 1\n", "a.py", None, ()),
         ("env = {'a': (\nagent = 1\n", "a.py", None, ()),
@@ -287,7 +287,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c"])
 def test_no_value_of_any_setting_makes_a_preset_that_does_not_load(algorithm: str, tmp_path: Path) -> None:
     random = Random(1)
     names = sorted({*KEYS, *NO_KEYS, *CONVERSIONS, "id", "kind", "frame_stack", "seed"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,42 @@ def test_a_vector_of_rlax() -> None:
         surplus = found[0, 0] - value[t]
     np.testing.assert_allclose(found_target, [-1.6155143, -3.4973226, 1.8670533, 50.316002], rtol=1e-5)
     np.testing.assert_allclose(found_advantage, [-1.6155143, -3.4973226, 1.8670534, 50.316002], rtol=1e-5)
+
+
+def retrace_target(
+    t: int, env: int, reward: Array, action: Array, tables: Mapping[str, Array], ends: Mapping[str, Array]
+) -> float:
+    """Equations 3 and 4 of Munos et al. 2016 (arXiv 1606.02647) with lambda 1, up to the end of the episode.
+
+    `tables`: `q`, `policy` and `behaviour` `[T + 1, E, A]`.
+    """
+    q, policy = tables["q"], tables["policy"]
+    total, product = q[t, env, action[t, env]], 1.0
+    for row in range(t, len(reward)):
+        expected = 0.0 if ends["terminated"][row, env] else policy[row + 1, env] @ q[row + 1, env]
+        total += product * (reward[row, env] + GAMMA * expected - q[row, env, action[row, env]])
+        if ends["terminated"][row, env] or ends["truncated"][row, env] or row + 1 == len(reward):
+            break
+        ahead = (row + 1, env, action[row + 1, env])
+        product *= GAMMA * min(1.0, policy[ahead] / tables["behaviour"][ahead])
+    return float(total)
+
+
+def test_the_advantages_are_those_of_retrace() -> None:
+    """With V(x) in place of Q(x, a) and lambda 1, Retrace is V-trace with bounds 1.
+
+    The advantage is Retrace's target minus V, and the target of V is its part `min(1, ratio)`.
+    """
+    random, given, actions = np.random.default_rng(7), segment(0.0), 3
+    reward, value = (given[name].astype(np.float64) for name in ("reward", "value"))
+    rows, envs = reward.shape
+    policy, behaviour = (random.dirichlet(np.ones(actions), (rows + 1, envs)) for _ in range(2))
+    action = random.integers(0, actions, (rows, envs))
+    taken, acting = (np.take_along_axis(table[:rows], action[..., None], 2)[..., 0] for table in (policy, behaviour))
+    target, advantage = vtrace(reward, value, taken / acting, *(given[name] for name in NAMES[3:]), GAMMA)
+    tables = {"q": np.repeat(value[..., None], actions, 2), "policy": policy, "behaviour": behaviour}
+    for t, env in np.argwhere(given["valid"]):
+        surplus = retrace_target(t, env, reward, action, tables, given) - value[t, env]
+        assert np.isclose(advantage[t, env], surplus, rtol=1e-5, atol=1e-5)
+        kept = min(1.0, taken[t, env] / acting[t, env]) * surplus
+        assert np.isclose(target[t, env], value[t, env] + kept, rtol=1e-5, atol=1e-5)

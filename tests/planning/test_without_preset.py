@@ -19,13 +19,13 @@ from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.spaces import SpaceSpec
 from zmqrl.types import EnvSpec, ModeName
 
-DISCRETE = ["bc", "cql", "dqn", "iql", "ppo", "ppo_gru", "pqn", "qrdqn", "sac"]
-CONTINUOUS = ["bc", "cql", "ddpg", "iql", "ppo", "ppo_gru", "sac", "td3", "tqc"]
+DISCRETE = ["a2c", "bc", "cql", "dqn", "impala", "iql", "ppo", "ppo_gru", "pqn", "qrdqn", "reinforce", "sac"]
+CONTINUOUS = ["a2c", "bc", "cql", "ddpg", "impala", "iql", "ppo", "ppo_gru", "reinforce", "sac", "td3", "tqc"]
 FITTING = {
     "CartPole-v1": DISCRETE,
     "Pendulum-v1": CONTINUOUS,
     "tests.envs.space_envs:Unmasked": DISCRETE,
-    "tests.envs.space_envs:Pair": ["bc", "iql", "ppo", "ppo_gru"],
+    "tests.envs.space_envs:Pair": ["a2c", "bc", "impala", "iql", "ppo", "ppo_gru", "reinforce"],
 }
 
 
@@ -68,9 +68,14 @@ def test_what_fits(env: str) -> None:
     [
         ("CartPole-v1", "td3", (), f"has discrete actions; algorithms for this env: {', '.join(DISCRETE)}"),
         ("Pendulum-v1", "dqn", (), f"has continuous actions; algorithms for this env: {', '.join(CONTINUOUS)}"),
-        ("tests.envs.space_envs:MaskedBandit", "dqn", (), "has an action_mask; algorithms for this env: ppo"),
+        (
+            "tests.envs.space_envs:MaskedBandit",
+            "dqn",
+            (),
+            "has an action_mask; algorithms for this env: a2c, impala, ppo",
+        ),
         ("CartPol-v1", "ppo", (), "--env: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ("CartPole-v1", "a2c", (), "sac, td3, tqc; or a dotted path `module:Name`$"),
+        ("CartPole-v1", "trpo", (), "sac, td3, tqc; or a dotted path `module:Name`$"),
         ("CartPole-v1", "saac", (), "did you mean 'sac'?"),
         ("CartPole-v1", "ppo", ("algorithm.lr=1",), "in zmqrl it is algorithm.learning_rate"),
         ("CartPole-v1", "ppo", ("run.preset=acrobot-ppo",), "'acrobot-ppo': cannot be combined with --env"),

@@ -5,7 +5,6 @@ import pytest
 
 from tests.strangers import r2d2, r2d2_from_docs
 from tests.strangers.c51 import project
-from tests.strangers.impala import vtrace
 from tests.strangers.iqn import quantile_huber
 from zmqrl.loading import torch
 
@@ -54,21 +53,6 @@ def test_the_quantile_huber_loss():
     np.testing.assert_allclose(quantile_huber(*tensors).numpy(), expected, atol=1e-12)
 
 
-def vtrace_target(t, env, gamma, reward, value, ratio, terminated, truncated, valid):
-    """`v_t` by the sum of equation 1 of Espeholt et al. 2018, which ends with the episode or the segment."""
-    total, traces, discount = value[t, env], 1.0, 1.0
-    for row in range(t, len(reward)):
-        if not valid[row, env]:
-            break
-        following = 0.0 if terminated[row, env] else value[row + 1, env]
-        delta = min(1.0, ratio[row, env]) * (reward[row, env] + gamma * following - value[row, env])
-        total += discount * traces * delta
-        if terminated[row, env] or truncated[row, env]:
-            break
-        traces, discount = traces * min(1.0, ratio[row, env]), discount * gamma
-    return total
-
-
 def ends_of(random, rows, envs):
     """`terminated`, `truncated`, `valid` of a segment: the row after the end of an episode is not valid."""
     ends = random.random((rows, envs))
@@ -78,65 +62,6 @@ def ends_of(random, rows, envs):
     terminated, truncated = terminated & valid, truncated & valid
     valid[1:] = ~(terminated | truncated)[:-1]
     return terminated, truncated, valid
-
-
-@pytest.mark.parametrize("ratio_deviation", [0.0, 0.7])
-def test_vtrace(ratio_deviation):
-    random, rows, envs, gamma = np.random.default_rng(RNG), 12, 8, 0.9
-    reward, value = random.normal(size=(rows, envs)), random.normal(size=(rows + 1, envs))
-    ratio = np.exp(random.normal(0, ratio_deviation, (rows, envs)))
-    terminated, truncated, valid = ends_of(random, rows, envs)
-    columns = (reward, value, ratio, terminated, truncated, valid)
-    target, advantage = vtrace(*columns, gamma)
-    for t, env in np.argwhere(valid):
-        assert np.isclose(target[t, env], vtrace_target(t, env, gamma, *columns))
-        is_last = t == rows - 1 or terminated[t, env] or truncated[t, env]
-        following = value[t + 1, env] if is_last else vtrace_target(t + 1, env, gamma, *columns)
-        bootstrap = 0.0 if terminated[t, env] else gamma * following
-        assert np.isclose(advantage[t, env], reward[t, env] + bootstrap - value[t, env])
-
-
-def test_vtrace_of_the_acting_policy_is_the_discounted_return():
-    """With ratios of 1 and without ends, v_0 is the n-step return (section 4.1)."""
-    reward, value, none = np.ones((3, 1)), np.array([[5.0], [5.0], [5.0], [8.0]]), np.zeros((3, 1), bool)
-    target, _ = vtrace(reward, value, np.ones((3, 1)), none, none, ~none, 0.5)
-    assert np.allclose(target[0], 1 + 0.5 + 0.25 + 0.125 * 8)
-
-
-def retrace_target(t, env, gamma, trace, reward, action, q, policy, acting, terminated, truncated):
-    """Equations 3 and 4 of Munos et al. 2016 (arXiv 1606.02647) with lambda `trace`, up to the end of the episode.
-
-    `q` and `policy` `[T + 1, E, A]`, `acting [T, E]`: the probability with which the action was taken.
-    """
-    total, product = q[t, env, action[t, env]], 1.0
-    for row in range(t, len(reward)):
-        expected = 0.0 if terminated[row, env] else policy[row + 1, env] @ q[row + 1, env]
-        total += product * (reward[row, env] + gamma * expected - q[row, env, action[row, env]])
-        if terminated[row, env] or truncated[row, env] or row + 1 == len(reward):
-            break
-        ahead = policy[row + 1, env, action[row + 1, env]] / acting[row + 1, env]
-        product *= gamma * trace * min(1.0, ahead)
-    return total
-
-
-def test_the_advantages_of_impala_are_those_of_retrace():
-    """No file here has a Q(x, a) with traces. With V(x) in its place and lambda 1, Retrace is V-trace with bounds 1.
-
-    The policy gradient of IMPALA then has Retrace's target minus V, and the target of V is its part `min(1, ratio)`.
-    """
-    random, rows, envs, actions, gamma = np.random.default_rng(RNG), 12, 8, 3, 0.9
-    reward, value = random.normal(size=(rows, envs)), random.normal(size=(rows + 1, envs))
-    policy, behaviour = (random.dirichlet(np.ones(actions), (rows + 1, envs)) for _ in range(2))
-    action = random.integers(0, actions, (rows, envs))
-    taken, acting = (np.take_along_axis(table[:rows], action[..., None], 2)[..., 0] for table in (policy, behaviour))
-    terminated, truncated, valid = ends_of(random, rows, envs)
-    target, advantage = vtrace(reward, value, taken / acting, terminated, truncated, valid, gamma)
-    q = np.repeat(value[..., None], actions, 2)
-    for t, env in np.argwhere(valid):
-        expected = retrace_target(t, env, gamma, 1.0, reward, action, q, policy, acting, terminated, truncated)
-        surplus = expected - value[t, env]
-        assert np.isclose(advantage[t, env], surplus)
-        assert np.isclose(target[t, env], value[t, env] + min(1.0, taken[t, env] / acting[t, env]) * surplus)
 
 
 N_STEP = {"r2d2": r2d2.n_step_targets, "from docs": r2d2_from_docs.n_step_returns}

@@ -19,7 +19,6 @@ FOLDER = ROOT / "tests" / "strangers"
 PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
     "munchausen": "Munchausen",
-    "impala": "IMPALA",
     "iqn": "IQN",
     "c51": "C51",
     "her": "HER",
@@ -67,11 +66,6 @@ def test_it_passes_all_checks(module):
     kind = made(module)
     report = check_algorithm(kind, kind.Config(**WITHOUT_GOALS.get(module, {})))
     assert any("learned within" in name for name in report.passed)
-
-
-def test_appo_passes_the_checks_without_the_probes():
-    kind = made("impala")
-    check_algorithm(kind, kind.Config(clip=0.2, epochs=2, minibatch_size=32), skip=PROBE_NAMES)
 
 
 @pytest.mark.parametrize("check", LAYER, ids=lambda check: check.__name__)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.ppo import PPO
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo import PPO, PPOLearner
 from zmqrl.config.codec import replace
 from zmqrl.learning import PRIORITY, Batch, Group, LearnerContext, LearnResult, Progress, ReplayLearner, Schedule
 from zmqrl.networks.build import tower

@@ -13,7 +13,7 @@ from tests.testing.defective_algorithms import _PPO, Sound, SoundLearner
 from zmqrl.acting.base import ActingContext
 from zmqrl.acting.heads import EpsilonGreedy
 from zmqrl.acting.spec import ActingSpec, ActingState
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo import PPOLearner
 from zmqrl.config.codec import replace
 from zmqrl.learning import Batch, Progress
 from zmqrl.networks.build import tower

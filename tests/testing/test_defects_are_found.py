@@ -22,8 +22,8 @@ from tests.envs.odd_envs import Stateful, Walker
 from tests.testing.defective_algorithms import Sound, WrongPriorities, with_learner
 from zmqrl.acting.heads import Categorical
 from zmqrl.algorithms.dqn import DQN
+from zmqrl.algorithms.policy_gradient.manual import ManualPPOLearner
 from zmqrl.algorithms.ppo import PPO, PPOConfig
-from zmqrl.algorithms.ppo_manual import ManualPPOLearner
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import EnvSection, NetworkSection

@@ -34,7 +34,7 @@ class ObsNormaliser:
         self._remember(version, current)
         flat = self._spec.floats(batch.columns["obs"], self._observation)
         out = np.empty(flat.shape, dtype=np.float32)
-        for envs, meta in _by_segment(batch):
+        for envs, meta in by_segment(batch):
             mean, scale = self._history.get(meta.version, current)
             out[:, envs] = np.clip((flat[:, envs] - mean) * scale, -self._clip, self._clip)
         return out
@@ -79,7 +79,7 @@ class RewardNormaliser:
         reward, valid = columns["reward"], columns["valid"]
         done = columns["terminated"] | columns["truncated"]
         returns = np.empty(reward.shape, dtype=np.float64)
-        for envs, meta in _by_segment(batch):
+        for envs, meta in by_segment(batch):
             stream = meta.id.vector_env
             start = self._running.get(stream, np.zeros(envs.stop - envs.start))
             part = discounted_returns(reward[:, envs], done[:, envs], valid[:, envs], start, self._gamma)
@@ -130,7 +130,8 @@ class ValueNormaliser:
         self._stats = RunningStats.load(state, "")
 
 
-def _by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
+def by_segment(batch: SegmentBatch) -> list[tuple[slice, SegmentMeta]]:
+    """The segments of a batch: their envs among the E of the batch, and their meta."""
     envs = batch.columns["reward"].shape[1] // len(batch.metas)
     edges = pairwise(range(0, envs * len(batch.metas) + 1, envs))
     return [(slice(start, stop), meta) for (start, stop), meta in zip(edges, batch.metas, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from zmqrl.loading import Tensor, functional, torch
 
@@ -74,3 +75,16 @@ def tanh_gaussian_log_prob(outputs: Tensor, action: Tensor) -> Tensor:
 def _squash(before: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), in a form that does not lose its digits where tanh is near 1."""
     return 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
+
+
+def clipped_gain(ratio: Tensor, advantage: Tensor, clip: Tensor | float) -> Tensor:
+    """What PPO maximises the mean of, `[B]` (Schulman et al. 2017, equation 7): min(r A, clip(r) A).
+
+    Args:
+        ratio: Probability ratios r `[B]` to the policy that acted.
+        advantage: A `[B]`.
+        clip: Distance from 1 that r counts within, a number or a tensor `[]`.
+    """
+    low: Any = 1.0 - clip
+    high: Any = 1.0 + clip  # torch types two numbers or two tensors alone
+    return torch.minimum(ratio * advantage, torch.clamp(ratio, low, high) * advantage)

@@ -55,6 +55,12 @@ CQL: Mapping[str, Any] = {**SAC, "kind": "cql", "sampled_actions": 3}
 QRDQN: Mapping[str, Any] = {"kind": "qrdqn", "batch_size": 64, "quantiles": 10}
 PQN: Mapping[str, Any] = {"kind": "pqn", "minibatch_size": 128, "epochs": 2}
 PPO_GRU: Mapping[str, Any] = {**PPO, "kind": "ppo_gru", "gru_size": 16, "sequence": 8}
+MEMORY: Mapping[str, Any] = {"cell": "lstm", "size": 8, "sequence": 8}
+PPO_LSTM: Mapping[str, Any] = {**PPO, "memory": MEMORY, "epochs": 2}
+A2C: Mapping[str, Any] = {"kind": "a2c", "learning_rate": 1e-3}
+REINFORCE: Mapping[str, Any] = {"kind": "reinforce"}
+IMPALA: Mapping[str, Any] = {"kind": "impala"}
+APPO: Mapping[str, Any] = {"kind": "impala", "clip": 0.2, "epochs": 2, "minibatch_size": 128, "memory": MEMORY}
 PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}
 
 CARTPOLE = EnvSection(num_envs=2, vector_envs=4, segment_steps=32)

@@ -11,11 +11,14 @@ import pytest
 from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import (
+    A2C,
     ACROBOT,
+    APPO,
     CARTPOLE,
     CQL,
     DDPG,
     DQN,
+    IMPALA,
     IQL,
     NORMALISED,
     PENDULUM,
@@ -24,6 +27,7 @@ from tests.support.runs.system_plans import (
     PQN,
     PRIORITISED,
     QRDQN,
+    REINFORCE,
     SAC,
     SAC_DISCRETE,
     SEQUENCES,
@@ -46,6 +50,10 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "ppo-normalised": (NORMALISED, ACROBOT),
     "ppo-gaussian": ({**PPO, "normalise_reward": True}, PENDULUM),
     "ppo-gru": (PPO_GRU, CARTPOLE),
+    "a2c": (A2C, CARTPOLE),
+    "reinforce": (REINFORCE, CARTPOLE),
+    "impala": (IMPALA, CARTPOLE),
+    "appo-lstm": (APPO, CARTPOLE),
     "pqn": (PQN, CARTPOLE),
     "sac": (SAC, PENDULUM),
     "dqn": (DQN, CARTPOLE),

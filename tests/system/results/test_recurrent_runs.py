@@ -18,7 +18,7 @@ import pytest
 import zmqrl
 from tests.support.marks import long
 from tests.support.runs.references import References
-from tests.support.runs.system_plans import CARTPOLE, system_plan
+from tests.support.runs.system_plans import CARTPOLE, PPO_LSTM, system_plan
 from tests.support.runs.system_runs import SAME, PlanRun, assert_same
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
@@ -61,6 +61,22 @@ def test_the_same_bits_with_one_worker_and_with_two_that_die(
         first = [policy(obs, 1.0).tolist() for _ in range(4)]
         policy.reset()
         assert [policy(obs, 1.0).tolist() for _ in range(4)] == first
+
+
+def test_a_critic_with_memory_of_its_own(tmp_path: Path, begin: Begin, reference: References) -> None:
+    """Its state is the learner's alone: it is restored after a death, and by a resume."""
+
+    def plan(name: str, mode: Any, workers: int, steps: int = 4_000) -> RunPlan:
+        return system_plan(tmp_path / name, mode, workers, PPO_LSTM, CARTPOLE, steps=steps, schedule_steps=4_000)
+
+    first = begin(plan("killed", "sync", 2, 2_000))
+    first.wait_for_updates(4)
+    first.kill("learner-0")
+    assert first.done()["restarts"] == 1
+    config = replace(first.plan.config, run=replace(first.plan.config.run, total_env_steps=4_000))
+    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    straight = reference(plan("straight", "single", 1))
+    assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 
 
 @pytest.mark.parametrize("mode", [long("single"), "sync"])

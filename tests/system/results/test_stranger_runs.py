@@ -22,10 +22,9 @@ Begin = Callable[[RunPlan], PlanRun]
 STEPS = 2_000
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "rainbow": {"kind": "tests.strangers.rainbow:Rainbow", "atoms": 11},
-    "impala": {"kind": "tests.strangers.impala:IMPALA"},
     "iqn": {"kind": "tests.strangers.iqn:IQN"},
 }
-EACH = pytest.mark.parametrize("kind", ["rainbow", long("impala"), long("iqn")])
+EACH = pytest.mark.parametrize("kind", ["rainbow", long("iqn")])
 
 
 def plan_of(run_dir: Path, mode: Any, workers: int, kind: str, steps: int = STEPS, **more: Any) -> RunPlan:

@@ -2,8 +2,7 @@
 
 import sys
 
-from zmqrl.algorithms.ppo import PPO
-from zmqrl.algorithms.ppo_learner import PPOLearner
+from zmqrl.algorithms.ppo import PPO, PPOLearner
 
 
 class QuitLearner(PPOLearner):

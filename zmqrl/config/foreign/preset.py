@@ -157,7 +157,7 @@ def _add_rest(found: _Preset, values: Values) -> None:
     if "env.segment_steps" in keys and "env.num_envs" not in keys:
         keys.update(envs(values, None))
     rows = math.prod(keys.get(f"env.{name}", 64) for name in ("segment_steps", "vector_envs", "num_envs"))
-    if is_on_policy and keys.get("algorithm.minibatch_size", 64) > rows:
+    if is_on_policy and values.has("minibatch_size") and keys.get("algorithm.minibatch_size", 64) > rows:
         keys["algorithm.minibatch_size"] = rows
     if values.has("warmup_env_steps") and "replay.learning_starts" in keys:
         keys["algorithm.warmup_env_steps"] = keys["replay.learning_starts"]

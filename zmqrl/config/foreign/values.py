@@ -15,7 +15,7 @@ from zmqrl.config.known_keys import LOCAL, KnownKeys
 Keys: TypeAlias = Mapping[str, Any]
 SECTIONS = ("run", "env", "network", "replay", "algorithm")
 MOST = 1e18
-ON_POLICY, CONTINUOUS = ("ppo", "pqn"), ("ddpg", "sac", "td3", "tqc")
+ON_POLICY, CONTINUOUS = ("a2c", "impala", "ppo", "pqn", "reinforce"), ("ddpg", "sac", "td3", "tqc")
 _NONE: Keys = MappingProxyType({})
 _PLAIN: Keys = {"algorithm.double": False}
 KINDS: Mapping[str, tuple[str, Keys]] = {
@@ -29,13 +29,16 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
     **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
-    "tqc": ("tqc", _NONE),
-    "pqn": ("pqn", _NONE),
+    **{kind: (kind, _NONE) for kind in ("a2c", "impala", "pqn", "reinforce", "tqc")},
+    "appo": ("impala", {"algorithm.clip": 0.4}),
+    "ppolstm": ("ppo", {"algorithm.memory": {"cell": "lstm", "size": 256}}),
 }
 """Kind and keys of the algorithms of other libraries, by their letters."""
 _PPO = "anneal_lr=true update_epochs=4 clip_coef=0.2 clip_vloss=true vf_coef=0.5"
 DEFAULTS = {
     (ZOO, "ppo"): "n_envs=1 n_steps=2048",
+    (ZOO, "ppolstm"): "n_envs=1 n_steps=128",
+    (ZOO, "a2c"): "n_envs=1 n_steps=5",
     (ZOO, "dqn"): "learning_rate=1e-4 buffer_size=1e6 learning_starts=100 batch_size=32 train_freq=4 "
     "target_update_interval=10000 exploration_fraction=0.1 activation_fn=relu",
     (ZOO, "sac"): "learning_starts=100 buffer_size=1e6 hidden_size=256 activation_fn=relu",
