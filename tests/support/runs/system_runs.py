@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import resource
+import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.support.running import Run
-from zmqrl.config.codec import to_json
+from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.supervision.process_table import ProcessId
 
@@ -36,6 +38,13 @@ class PlanRun(Run):
     def wait_for_updates(self, version: int = 1) -> None:
         """Until version `version` or a later one is in the store."""
         self.wait_for(lambda: newest_n(Path(self.plan.store_path)) >= version)
+
+
+def resumed(plan: RunPlan, total_env_steps: int) -> RunPlan:
+    """A resume of `plan` up to this total; its run id is new, as each run on a machine needs its own."""
+    config = replace(plan.config, run=replace(plan.config.run, total_env_steps=total_env_steps))
+    run_id = f"resumed-{secrets.token_hex(3)}"
+    return replace(plan, run_id=run_id, resume=True, started_at=time.time(), config=config)
 
 
 def newest_n(folder: Path, kind: str = "") -> int:

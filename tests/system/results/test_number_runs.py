@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.support.marks import long
 from tests.support.running import environment
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import system_plan
-from tests.support.runs.system_runs import SAME, PlanRun, assert_same
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
@@ -73,8 +72,7 @@ def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str
     straight = reference(plan_of(tmp_path / "straight", mode, 2, env))
     first = begin(plan_of(tmp_path / "cut", mode, 2, env, steps=STEPS // 2))
     before = first.done()["env_steps"]
-    config = replace(first.plan.config, run=replace(first.plan.config.run, total_env_steps=STEPS))
-    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    second = begin(resumed(first.plan, STEPS)).done()
     assert before + second["ledger"]["stored"] == second["env_steps"]
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import zmqrl
 from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import CARTPOLE, PPO_LSTM, system_plan
-from tests.support.runs.system_runs import SAME, PlanRun, assert_same
-from zmqrl.config.codec import replace
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, EvaluatorSection
 
@@ -73,8 +71,7 @@ def test_a_critic_with_memory_of_its_own(tmp_path: Path, begin: Begin, reference
     first.wait_for_updates(4)
     first.kill("learner-0")
     assert first.done()["restarts"] == 1
-    config = replace(first.plan.config, run=replace(first.plan.config.run, total_env_steps=4_000))
-    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    second = begin(resumed(first.plan, 4_000)).done()
     straight = reference(plan("straight", "single", 1))
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 
@@ -84,8 +81,6 @@ def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str
     straight = reference(_plan(tmp_path / "straight", mode, 3))
     first = begin(_plan(tmp_path / "cut", mode, 3, steps=STEPS // 2))
     before = first.done()["env_steps"]
-    run = replace(first.plan.config.run, total_env_steps=STEPS)
-    config = replace(first.plan.config, run=run)
-    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    second = begin(resumed(first.plan, STEPS)).done()
     assert second["ledger"]["balanced"] and before + second["ledger"]["stored"] == second["env_steps"]
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import CARTPOLE, system_plan
-from tests.support.runs.system_runs import SAME, PlanRun, assert_same
-from zmqrl.config.codec import replace
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection
 from zmqrl.data_stores.directory import DirectoryStore
@@ -67,9 +65,7 @@ def test_a_resume(
     before = first.done()["env_steps"]
     full = DirectoryStore(first.plan.store_path, 8).newest_full()
     assert full is not None and len(full.arrays["held_metas"]) == first.plan.held_segments
-    run = replace(first.plan.config.run, total_env_steps=STEPS)
-    config = replace(first.plan.config, run=run)
-    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    second = begin(resumed(first.plan, STEPS)).done()
     assert second["ledger"]["balanced"] and before + second["ledger"]["stored"] == second["env_steps"]
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import CARTPOLE, system_plan
-from tests.support.runs.system_runs import SAME, PlanRun, assert_same
-from zmqrl.config.codec import replace
+from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
 from zmqrl.config.plan import RunPlan
 
 Begin = Callable[[RunPlan], PlanRun]
@@ -50,8 +48,7 @@ def test_the_same_bits_with_three_workers_that_die(
 def test_a_resume_with_two_workers(tmp_path: Path, begin: Begin, reference: References, kind: str) -> None:
     first = begin(plan_of(tmp_path / "cut", "sync", 2, kind, steps=STEPS // 2))
     first.done()
-    config = replace(first.plan.config, run=replace(first.plan.config.run, total_env_steps=STEPS))
-    second = begin(replace(first.plan, run_id="second", resume=True, started_at=time.time(), config=config)).done()
+    second = begin(resumed(first.plan, STEPS)).done()
     straight = reference(plan_of(tmp_path / "straight", "single", 1, kind))
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 
