@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.raising import raises
-from zmqrl.acting.forward_policy import ObservationInput
+from zmqrl.acting.numpy_policy import ObservationInput
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.sections import NetworkSection

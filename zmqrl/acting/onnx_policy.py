@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from zmqrl.acting.base import State
-from zmqrl.acting.forward_policy import ForwardPolicy
+from zmqrl.acting.numpy_policy import ForwardPolicy
 from zmqrl.acting.spec import NEXT_STATE, NOISE, OUTPUTS, STATE, ActingSpec, X
 from zmqrl.errors import ConfigError
 from zmqrl.loading import loading

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zmqrl.acting.base import State
-from zmqrl.acting.forward_policy import ForwardPolicy
+from zmqrl.acting.numpy_policy import ForwardPolicy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
 from zmqrl.networks.forward import step

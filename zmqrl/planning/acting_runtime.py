@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from zmqrl.acting.forward_policy import ForwardPolicy
-from zmqrl.acting.numpy_policy import make_layers, make_policy
+from zmqrl.acting.numpy_policy import ForwardPolicy, make_layers, make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.config.codec import replace
