@@ -140,19 +140,18 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     EventPipe(fd).send(ProcessFault(text, shown(detail) if isinstance(detail, dict) else {}, shown(lines)))
 
 
-def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
-    """Boot and run one role.
+def run(role: str, modules: Mapping[str, str] = MODULES, run_id: str | None = None) -> int:
+    """Boot and run one role. `run_id`: of a host agent that has a template.
 
     Returns:
         The exit code: the role's own; an error's `exit_code`; 1 for any other `Exception`; `ENDED_BY_USER_CODE`.
     """
+    role, code = _apart(role, run_id)
+    if code is not None:
+        return code
     _set_up(role)
     keys = line = None
     if role == AGENT:
-        from zmqrl.supervision.own_session import lead_session
-
-        if (code := lead_session()) is not None:
-            return code
         line, fault = begun_line()
         if fault is not None:
             print(fault, file=sys.stderr)
@@ -182,6 +181,22 @@ def run(role: str, modules: Mapping[str, str] = MODULES) -> int:
         return _failed(role, boot, error)
 
 
+def _apart(role: str, run_id: str | None) -> tuple[str, int | None]:
+    """Have a host agent lead a session, and its template beside it.
+
+    Returns:
+        The role of this process, which its template may have forked; the exit code of one that has waited for an agent.
+    """
+    if role != AGENT:
+        return role, None
+    from zmqrl.supervision.host_template import with_template
+    from zmqrl.supervision.own_session import lead_session
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = lead_session()
+    return role if code is not None else with_template(role, run_id), code
+
+
 def _set_up(role: str) -> None:
     """Signals, limits and output of this process, before it reads or writes anything."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -209,7 +224,7 @@ def _failed(role: str, boot: Mapping[str, Any], error: BaseException) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`arguments`: role, run id, index. Only the role matters here; the others name the process in `ps`."""
+    """`arguments`: role, run id, index. The index matters in `ps` alone."""
     if len(arguments) != 3 or arguments[0] not in (*MODULES, TEMPLATE):
         print(f"usage: python -m zmqrl.entry {{{'|'.join(MODULES)}}} RUN INDEX", file=sys.stderr)
         return 2
@@ -221,7 +236,7 @@ def main(arguments: Sequence[str]) -> int:
         raise_descriptor_limit()
         limit_threads()
         return int(importlib.import_module("zmqrl.supervision.template").main())
-    return run(arguments[0])
+    return run(arguments[0], run_id=arguments[1])
 
 
 def end_within(limit_s: float, code: int) -> None:

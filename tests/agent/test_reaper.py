@@ -29,8 +29,9 @@ from zmqrl.messages.lines import agent_event
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, pid_namespace
+from zmqrl.supervision.host_template import TEMPLATE
 from zmqrl.supervision.process_mark import mark_in, set_mark
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive, kill
+from zmqrl.supervision.process_table import ProcessId, await_gone, children_of, identify, is_alive, kill
 from zmqrl.wire.runtime_folder import run_folder_root
 
 pytestmark = pytest.mark.whole
@@ -55,6 +56,13 @@ class Started:
             if isinstance(event, ProcessReport) and isinstance(event.report, ProcessStarted):
                 identity = ProcessId(event.report.pid, event.report.start_time)
                 self.all[f"{event.role}-{event.index}"] = identity
+        self.all["template-0"] = until(self._template, "its template")
+
+    def _template(self) -> ProcessId | None:
+        for process in children_of(self.process.pid):
+            if TEMPLATE.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+                return process
+        return None
 
     def _event(self) -> AgentEvent | None:
         assert self.process.stdout is not None
@@ -213,7 +221,7 @@ def test_of_two_hosts_that_are_one_machine_one_can_be_ended(
     until(registered, "its entry")
     assert list(processes_of(shared.run_id).values()).count(AGENT) == 2
     reaped = reap(shared.run_id, 20.0, "node02")
-    assert reaped.ended == (f"agent-0 (pid {second.process.pid})",)
+    assert list(reaped.ended) == second.named()
     assert first.is_whole
     assert reap(shared.run_id, 0.0).left == ()
 

@@ -177,4 +177,7 @@ CHECK_REPORTS: list[check.Report] = [
     check.Answer('{"a": [Infinity]}', "ConfigError", "text", '{"names": []}', "Traceback"),
     check.Ended(-9, (7,)),
 ]
-CALL = check.Call("module:name", "[1]", 5.0)
+CHECK_REQUESTS: list[check.Request] = [
+    check.Call("module:name", "[1]", 5.0),
+    check.Become(("python", "-m", "zmqrl.entry", "zmqrl.agent", "run-1", "0"), (("HOME", "/home/j\xc3\xb6rg"),), "l"),
+]

@@ -23,8 +23,8 @@ from tests.agent.plans import stand_in_plan
 from tests.messages.samples import (
     AGENT,
     BUS,
-    CALL,
     CHECK_REPORTS,
+    CHECK_REQUESTS,
     CHILD,
     COMMANDS,
     EVALUATE,
@@ -82,7 +82,7 @@ LINKS: dict[str, tuple[Decode, Callable[[Any], bytes], list[Any]]] = {
         as_line,
         [as_data(m) for m in REPLIES],
     ),
-    "call": (check.read_call, as_line, [as_data(CALL)]),
+    "call": (check.read_request, as_line, [as_data(m) for m in CHECK_REQUESTS]),
     "check": (check.read_report, as_line, [as_data(m) for m in CHECK_REPORTS]),
     "reaped": (lines.reaped, as_line, [as_data(REAPED)]),
     "handshake": (lines.handshake, as_line, [as_data(LAUNCHER[0])]),

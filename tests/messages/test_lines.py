@@ -16,8 +16,8 @@ import zmqrl
 from tests.messages.samples import (
     AGENT,
     BUS,
-    CALL,
     CHECK_REPORTS,
+    CHECK_REQUESTS,
     CHILD,
     COMMANDS,
     EVALUATE,
@@ -45,11 +45,14 @@ LISTS: list[tuple[Any, Any]] = [
     (REQUESTS, doctor_requests.Request),
     (REPLIES, doctor.Reply),
     (CHECK_REPORTS, check.Report),
+    (CHECK_REQUESTS, check.Request),
 ]
 
 
 @pytest.mark.parametrize(
-    ("samples", "union"), LISTS, ids=["child", "report", "command", "agent", "request", "reply", "check"]
+    ("samples", "union"),
+    LISTS,
+    ids=["child", "report", "command", "agent", "request", "reply", "check", "check request"],
 )
 def test_there_is_a_sample_of_each(samples: Any, union: Any) -> None:
     kinds = [sample if isinstance(sample, type) else type(sample) for sample in samples]
@@ -84,7 +87,7 @@ def test_every_message_is_made_somewhere() -> None:
     made = set().union(*(made_in(ast.parse(source)) for source in sources if "zmqrl.messages" in source))
     samples = (
         *(*BUS, *CHILD, *OF_PROCESSES, *AGENT, *COMMANDS, *LAUNCHER, *FILES, *REQUESTS, *REPLIES, EVALUATE, REAPED),
-        *(*CHECK_REPORTS, CALL),
+        *(*CHECK_REPORTS, *CHECK_REQUESTS),
     )
     kinds = {f"{type(m).__module__.removeprefix('zmqrl.messages.')}.{type(m).__name__}" for m in samples}
     assert kinds - made == set()
@@ -149,8 +152,14 @@ def test_requests_of_the_doctor_pass(message: Any) -> None:
     assert doctor_requests.read_request(doctor_requests.request_line(message)) == message
 
 
-@pytest.mark.parametrize(("read", "messages"), [(check.read_call, [CALL]), (check.read_report, CHECK_REPORTS)])
-def test_lines_of_check_processes_pass(read: Any, messages: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("read", "messages"),
+    [
+        (check.read_request, CHECK_REQUESTS),
+        (check.read_report, CHECK_REPORTS),
+    ],
+)
+def test_lines_of_templates_pass(read: Any, messages: list[Any]) -> None:
     assert [read(lines.line_of(message)) for message in messages] == messages
 
 

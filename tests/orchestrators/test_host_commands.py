@@ -24,7 +24,6 @@ from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
-    NO_RUN,
     agent_command,
     examiner_command,
     for_login_shell,
@@ -35,6 +34,7 @@ from zmqrl.orchestrators.host_start import start_fault, unended_prologue
 from zmqrl.orchestrators.on_hosts import report_in
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.piped_orchestrator import ReapedAgent
+from zmqrl.supervision.host_mark import NO_RUN
 
 RUN = f"r-{os.getpid()}"
 """Of this process of pytest: a reaper ends whatever else has the marks of its run, another reaper too."""

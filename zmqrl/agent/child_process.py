@@ -17,6 +17,7 @@ from zmqrl.messages import agent, process
 from zmqrl.messages.command import Evaluate
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.messages.process import UPDATE, ChildEvent, ProcessFault
+from zmqrl.supervision.host_template import ForkedProcess
 from zmqrl.supervision.process_table import ProcessId, cause_of
 from zmqrl.supervision.restarts import AT_START, BY_EXIT, NO_SEGMENT, ProcessSlot
 
@@ -37,7 +38,7 @@ class ChildProcess:
 
     slot: ProcessSlot
     spawn: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     identity: ProcessId
     pidfd: int
     events_fd: int
@@ -140,7 +141,7 @@ class ChildProcess:
             return
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signal it; no error when it is gone. Popen knows whether the pid was reaped."""
+        """Signal it; no error when it is gone: `process` knows whether the pid was reaped."""
         self.expected_to_end = True
         self.killed = self.killed or number == signal.SIGKILL
         self.process.send_signal(number)

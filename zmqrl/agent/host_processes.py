@@ -197,9 +197,9 @@ class HostProcesses:
 
     def finish(self) -> None:
         """Once it is over: kill what was left behind, and report how all of it ended."""
-        killed, left = self._orphans.end_all()
+        self._spawner.close()
         ledger = self._data_plane.ledger() or self._learner_ledger
-        self._events.finished(self._shutdown.report(killed, left, ledger))
+        self._events.finished(self._shutdown.report(*self._orphans.end_all(), ledger))
 
     def _end_when_drained(self) -> None:
         """A host without workers and processes is not part of the run, unless it is to return."""

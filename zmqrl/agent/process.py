@@ -16,7 +16,7 @@ from zmqrl.agent.data_plane import DataPlane, NoDataPlane
 from zmqrl.agent.devices import Devices, claimed, needs_gpus
 from zmqrl.agent.host_agent import HostAgent
 from zmqrl.agent.output import AgentOutput
-from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command
+from zmqrl.agent.process_spawner import CommandLine, ProcessSpawner, entry_command, template_of
 from zmqrl.agent.remote_data_plane import RemoteDataPlane
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Keys
@@ -157,7 +157,7 @@ def _run_agent(
 ) -> int:
     try:
         logs = Path(devices.boot.plan.run_dir) / "logs"
-        spawner = ProcessSpawner(logs, PARENT_VARIABLE, command, devices.visible)
+        spawner = ProcessSpawner(logs, PARENT_VARIABLE, command, devices.visible, template_of(devices.boot))
         return HostAgent(devices.boot, spawner, data_plane, commands, output, devices.acting_gpu).run()
     finally:
         data_plane.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -20,10 +21,12 @@ from zmqrl.loading import importing_environment
 from zmqrl.logs.process_log import start_line
 from zmqrl.supervision.gpus import VISIBLE
 from zmqrl.supervision.host_mark import RUN_VARIABLE
-from zmqrl.supervision.process_mark import process_mark, set_mark
+from zmqrl.supervision.host_template import ForkedProcess, HostTemplate, TemplateLost, here
+from zmqrl.supervision.process_mark import TEMPLATE_NUMBER, process_mark, set_mark
 from zmqrl.supervision.process_table import identify
 from zmqrl.supervision.restarts import ProcessSlot
 
+LOG = logging.getLogger(__name__)
 KILL_S = 0.1
 
 CommandLine = Callable[[str, str, int], Sequence[str]]
@@ -34,6 +37,14 @@ INHERITED_BY_LEARNER: Mapping[str, str | None] = MappingProxyType({"learner": No
 def entry_command(role: str, run_id: str, index: int) -> Sequence[str]:
     """The argv that names a process of a run, and nothing else in it does."""
     return [sys.executable, "-m", "zmqrl.entry", f"zmqrl.{role}", run_id, str(index)]
+
+
+def template_of(boot: Boot) -> HostTemplate | None:
+    """The template of this process, a host agent, with a mark of its own: the agent reaps orphans with a mark."""
+    template = here()
+    if template is not None:
+        set_mark(template.pid, process_mark(boot.plan.run_id, boot.host, TEMPLATE_NUMBER))
+    return template
 
 
 def _opened(log: Path) -> BinaryIO:
@@ -52,7 +63,7 @@ def _pipe(of_read: contextlib.ExitStack, of_write: contextlib.ExitStack) -> tupl
     return read, write
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes] | ForkedProcess) -> None:
     """Kill a process that was not started completely. One that the kernel holds is not waited for."""
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -75,9 +86,10 @@ class ProcessSpawner:
         parent_variable: str,
         command: CommandLine = entry_command,
         visible_gpus: Mapping[str, str | None] = INHERITED_BY_LEARNER,
+        template: HostTemplate | None = None,
     ) -> None:
-        """`visible_gpus`: of `zmqrl.agent.devices.Devices`."""
-        self._command, self._visible_gpus = command, visible_gpus
+        """`visible_gpus`: of `zmqrl.agent.devices.Devices`. Without `template` each process is executed."""
+        self._command, self._visible_gpus, self._template = command, visible_gpus, template
         self._environment = {**importing_environment(), parent_variable: str(os.getpid())}
         self._numbers = itertools.count()
         self.log_dir = log_dir
@@ -91,24 +103,34 @@ class ProcessSpawner:
         Raises:
             OSError: It cannot be started; nothing of it is left.
         """
-        # what `start` has opened is closed if it fails; the child's ends of the pipes are closed in any case
+        own = replace(boot, role=slot.role, index=slot.index, spawn=spawn)
+        try:
+            return self._started(own, slot, shared)
+        except TemplateLost as error:
+            LOG.warning("the template of this host is lost (%s): processes are started without it", error)
+            self.close()
+        # it may have forked the process before: that holds the pipes of before, and ends with them
+        return self._started(own, slot, shared)
+
+    def _started(self, boot: Boot, slot: ProcessSlot, shared: Mapping[str, int]) -> ChildProcess:
+        # what `_started` has opened is closed if it fails; the child's ends of the pipes are closed in any case
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as inherited:
             stdin_read, stdin_fd = _pipe(inherited, undo)
             events_fd, events_write = _pipe(undo, inherited)
             wake_read, wake_fd = _pipe(inherited, undo) if slot.role == "worker" else (None, None)
-            fds = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
+            held = {**shared, "events": events_write, **({} if wake_read is None else {"wake": wake_read})}
             mark = process_mark(boot.plan.run_id, boot.host, next(self._numbers))
             log = self.log_dir / f"{boot.host}-{slot.role}-{slot.index}.log"
             with _opened(log) as output:
                 log_start = output.tell()
-                process = self._popen(slot, boot.plan.run_id, stdin_read, output, tuple(fds.values()))
+                process, fds = self._begun(slot, boot.plan.run_id, stdin_read, output.fileno(), held)
                 undo.callback(_end, process)
                 set_mark(process.pid, mark)
-                line = start_line(boot.plan.config, slot.role, slot.index, process.pid, spawn)
+                line = start_line(boot.plan.config, slot.role, slot.index, process.pid, boot.spawn)
                 with contextlib.suppress(OSError):  # a full disk
                     os.write(output.fileno(), f"{line}\n".encode())
             inherited.close()  # else the write below waits for a process that has died
-            _write_boot(stdin_fd, replace(boot, role=slot.role, index=slot.index, spawn=spawn, fds=fds))
+            _write_boot(stdin_fd, replace(boot, fds=fds))
             for fd in (events_fd, stdin_fd, wake_fd):
                 if fd is not None:
                     os.set_blocking(fd, False)
@@ -117,12 +139,23 @@ class ProcessSpawner:
                 raise OSError(f"/proc/{process.pid}/stat cannot be read")
             pipes = os.pidfd_open(process.pid), events_fd, stdin_fd, wake_fd
             undo.pop_all()
-            return ChildProcess(slot, spawn, process, identity, *pipes, log, log_start, line, mark)
+            return ChildProcess(slot, boot.spawn, process, identity, *pipes, log, log_start, line, mark)
 
-    def _popen(
-        self, slot: ProcessSlot, run_id: str, stdin: int, output: BinaryIO, fds: tuple[int, ...]
-    ) -> subprocess.Popen[bytes]:
+    def close(self) -> None:
+        """End the template: nothing more is started."""
+        if self._template is not None:
+            self._template.end()
+            self._template = None
+
+    def _begun(
+        self, slot: ProcessSlot, run_id: str, stdin: int, output: int, held: Mapping[str, int]
+    ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, Mapping[str, int]]:
+        """The process, and `held` by the numbers that descriptors have there. By exec where there is no template."""
         gpus = self._visible_gpus.get(slot.role, "")
         environment = {**self._environment, RUN_VARIABLE: run_id, **({} if gpus is None else {VISIBLE: gpus})}
-        command = self._command(slot.role, run_id, slot.index)
-        return subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, pass_fds=fds, env=environment)
+        command, fds = self._command(slot.role, run_id, slot.index), tuple(held.values())
+        if self._template is not None:
+            process = self._template.fork(command, environment, (stdin, output, output, *fds))
+            return process, dict(zip(held, itertools.count(3), strict=False))
+        popen = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, pass_fds=fds, env=environment)
+        return popen, held

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from zmqrl.config.hosts import LOCAL
-from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.supervision.host_lock import AGENTS, HostLock
-from zmqrl.supervision.host_mark import HOST_VARIABLE, RUN_VARIABLE, HostMark, pid_namespace
+from zmqrl.supervision.host_mark import HOST_VARIABLE, NO_RUN, RUN_VARIABLE, HostMark, pid_namespace
 from zmqrl.supervision.process_mark import marked_by_host
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
-ROLES = frozenset({"agent", "broker", "learner", "worker", "evaluator"})
+ROLES = frozenset({"agent", "template", "broker", "learner", "worker", "evaluator"})
 AGENT, STRAY = "agent-0", "stray"
 
 

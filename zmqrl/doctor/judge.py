@@ -13,11 +13,11 @@ from zmqrl.envs.repeats import CONSEQUENCE, FIX
 from zmqrl.errors import ConfigError
 from zmqrl.messages.doctor import Lock
 from zmqrl.orchestrators import handshake as versions
-from zmqrl.orchestrators.host_commands import NO_RUN
 from zmqrl.ssh.refusals import UNKNOWN_HOST_KEY
 from zmqrl.ssh.shell import HANGS
 from zmqrl.supervision.gpus import choose
 from zmqrl.supervision.host_lock import neighbour_fix
+from zmqrl.supervision.host_mark import NO_RUN
 from zmqrl.views.problem import counted
 
 MB = 1e6

@@ -25,7 +25,6 @@ from zmqrl.messages.lines import handshake, line_of
 from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
-    NO_RUN,
     NOT_EXECUTABLE,
     NOT_FOUND,
     examiner_command,
@@ -36,6 +35,7 @@ from zmqrl.orchestrators.host_start import start_fault, unended_prologue
 from zmqrl.orchestrators.on_hosts import REAP_S, report_in
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.ssh.shell import OUTPUT_LINES, HostShell, after_mark, printed
+from zmqrl.supervision.host_mark import NO_RUN
 
 LOOPBACK = "127.0.0.1"
 END_S = 2.0

@@ -1,4 +1,4 @@
-"""What a command, its template and a check process send each other: JSON lines on pipes of one machine.
+"""What a command or an agent, its template and a check process send each other: JSON lines within one machine.
 
 Arguments and values of calls are JSON text of Python, since they may have infinities and integers of any size. The
 three paragraphs of a docstring are columns of the tables in docs/protocol.md.
@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from zmqrl.messages.fields import Text, kinds_of
+from zmqrl.messages.fields import Bytes, Text, kinds_of
 from zmqrl.messages.lines import decoded
 from zmqrl.types import Count, Finite, Name
 
@@ -38,6 +38,22 @@ class Call(_Message, frozen=True):
     """A list."""
     dump_s: Finite
     """The process writes its frames to the log each time that this has passed."""
+
+
+class Become(_Message, frozen=True):
+    """Be a process of a run: the template itself, or a fork of it.
+
+    Command to template: after the last call, for the host agent. Agent to its template: at each start.
+
+    An invalid one ends the template.
+    """
+
+    words: tuple[Bytes, ...]
+    """The command line that the process would be started with."""
+    environment: tuple[tuple[Bytes, Bytes], ...]
+    """Names and values."""
+    log: Bytes = ""
+    """Path of the file that its stderr is appended to; empty where a descriptor of it is sent."""
 
 
 class Stage(_Message, frozen=True):
@@ -89,8 +105,9 @@ class Ended(_Message, frozen=True):
 
 
 Report: TypeAlias = Stage | Answer | Ended
-MESSAGES = kinds_of((Call, *get_args(Report)))
-_call, _report = msgspec.json.Decoder(Call).decode, msgspec.json.Decoder(Report).decode
+Request: TypeAlias = Call | Become
+MESSAGES = kinds_of((*get_args(Request), *get_args(Report)))
+_request, _report = msgspec.json.Decoder(Request).decode, msgspec.json.Decoder(Report).decode
 
 
 def data_of(value: Any) -> str:
@@ -98,9 +115,9 @@ def data_of(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def read_call(content: bytes) -> Call:
+def read_request(content: bytes) -> Request:
     """What a command has sent. WireError states what is wrong with the line."""
-    found: Call = decoded(_call, content, "check", MESSAGES)
+    found: Request = decoded(_request, content, "check", MESSAGES)
     return found
 
 

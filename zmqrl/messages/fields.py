@@ -20,6 +20,8 @@ FileName: TypeAlias = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=r"\A[
 """No path, in any encoding of file names."""
 Text: TypeAlias = Annotated[str, Meta(max_length=1 << 20)]
 PathText: TypeAlias = Annotated[str, Meta(max_length=1 << 20, pattern=r"\A[^\0]*\Z")]
+Bytes: TypeAlias = Annotated[str, Meta(max_length=1 << 20, pattern=r"\A[^\0]*\Z")]
+"""Bytes as the characters of latin-1: words and variables of a process have any encoding."""
 Large: TypeAlias = Annotated[str, Meta(max_length=1 << 30)]
 """An archive as base64."""
 Number: TypeAlias = Whole | Finite

@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from zmqrl.config.sections import HostSection
 from zmqrl.loading import SAFE_PATH, UNTIL_STARTED
 from zmqrl.orchestrators.handshake import PACKAGES, SENTINEL
-from zmqrl.supervision.host_mark import HOST_VARIABLE, PID_NAMESPACE, RUN_VARIABLE
+from zmqrl.supervision.host_mark import HOST_VARIABLE, NO_RUN, PID_NAMESPACE, RUN_VARIABLE
 
 REAP_GRACE_S = 5.0
-NO_RUN = "-"
-"""Placeholder for the run id: an agent of no run, which examines its host."""
 REMOTE_RUNS = "runs"
 """Below the work directory of a host; in it a folder per host, since hosts may share their homes."""
 PROLOGUE_BEGINS, PROLOGUE_ENDED = "zmqrl: prologue begins", "zmqrl: prologue ended with exit code "

@@ -17,6 +17,8 @@ from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 RLIMIT_LOCKS = 10
 """The module `resource` does not name it."""
 FLAG, HASH_BYTES, NUMBER_BITS = 1 << 62, 5, 20
+TEMPLATE_NUMBER = (1 << NUMBER_BITS) - 1
+"""Number of the template of a host."""
 
 
 def process_mark(run_id: str, host: str, number: int) -> int:

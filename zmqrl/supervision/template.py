@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 from zmqrl import errors
 from zmqrl.errors import ZmqrlError
 from zmqrl.loading import loading
-from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_call
+from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_request
 from zmqrl.messages.lines import line_of
 from zmqrl.plugins import described, traceback_of
 from zmqrl.supervision.own_session import adopt_orphans, die_with
@@ -65,7 +65,9 @@ def main() -> int:
     with _unpacked(json.loads(pipes.requests.readline() or "null")):
         while request := pipes.requests.readline():
             if request.strip():  # else the process of the last call has ended before
-                _write(pipes.reports, _served(read_call(request), pipes))
+                call = read_request(request)
+                assert isinstance(call, Call)
+                _write(pipes.reports, _served(call, pipes))
     return 0
 
 

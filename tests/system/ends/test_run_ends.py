@@ -145,7 +145,7 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, begin: Begin
     run = begin(_endless(tmp_path / "run", mode))
     run.wait_for_updates(3)
     processes = run.processes()
-    assert len(processes) == (6 if mode == "sync" else 3)
+    assert len(processes) == (7 if mode == "sync" else 4)
     with within(END_S):
         run.process.kill()
         assert not await_gone(processes.values(), WAIT_S)

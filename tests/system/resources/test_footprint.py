@@ -29,7 +29,8 @@ def test_memory_and_first_step_of_a_run_with_two_workers(tmp_path: Path, begin: 
     run = begin(plan)
     run.wait_for_updates(30)
     processes = run.processes()
-    assert set(processes) == {"agent-0", "broker-0", "learner-0", "worker-0", "worker-1", "evaluator-0"}
+    forked = {"broker-0", "learner-0", "worker-0", "worker-1", "evaluator-0"}
+    assert set(processes) == {"agent-0", "template-0", *forked}
     held_mb = {place: pss_mb(process.pid) or 0.0 for place, process in processes.items()}
     launcher_mb = pss_mb(run.process.pid) or 0.0
     for place, process in processes.items():

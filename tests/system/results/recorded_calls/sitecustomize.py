@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import FrameType
+from typing import TextIO
 
 FOLDER = "ZMQRL_RECORDED_CALLS"
 BATCH = 256
@@ -12,9 +13,13 @@ BATCH = 256
 
 
 def record(folder: str) -> None:
-    """Lines `call MODULE FUNCTION` and `return`, in `folder/<pid>`."""
-    file = open(os.path.join(folder, str(os.getpid())), "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    """Lines `call MODULE FUNCTION` and `return`, in `folder/<pid>`; a fork begins its own file."""
     lines: list[str] = []
+
+    def begin() -> None:
+        nonlocal file
+        lines.clear()
+        file = open(os.path.join(folder, str(os.getpid())), "w", encoding="utf-8")  # noqa: SIM115 - until the end
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
         if event in ("call", "return") and frame.f_globals.get("__name__", "").startswith("zmqrl."):
@@ -24,6 +29,9 @@ def record(folder: str) -> None:
                 file.flush()
                 lines.clear()
 
+    file: TextIO
+    begin()
+    os.register_at_fork(after_in_child=begin)
     sys.setprofile(on_event)
 
 
