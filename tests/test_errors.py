@@ -21,7 +21,7 @@ from zmqrl.errors import (
     WireError,
     ZmqrlError,
 )
-from zmqrl.supervision.check_process import CheckEnded, Subject
+from zmqrl.supervision.served_call import CheckEnded, Subject
 
 HOST = ("hosts", "n1.lab", "ssh")
 TWICE = {"key": HOST, "value": "'a'"}

@@ -235,7 +235,8 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == TEMPLATE:
         raise_descriptor_limit()
         limit_threads()
-        return int(importlib.import_module("zmqrl.supervision.template").main())
+        run_id = importlib.import_module("zmqrl.supervision.template").main()
+        return 0 if run_id is None else run(AGENT, run_id=run_id)
     return run(arguments[0], run_id=arguments[1])
 
 

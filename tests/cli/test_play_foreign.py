@@ -24,7 +24,7 @@ from tests.support.stored_runs import store_run
 from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.run_files.stored_config import stored_config
-from zmqrl.supervision.check_process import CheckEnded
+from zmqrl.supervision.served_call import CheckEnded
 
 pytestmark = pytest.mark.usefixtures("check_processes")
 QUIET = "tests.envs.rude_envs:Rude"

@@ -18,12 +18,14 @@ from tests.supervision.called import ERRORS, OwnFault
 from tests.support.raising import raises
 from tests.support.running import environment
 from tests.support.waiting import WAIT_S, until
+from zmqrl.agent.run_processes import role_in
 from zmqrl.config.sections import Config, EnvSection, LimitsSection
 from zmqrl.envs.make import probe
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
+from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.planning.checked import checked_env
 from zmqrl.supervision import check_process
-from zmqrl.supervision.check_process import CheckEnded, Subject
+from zmqrl.supervision.served_call import CheckEnded, Subject
 from zmqrl.types import EnvSpec
 
 RUDE = "tests.envs.rude_envs"
@@ -252,3 +254,39 @@ def test_a_command_that_ends_leaves_nothing(number: signal.Signals) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_template_lives_until_the_outermost_end() -> None:
+    with check_process.none_left():
+        check_process.start()
+        with check_process.none_left():
+            before = check_process._template
+        assert check_process._template is before is not None
+    assert check_process._template is None
+
+
+def test_the_template_becomes_the_host_agent(tmp_path: Path) -> None:
+    words, log = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "run-of-a-test", "0"], tmp_path / "log"
+    check_process.start()
+    agent = check_process.become(words, {**environment(), "ONLY_OF_THE_AGENT": "1"}, log)
+    assert agent is not None and agent.stdin is not None and agent.stdout is not None
+    with agent:
+        assert SENTINEL in agent.stdout.readline().decode()
+        assert role_in(Path(f"/proc/{agent.pid}/cmdline").read_text().rstrip("\0").split("\0")) is not None
+        assert "ONLY_OF_THE_AGENT=1" in Path(f"/proc/{agent.pid}/environ").read_text().split("\0")
+        agent.stdin.write(b"{}\n")  # no boot
+        agent.stdin.flush()
+        assert agent.wait(WAIT_S) == 1
+    assert "Error" in log.read_text()
+    assert check_process._template is None
+    assert check("Rude").action.n == 4, "a new template"
+    check_process.end()
+
+
+def test_a_template_that_was_killed_becomes_no_agent(tmp_path: Path) -> None:
+    check_process.start()
+    assert check_process._template is not None
+    process = check_process._template._process
+    process.kill()
+    process.wait(WAIT_S)
+    assert check_process.become([], {}, tmp_path / "log") is None

@@ -202,12 +202,13 @@ def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
 def _called(function: str, run_dir: Path, config: Config, *arguments: Any, on_stage: Callable[[Stage], None]) -> Any:
     """What a function of `zmqrl.planning.play_calls` returns after its warnings, which are printed."""
     from zmqrl.supervision import check_process
+    from zmqrl.supervision.served_call import Subject
 
     with check_process.none_left():
         warnings, *result = check_process.call(
             f"zmqrl.planning.play_calls:{function}",
             *(str(run_dir), to_json(config), *arguments),
-            subject=check_process.Subject(repr(config.env.id), ("env", "id")),
+            subject=Subject(repr(config.env.id), ("env", "id")),
             limit_s=config.limits.start_s,
             on_stage=on_stage,
         )

@@ -19,7 +19,7 @@ from zmqrl.messages.check import Stage, data_of
 from zmqrl.messages.doctor import EnvFacts, read_reply, reply_line
 from zmqrl.messages.doctor_requests import Examine
 from zmqrl.supervision import check_process
-from zmqrl.supervision.check_process import CheckEnded
+from zmqrl.supervision.served_call import CheckEnded, Subject
 
 
 class EnvProcess:
@@ -42,7 +42,7 @@ class EnvProcess:
         asked = self._request
         arguments = asked.env, asked.mode, asked.seed, asked.env_limit_s, self._code
         env_id, function = json.loads(asked.env or "{}").get("id"), f"{__name__}:examine"
-        subject = check_process.Subject(repr(env_id), ("env", "id"))
+        subject = Subject(repr(env_id), ("env", "id"))
         try:
             check_process.call(function, *arguments, subject=subject, limit_s=asked.env_limit_s, on_stage=self._take)
         except Exception as error:  # noqa: BLE001 - the top of a thread: the report names it

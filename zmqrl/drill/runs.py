@@ -17,7 +17,7 @@ from zmqrl.drill.witness import EPISODE_LIMIT
 from zmqrl.launch.start import configured, planned
 from zmqrl.planning.checked import call
 from zmqrl.planning.start_request import StartRequest
-from zmqrl.supervision.check_process import Subject
+from zmqrl.supervision.served_call import Subject
 from zmqrl.types import MODES
 
 ENDLESS = 1_000_000_000

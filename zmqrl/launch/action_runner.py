@@ -25,6 +25,7 @@ from zmqrl.messages.command import Join
 from zmqrl.orchestrators.base import Orchestrator, Teardown
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.stored_config import stored_config
+from zmqrl.supervision import check_process
 from zmqrl.wire.sockets import own_addresses
 
 LOG_LIMIT_BYTES = 20_000_000
@@ -101,6 +102,7 @@ class ActionRunner:
             match action:
                 case act.Deploy():
                     self._orchestrator.deploy(action.boots)
+                    check_process.end()  # unless it has become an agent
                 case act.Send(host, Join() as join) if host is not None:
                     self._orchestrator.command(host, self._reached(host, join))
                 case act.Send():

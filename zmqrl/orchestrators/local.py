@@ -18,6 +18,7 @@ from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
 from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
 from zmqrl.orchestrators.piped import PipedAgent, PipedShell
+from zmqrl.supervision import check_process
 from zmqrl.supervision.process_mark import marked_by_host
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
 
@@ -27,13 +28,18 @@ DEATH_SIGNAL_S = 1.0
 
 
 class LocalAgent(PipedAgent):
-    """Runs with this interpreter, in this working directory, and imports from where this process does."""
+    """Runs with this interpreter, in this working directory, and imports from where this process does.
+
+    It is the template of the check processes where there is one: that has imported what an agent needs.
+    """
 
     def __init__(self, boot: Boot, warn: Warn, agent_command: Sequence[str] = ENTRY) -> None:
         log = Path(boot.plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
         command = [*agent_command, "zmqrl.agent", boot.plan.run_id, "0"]
         terminal = terminal_here() if boot.plan.config.mode.in_process else {}
-        super().__init__(boot, warn, command, log, {**importing_environment(), **terminal})
+        environment, here = {**importing_environment(), **terminal}, tuple(agent_command) == ENTRY
+        begun = check_process.become(command, environment, log) if here else None
+        super().__init__(boot, warn, command, log, environment, begun)
         self._killed: list[str] = []
 
     def silent_end(self, code: int | None) -> None:

@@ -29,16 +29,21 @@ class PipedProcess(Pipe):
     """Owns the process. What it does not read of its stdin delays no other process."""
 
     def __init__(
-        self, host: str, command: Sequence[str], stderr: Path, environment: Mapping[str, str] | None = None
+        self,
+        host: str,
+        command: Sequence[str],
+        stderr: Path,
+        environment: Mapping[str, str] | None = None,
+        begun: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """Start `command` in a session of its own; its stderr is appended to the file. HostFailed.
 
-        `environment`: None: that of this process.
+        `environment`: None: that of this process. `begun`: the command has been started.
         """
         stderr.parent.mkdir(parents=True, exist_ok=True)
         try:
             with stderr.open("ab") as log:
-                self._process = subprocess.Popen(
+                self._process = begun or subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -126,15 +131,18 @@ class PipedAgent(Agent):
         command: Sequence[str],
         log: Path,
         environment: Mapping[str, str] | None = None,
+        begun: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """Start `command`, with `environment` in place of that of this process; its stderr is appended to `log`.
+
+        `begun`: the command has been started so.
 
         Raises:
             HostFailed: The command cannot be started.
         """
         super().__init__(boot, warn)
         self.log = AgentLog(log)
-        self.process = PipedProcess(boot.host, command, log, environment)
+        self.process = PipedProcess(boot.host, command, log, environment, begun)
 
     def remaining(self) -> Sequence[str]:
         """What the engine still has of this agent and its processes, by names that `cancel` takes. HostFailed."""

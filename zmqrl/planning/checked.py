@@ -15,7 +15,7 @@ from zmqrl.config.sections import Config, LimitsSection
 from zmqrl.errors import ArenaTooLarge, ConfigError
 from zmqrl.messages.check import data_of
 from zmqrl.supervision import check_process
-from zmqrl.supervision.check_process import Subject
+from zmqrl.supervision.served_call import Subject
 from zmqrl.supervision.template import CALLS
 from zmqrl.types import EnvSpec
 

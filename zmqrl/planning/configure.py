@@ -22,8 +22,8 @@ from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.plugins import load as load_plugin
 from zmqrl.plugins import modules
 from zmqrl.run_files.trust import opened
-from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.host_lock import HostLock
+from zmqrl.supervision.served_call import Subject
 from zmqrl.types import EnvSpec, ModeName
 
 SEAMS: Mapping[str, tuple[str, type[Any]]] = {

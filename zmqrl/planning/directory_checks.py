@@ -14,9 +14,9 @@ from zmqrl.planning.checked import call
 from zmqrl.run_files.run_directory import RESERVED
 from zmqrl.run_files.run_info import has_launcher_here, read_info
 from zmqrl.run_files.stored_config import read_config
-from zmqrl.supervision.check_process import Subject
 from zmqrl.supervision.owner_record import FOLDER
 from zmqrl.supervision.run_owner import in_use
+from zmqrl.supervision.served_call import Subject
 
 if TYPE_CHECKING:
     from zmqrl.config.load import Sources

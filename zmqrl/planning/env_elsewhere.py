@@ -21,7 +21,8 @@ from zmqrl.orchestrators.host_commands import examiner_command
 from zmqrl.orchestrators.make import access_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import Pipe, printed
-from zmqrl.supervision.check_process import Served, Subject, call_of
+from zmqrl.supervision.check_process import call_of
+from zmqrl.supervision.served_call import Served, Subject
 from zmqrl.supervision.template import CALLS, TEMPLATE
 from zmqrl.types import EnvSpec
 

@@ -16,7 +16,7 @@ from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.planning.checked import call
 from zmqrl.run_files.trust import modules_of
-from zmqrl.supervision.check_process import Subject
+from zmqrl.supervision.served_call import Subject
 
 MAIN, WRAPPERS = "__main__", "env.wrappers"
 

@@ -1,5 +1,7 @@
 """The template: a fresh process without the user's code that forks a check process for each call, and ends it.
 
+After the last call it may become the host agent of this machine, which has then imported what it needs.
+
 The template, not the command, is the parent of what the user's code starts: as a child subreaper it inherits every
 orphan, also one with a session and an environment of its own. It ends them after each call, and when the command ends.
 """
@@ -28,18 +30,21 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from zmqrl import errors
 from zmqrl.errors import ZmqrlError
-from zmqrl.loading import loading
-from zmqrl.messages.check import Answer, Call, Ended, Report, Stage, data_of, read_request
+from zmqrl.loading import add_own_paths, loading
+from zmqrl.messages.check import Answer, Become, Call, Ended, Report, Stage, data_of, read_request
 from zmqrl.messages.lines import line_of
 from zmqrl.plugins import described, traceback_of
 from zmqrl.supervision.own_session import adopt_orphans, die_with
 from zmqrl.supervision.process_table import await_gone, children_of, send
+from zmqrl.supervision.shown_command import assume, unpacked
 
 ERRORS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ZmqrlError)}
 """What crosses the boundary as it is; a subclass of another module as its base."""
 OF_USER = "user"
 """Value in place of the name of a class, for an exception of the user's code."""
 TEMPLATE, CALLS = "zmqrl.template", "zmqrl.planning.check_calls"
+RUN = 4
+"""Place of the run in a command line: PYTHON -m zmqrl.entry ROLE RUN INDEX."""
 UNANSWERED = 97
 """Exit code of a check process whose answer could not be written."""
 TERM_S, KILL_S, END_S = 0.5, 1.0, 5.0
@@ -54,8 +59,12 @@ class _Pipes(NamedTuple):
     log: int
 
 
-def main() -> int:
-    """Serve calls until the command closes its pipe, stdin. Reports go to what stdout was, the log is stderr."""
+def main() -> str | None:
+    """Serve calls until the command closes its pipe, stdin. Reports go to what stdout was, the log is stderr.
+
+    Returns:
+        Id of the run whose host agent this process is from now on.
+    """
     adopt_orphans()
     pipes, null = _Pipes(os.fdopen(os.dup(0), "rb"), _moved(1), _moved(2)), os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
@@ -65,10 +74,28 @@ def main() -> int:
     with _unpacked(json.loads(pipes.requests.readline() or "null")):
         while request := pipes.requests.readline():
             if request.strip():  # else the process of the last call has ended before
-                call = read_request(request)
-                assert isinstance(call, Call)
-                _write(pipes.reports, _served(call, pipes))
-    return 0
+                asked = read_request(request)
+                if isinstance(asked, Become):
+                    return _become(asked, pipes)
+                _write(pipes.reports, _served(asked, pipes))
+    return None
+
+
+def _become(asked: Become, pipes: _Pipes) -> str:
+    """Have the descriptors and the command line of a host agent. Returns the id of its run."""
+    log = os.open(os.fsencode(unpacked((asked.log,))[0]), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    for number, descriptor in enumerate((pipes.requests.fileno(), pipes.reports, log)):
+        os.dup2(descriptor, number)
+    pipes.requests.close()
+    for descriptor in (pipes.reports, pipes.log, log):
+        os.close(descriptor)
+    words = unpacked(asked.words)
+    try:
+        assume((asked.words, asked.environment))
+    except OSError:  # the reaper would not know it
+        os.execvp(words[0], words)
+    add_own_paths()
+    return words[RUN]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import SegmentMeta
 from zmqrl.spaces import ranges, view
 from zmqrl.supervision import check_process
+from zmqrl.supervision.served_call import Subject
 from zmqrl.testing.expect import checks_of
 from zmqrl.types import Array, EnvSpec, ModeName, SegmentId, Version
 
@@ -204,7 +205,7 @@ def it_closes_twice(make: EnvMaker) -> None:
 
 
 def _checked(section: EnvSection) -> EnvSpec:
-    subject = check_process.Subject(repr(section.id), ("env", "id"))
+    subject = Subject(repr(section.id), ("env", "id"))
     with check_process.none_left():
         return from_json(EnvSpec, checked.call("env", to_json(section), SEED, subject=subject))
 

@@ -11,7 +11,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.launch.launcher import Launcher
 from zmqrl.orchestrators.make import make_orchestrator
 from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.supervision import check_process
 
 if __name__ == "__main__":
+    check_process.start()  # as a command does, whose first calls are those of a plan
     plan = from_json(RunPlan, json.loads(Path(sys.argv[1]).read_text()))
     sys.exit(Launcher(plan, make_orchestrator(plan), RunDirectory.own(plan), plain=True).run())
