@@ -70,6 +70,17 @@ def test_a_process_that_computes_nothing_imports_nothing_slow(module: str) -> No
     assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
 
 
+def test_a_command_that_reads_a_configuration_imports_nothing_slow() -> None:
+    """Of what it needs until the run is planned: the kinds are validated, and no id was registered here."""
+    code = (
+        "import sys, zmqrl.cli.start.train, zmqrl.launch.launcher, zmqrl.launch.start\n"
+        "from zmqrl.planning import configure, own_code\n"
+        "own_code.check_own_code(configure.load_config('cartpole-ppo'))\n"
+        "assert not {'numpy', 'gymnasium'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=WAIT_S).returncode == 0
+
+
 def test_libraries_that_are_imported_later_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "x")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
-import numpy as np
+from zmqrl.loading import np
 
 
 @lru_cache(maxsize=4096)

@@ -30,7 +30,7 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.learner.session import make_session
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import ProblemReport
-from zmqrl.planning.initial_weights import initial_file
+from zmqrl.planning.checked import initial_file
 from zmqrl.planning.plan_run import plan_run
 from zmqrl.testing.experience import version_0
 from zmqrl.types import ModeName, Version, Weights

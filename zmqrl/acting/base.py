@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct, field
 
 from zmqrl.acting.spec import NoiseSpec
+from zmqrl.loading import np
 from zmqrl.types import Array, Weights
 
 State = Mapping[str, Array]

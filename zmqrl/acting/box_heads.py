@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from zmqrl.acting.base import ActingContext
 from zmqrl.acting.heads import BOUNDS_FIX, UNIFORM, Head, bounds
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.errors import ConfigError
+from zmqrl.loading import np
 from zmqrl.types import Array, Weights
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 """Bounds of a state-dependent log-std (Haarnoja et al. 2018, reference code)."""
-HALF_LOG_TWO_PI, LOG_TWO = 0.5 * math.log(2.0 * math.pi), np.float32(math.log(2.0))
+HALF_LOG_TWO_PI, LOG_TWO = 0.5 * math.log(2.0 * math.pi), math.log(2.0)
 NOISE = "noise"
 
 
@@ -162,7 +161,9 @@ class SquashedGaussian(NormalHead):
         before = mean + np.exp(log_std) * noise
         if "log_prob" in self._extras:
             # log(1 - tanh(u)^2), in a form that does not lose its digits where tanh is near 1.
-            squash = np.float32(2.0) * (LOG_TWO - before - np.logaddexp(np.float32(0.0), np.float32(-2.0) * before))
+            squash = np.float32(2.0) * (
+                np.float32(LOG_TWO) - before - np.logaddexp(np.float32(0.0), np.float32(-2.0) * before)
+            )
             density = np.float32(-0.5) * noise * noise - log_std - np.float32(HALF_LOG_TWO_PI)
             np.add.reduce(density - squash, 1, out=context.extras["log_prob"][t])
         return self._mixed(self._bounded(np.tanh(before)), t, context)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from zmqrl.acting.base import ActingContext, Place
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.errors import ConfigError
+from zmqrl.loading import np
 from zmqrl.spaces import SpaceKind, nth_allowed, ranges
 from zmqrl.types import Array, SpaceSpec, Weights
 
 BOUNDS_FIX = "correct the bounds, or change the action space by a wrapper in env.wrappers"
-FORBIDDEN = np.float32(-1e30)
+FORBIDDEN = -1e30
 """The logit of an action that a mask forbids: its probability is exactly 0, and sums stay finite."""
 EPSILON = "epsilon"
 UNIFORM = "uniform"
@@ -66,7 +65,7 @@ class Head(ABC):
 
     def _masked(self, outputs: Array) -> Array:
         """`outputs [N, n]` with `FORBIDDEN` where an action is not allowed."""
-        return outputs if self.allowed is None else np.where(self.allowed, outputs, FORBIDDEN)
+        return outputs if self.allowed is None else np.where(self.allowed, outputs, np.float32(FORBIDDEN))
 
     @property
     def reads(self) -> frozenset[str]:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
-import numpy as np
-
 from zmqrl.acting.base import NO_STATE, ActingContext, Policy, State
 from zmqrl.acting.heads import Head
 from zmqrl.acting.make_head import make_head
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of, zero_state
 from zmqrl.errors import ConfigError
+from zmqrl.loading import np
 from zmqrl.networks.input import NumpyInput, network_input
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, numpy_layer
 from zmqrl.networks.spec import LayerSpec

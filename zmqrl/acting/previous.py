@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from zmqrl.acting.base import State
+from zmqrl.loading import np
 from zmqrl.networks.input import NumpyInput, network_input
 from zmqrl.types import PREVIOUS, Array, SpaceSpec
 

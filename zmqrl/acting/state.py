@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 from zmqrl.acting.spec import ActingSpec, ActingState, NoiseSpec, previous_size
 from zmqrl.errors import ConfigError
+from zmqrl.loading import np
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, PREVIOUS, STATE_COLUMN, Array, ColumnSpec

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
@@ -15,7 +14,7 @@ from zmqrl.algorithms.policy_gradient.plan import ActorCritic, ActorCriticConfig
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import Batch
 from zmqrl.learning.schedule import Rate
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, np
 from zmqrl.networks.input import network_input
 from zmqrl.ops.policies import clipped_gain
 from zmqrl.ops.returns import vtrace

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.networks.input import InputSpec
 from zmqrl.ops.running_stats import RunningStats, discounted_returns
 from zmqrl.replay.base import SegmentBatch, SegmentMeta

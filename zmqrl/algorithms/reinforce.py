@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Gt
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
@@ -17,7 +16,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.learning import Adam, Optimiser
 from zmqrl.learning.schedule import Rate
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, np
 from zmqrl.networks.input import network_input
 from zmqrl.ops.returns import generalised_advantages
 from zmqrl.replay.base import SegmentBatch

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from annotated_types import Gt, Le
 
 from zmqrl.acting.heads import UNIFORM
@@ -20,7 +19,7 @@ from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, P
 from zmqrl.algorithms.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning import Batch, Group, Noise, Rate, ReplayLearner
-from zmqrl.loading import Tensor, functional, torch
+from zmqrl.loading import Tensor, functional, np, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian

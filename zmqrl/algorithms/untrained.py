@@ -6,10 +6,9 @@ from abc import ABC
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, BaseLearner, Progress
+from zmqrl.loading import np
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.types import MODES, Array, ModeName, Weights

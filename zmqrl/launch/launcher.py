@@ -23,7 +23,7 @@ from zmqrl.launch.summary import end_lines, summarise
 from zmqrl.logs.standard_output import lossy_output
 from zmqrl.messages.command import KillAll
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
-from zmqrl.planning.initial_weights import initial_file
+from zmqrl.planning.checked import initial_file
 from zmqrl.run_files.lineage import last_seen
 from zmqrl.run_files.run_directory import RunDirectory, resume_command
 from zmqrl.summary import Summary

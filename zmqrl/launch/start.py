@@ -68,11 +68,12 @@ def prepare(request: StartRequest) -> Prepared | NothingToTrain:
         record_nothing_trained(loaded.run_dir)
         return loaded
     import zmqrl.launch.launcher  # noqa: F401 - while the template of the check processes starts
-    from zmqrl.planning.resume import prepare_resume
 
     plan = replace(planned(request, loaded), may_continue=request.may_continue)
     directory = RunDirectory.own(plan)
     if plan.resume:
+        from zmqrl.planning.resume import prepare_resume
+
         with directory.discarded_on_error():
             plan = prepare_resume(plan, directory, request.from_scratch)
     return Prepared(plan, directory)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from zmqrl.acting.previous import previous_rows
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
 from zmqrl.learning.net_learner import PRIORITY, NetLearner
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.ops.returns import sequence_priorities
 from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, Replay, SegmentBatch, SequenceSample

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
-import numpy as np
-
 from zmqrl.errors import ConfigError
 from zmqrl.learning.groups import Group, Target, clipped, is_member, layouts, target_name, target_part
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.kinds.base import training_mode

@@ -5,10 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, SupportsFloat, get_args
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsFloat, get_args
 
 from zmqrl.acting.previous import previous_rows
 from zmqrl.errors import check_field
@@ -16,7 +13,7 @@ from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progre
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
 from zmqrl.learning.net import NORM, Net
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.networks.torch_input import TorchInput
@@ -24,6 +21,9 @@ from zmqrl.random_streams import stream
 from zmqrl.replay.base import AnySample, SequenceSample
 from zmqrl.replay.spec import ReplaySpec
 from zmqrl.types import PREVIOUS, Array, EnvSpec, Weights
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 PRIORITY = "priority"
 """Name of the result of an update for prioritised replay: |TD error| `[B]`, of sequences that of each row to learn from

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.types import Array
 
 

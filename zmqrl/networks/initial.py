@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.random_streams import stream

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from msgspec import Struct
 
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
+from zmqrl.loading import np
 from zmqrl.spaces import ACTION_MASK, Array, PartSpec, SpaceSpec, ranges, view
 from zmqrl.types import Weights
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.types import Array
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.types import Array, Weights
 
 VARIANCE_FLOOR = 1e-8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,22 @@ def checked_env(config: Config, is_here: bool = True) -> EnvSpec:
     key = data_of([to_json(section), seed])
     found = call("env", to_json(config.env), seed, subject=subject, limit_s=limit_s, key=key)
     return from_json(EnvSpec, found)
+
+
+def initial_file(plan: RunPlan) -> bytes | None:
+    """What the run directory keeps as `initial.safetensors`: a restart from scratch has the same bits.
+
+    None: version 0 is random, or an earlier attempt has written the file.
+
+    Raises:
+        ConfigError: As `initial_weights_of`.
+    """
+    source = plan.config.run.init_from
+    if source is None or plan.resume:
+        return None
+    subject, limit_s = Subject(repr(source), ("run", "init_from")), plan.config.limits.start_s
+    with check_process.none_left():
+        return base64.b64decode(call("initial", to_json(plan), source, subject=subject, limit_s=limit_s))
 
 
 def call(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,39 +10,19 @@ import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.start_weights import start_shapes, start_weights
-from zmqrl.config.codec import to_json
-from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError, key_of
 from zmqrl.networks.initial import parameter_shapes
-from zmqrl.planning.checked import call
 from zmqrl.planning.policies import check_tensors, newest_or_best, stored_checkpoints
 from zmqrl.run_files.run_info import is_run
 from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.trained_env import changes
-from zmqrl.supervision import check_process
 from zmqrl.types import Array
 
 KEY = "run.init_from"
 SAME_NETWORK = "use the env, network and algorithm.kind with which the checkpoint was trained"
 EXPECTED = "set a run directory with a checkpoint, or a checkpoint file"
-
-
-def initial_file(plan: RunPlan) -> bytes | None:
-    """What the run directory keeps as `initial.safetensors`: a restart from scratch has the same bits.
-
-    None: version 0 is random, or an earlier attempt has written the file.
-
-    Raises:
-        ConfigError: As `initial_weights_of`.
-    """
-    source = plan.config.run.init_from
-    if source is None or plan.resume:
-        return None
-    subject, limit_s = check_process.Subject(repr(source), key_of(KEY)), plan.config.limits.start_s
-    with check_process.none_left():
-        return base64.b64decode(call("initial", to_json(plan), source, subject=subject, limit_s=limit_s))
 
 
 class InitialWeights(NamedTuple):

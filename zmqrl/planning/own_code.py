@@ -5,15 +5,13 @@ Nothing is pickled: a class is named by its module, and each process imports it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
-
 from zmqrl.config.sections import Config, EnvSection
-from zmqrl.envs.lookup import NAMESPACES, registered
 from zmqrl.errors import ConfigError, key_of
+from zmqrl.loading import np
 from zmqrl.planning.checked import call
 from zmqrl.run_files.trust import modules_of
 from zmqrl.supervision.served_call import Subject
@@ -64,6 +62,10 @@ def path_of(value: Any) -> str:
 
 def _check_registered(env: EnvSection, limit_s: float) -> None:
     """An id of gymnasium that only this process knows, since the calling script has registered it."""
+    if "gymnasium" not in sys.modules:  # then nothing is registered here
+        return
+    from zmqrl.envs.lookup import NAMESPACES, registered  # a command does without gymnasium
+
     spec = None if ":" in env.id or env.id.partition("/")[0] in NAMESPACES else registered(env.id)
     if spec is None:  # the probe reports an id that is unknown here
         return
@@ -129,6 +131,8 @@ def _with_paths(key: str, value: Any) -> Any:
 
 
 def _instead_of(value: Any) -> str:
+    import gymnasium as gym
+
     if isinstance(value, gym.Env):
         named = value.spec.id if value.spec is not None else path_of(type(value.unwrapped))
         return f'each process makes its own envs: give env={{"id": "{named}"}}'

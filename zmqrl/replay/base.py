@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
-import numpy as np
-
+from zmqrl.loading import np
 from zmqrl.types import ACTING_STATE, Array, SegmentMeta, SlotRef
 
 __all__ = ["Replay", "ReplaySample", "SegmentBatch", "SegmentMeta", "SequenceSample"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.base import check_norm
+from zmqrl.loading import np
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import NetworkSpec

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from zmqrl.learning import Batch
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, np
 from zmqrl.types import Array, Weights
 
 STATE = "state."

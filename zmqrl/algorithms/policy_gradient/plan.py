@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from annotated_types import Ge, Gt
 
 from zmqrl.acting.spec import ActingSpec
@@ -19,6 +18,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySect
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Optimiser, RMSProp
 from zmqrl.learning.schedule import Rate
+from zmqrl.loading import np
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import MODES, ModeName, Weights

@@ -10,10 +10,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from zmqrl.errors import ConfigError
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.drawing import draw
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.plugins import load, modules

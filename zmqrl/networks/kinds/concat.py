@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from zmqrl.loading import Tensor
+from zmqrl.loading import Tensor, np
 from zmqrl.networks.kinds.base import LayerKind, RecurrentLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import PREVIOUS, Array

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-import numpy as np
-
 from zmqrl.errors import ConfigError
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.kinds.base import LayerKind, NoisyLayer, NumpyLayer
 from zmqrl.networks.kinds.linear import Linear
 from zmqrl.networks.kinds.noisy import Noisy

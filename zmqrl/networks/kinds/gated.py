@@ -6,9 +6,7 @@ from abc import ABC
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
-from zmqrl.loading import Tensor, functional
+from zmqrl.loading import Tensor, functional, np
 from zmqrl.networks.kinds.base import LayerKind, RecurrentLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from zmqrl.loading import Tensor, functional
+from zmqrl.loading import Tensor, functional, np
 from zmqrl.networks.kinds.base import ElementwiseLayerKind
 from zmqrl.types import Array
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from zmqrl.loading import Tensor, functional
+from zmqrl.loading import Tensor, functional, np
 from zmqrl.networks.kinds.base import LayerKind, NumpyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.kinds.gated import GatedLayerKind, NumpyGated, sigmoid
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array

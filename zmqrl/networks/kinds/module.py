@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from zmqrl.errors import ConfigError
-from zmqrl.loading import Tensor, torch
+from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.kinds.base import LayerKind, is_training
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec
 from zmqrl.plugins import form, named

@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import numpy as np
-
-from zmqrl.loading import Tensor, functional
+from zmqrl.loading import Tensor, functional, np
 from zmqrl.networks.kinds.base import LayerKind, NoisyLayer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.types import Array, Weights

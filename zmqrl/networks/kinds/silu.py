@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from zmqrl.loading import Tensor, functional
+from zmqrl.loading import Tensor, functional, np
 from zmqrl.networks.kinds.base import ElementwiseLayerKind
 from zmqrl.types import Array
 

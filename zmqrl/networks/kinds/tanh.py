@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from zmqrl.loading import Tensor, lazy
+from zmqrl.loading import Tensor, lazy, np
 from zmqrl.networks.kinds.base import ElementwiseLayerKind
 from zmqrl.types import Array
 
