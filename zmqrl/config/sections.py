@@ -417,9 +417,9 @@ class LimitsSection(Section, frozen=True):
     heartbeat_s: Seconds = 0.5
     """Time between two heartbeats of a process."""
     host_lease_s: Seconds = 60.0
-    """A host that receives nothing from the launcher for this long, or nothing from the broker, ends its processes. At
-    least two heartbeats. A launcher that waits for its run directory, terminal or callback keeps its hosts for
-    `store.wait_s` longer."""
+    """A host that receives nothing from the launcher for this long, or nothing from the broker, ends its processes. The
+    broker takes a host without a report for this long as lost. At least two heartbeats. A launcher that waits for its
+    run directory, terminal or callback keeps its hosts for `store.wait_s` longer."""
     lost_after_s: Seconds = 20.0
     """A worker without a heartbeat for this long is replaced. At least two heartbeats."""
     stalled_after_s: Seconds = 300.0

@@ -28,7 +28,7 @@ def due(hosts: Hosts, now: float) -> list[HostRecord]:
 
 
 def settle(hosts: Hosts, now: float) -> list[tuple[HostRecord, float]]:
-    """Hosts that have returned since the last call, and how many seconds they were away."""
+    """Hosts that have returned since the last call (not with `rejoin: manual`), and their seconds of absence."""
     returned = []
     for record in hosts:
         absence = record.absence
