@@ -48,6 +48,7 @@ def run_async_on_policy(session: Session, learner: OnPolicyLearner, replay: Segm
             if reason is not None and len(pending) < size:
                 # Between two batches: the version that is current is the last; FULL goes with it.
                 session.record(pending)
+                progress.count(segment.meta for segment in pending)  # a resume continues from env steps and recording
                 _write_full(session, learner, replay, last=True)
                 session.publisher.publish(learner.weights(), announce=False)
                 return reason

@@ -129,22 +129,26 @@ class RunProgress:
         return meta.id.index == self.counters.n and meta.id.incarnation >= self.oldest_incarnation
 
     def was_counted(self, meta: SegmentMeta) -> bool:
-        """Whether `count_batch` has counted the segment, here or before the FULL that this learner began from."""
+        """Whether the segment was counted, here or before the FULL that this learner began from."""
         return meta.id[1:] < tuple(self.counters.positions[meta.id.vector_env])
 
     def count_batch(self, batch: SegmentBatch) -> None:
         """Count a batch that is about to be used."""
+        self.lags.observe(max(0, self.counters.n - meta.version.n) for meta in batch.metas)
+        self.count(batch.metas)
+        self.episodes.observe(batch)
+
+    def count(self, metas: Iterable[SegmentMeta]) -> None:
+        """Count env steps of segments that this learner was given."""
         c = self.counters
-        self.lags.observe(max(0, c.n - meta.version.n) for meta in batch.metas)
         positions = [tuple(position) for position in c.positions]
-        for meta in batch.metas:
+        for meta in metas:
             vector_env, incarnation, index = meta.id
             c.rows[vector_env] += meta.rows
             positions[vector_env] = (incarnation, index + 1)
             if not self._counted or (incarnation, index) >= self._counted[vector_env]:
                 c.env_steps += meta.rows
         c.positions = positions
-        self.episodes.observe(batch)
 
     def advance_version(self) -> None:
         """Pass a version boundary: n + 1."""
