@@ -24,7 +24,7 @@ def n_step_targets(
         ValueError: The tensors have different shapes, or n is below 1.
     """
     shapes = [tuple(tensor.shape) for tensor in (reward, terminated, truncated, value)]
-    if len(set(shapes)) > 1 or n < 1:
+    if any(shape != shapes[0] for shape in shapes) or n < 1:  # sizes of a recording cannot be hashed
         raise ValueError(f"reward, terminated, truncated and value must have one shape, got {shapes}; n is {n}")
     following, ended = value, terminated | truncated
     for _ in range(n):
