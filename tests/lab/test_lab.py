@@ -151,9 +151,12 @@ def test_nothing_of_a_lab_outlives_its_killed_owner(isolated: bool) -> None:
     code = f"""
 import sys, time
 from tests.lab import Lab
+from tests.support.waiting import until
 lab = Lab(2, {isolated})
 lab.run_here(["ssh", "-F", str(lab.ssh_config), "h1", "setsid sleep 4321 >/dev/null 2>&1 </dev/null &"]).wait(120)
-print(lab.folder, *(process.pid for host in lab.hosts for process in host.processes()), flush=True)
+found = lambda: [process.pid for host in lab.hosts for process in host.processes()]
+until(lambda: len(found()) >= 3)  # sshd of each, and what was started
+print(lab.folder, *found(), flush=True)
 sys.stdin.read()
 """
     owner = subprocess.Popen(
@@ -166,7 +169,7 @@ sys.stdin.read()
     with owner:
         assert owner.stdout is not None
         folder, *pids = owner.stdout.readline().split()
-        assert len(pids) >= 3
+        assert pids
         owner.kill()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     with lab_or_skip(1, isolated):
