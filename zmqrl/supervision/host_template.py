@@ -24,7 +24,7 @@ from zmqrl.messages.check import Become, read_request
 from zmqrl.messages.lines import line_of
 from zmqrl.supervision.host_mark import NO_RUN
 from zmqrl.supervision.own_session import die_with
-from zmqrl.supervision.shown_command import assume, packed, show
+from zmqrl.supervision.shown_command import ROLE, assume, packed, show
 
 IMPORTED = (
     "gymnasium",
@@ -35,8 +35,6 @@ IMPORTED = (
     "zmqrl.rollout.worker",
 )
 TEMPLATE = "zmqrl.template"
-ROLE = 3
-"""Place of the role in a command line: PYTHON -m zmqrl.entry ROLE RUN INDEX."""
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 20, 16
 START_S, ANSWER_S, END_S = 60.0, 10.0, 1.0
 """For the imports of the template and its first answer; for each further one; for its end."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +19,8 @@ AREAS: Mapping[str, int] = {
 }  # fmt: skip
 """What stays as it is, by its field in /proc/PID/stat."""
 NAMES = ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk", "start_stack")
+ROLE = 3
+"""Place of the role in a command line: PYTHON -m zmqrl.entry ROLE RUN INDEX."""
 
 Packed: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 """Words of a command line, and variables, as messages have them."""
@@ -62,16 +65,17 @@ def packed(words: Sequence[str], environment: Mapping[str, str]) -> Packed:
 
 
 def assume(command: Packed) -> None:
-    """Have this command line and this environment, and no other variable.
+    """Have this command line, also in `sys`, this environment, and no other variable.
 
     Raises:
         OSError: See `show`.
     """
-    words, pairs = command
+    words, pairs = unpacked(command[0]), command[1]
+    sys.orig_argv[:], sys.argv[1:] = words, words[ROLE:]
     variables = {name.encode("latin-1"): value.encode("latin-1") for name, value in pairs}
     os.environb.clear()
     os.environb.update(variables)
-    show(unpacked(words), variables)
+    show(words, variables)
 
 
 def unpacked(words: Sequence[str]) -> list[str]:

@@ -110,6 +110,12 @@ def processes(host: Host, run_id: str) -> list[Process]:
     return [process for process in host.processes() if run_id in process.argv]
 
 
+def roles(host: Host, run_id: str) -> list[str]:
+    """Roles of a run's processes on a host, in alphabetical order."""
+    found = [process.argv for process in processes(host, run_id)]
+    return sorted(argv[argv.index("zmqrl.entry") + 1].removeprefix("zmqrl.") for argv in found)
+
+
 def role(host: Host, run_id: str, name: str) -> Process:
     """The first process of that role."""
     return next(process for process in processes(host, run_id) if f"zmqrl.{name}" in process.argv)

@@ -16,7 +16,7 @@ import pytest
 from tests.lab import Host, Lab, lab_or_skip
 from tests.stand_ins.named_pole import VARIABLE
 from tests.support.running import END_S
-from tests.support.runs.ssh_runs import FarRun, closed_at_the_end, processes, sha256_of_one_process
+from tests.support.runs.ssh_runs import FarRun, closed_at_the_end, roles, sha256_of_one_process
 from tests.support.waiting import until
 from tests.support.yardstick import scaled_s, within
 
@@ -191,7 +191,7 @@ def test_a_killed_agent_in_a_namespace_comes_back_and_a_killed_launcher_leaves_n
     runs.append(run)
     run.wait_for_steps(2_000)
     run_id = run.run_id
-    assert len(processes(lab.hosts[0], run_id)) == 2, "an agent and a worker"
+    assert roles(lab.hosts[0], run_id) == ["agent", "template", "worker"]
     register = list(lab.hosts[1].tmp.glob("zmqrl-agents-*/*.json"))
     assert len(register) == 1 and json.loads(register[0].read_text())["namespace"].startswith("pid:")
     code, out, _ = run.command("doctor", str(lab.folder / "killed.yaml"), "--json", "--env-limit", "5")

@@ -16,7 +16,7 @@ import pytest
 from tests.lab import Lab, lab_or_skip
 from tests.support.marks import long
 from tests.support.running import RUN_S
-from tests.support.runs.ssh_runs import FarRun, processes, sha256_of_the_same_run
+from tests.support.runs.ssh_runs import FarRun, roles, sha256_of_the_same_run
 from tests.support.runs.system_plans import WAITING_TALLY
 from tests.support.waiting import until
 
@@ -73,6 +73,7 @@ def test_in_sync_with_the_same_bits_also_through_a_time_without_workers(lab: Lab
     run = FarRun(lab, "shared", config(lab, a, used, 1_000_000))
     try:
         until(lambda: is_training(run, "a") and is_training(run, "b"), "both to train", OPEN_S if window else RUN_S)
+        idle = ["agent", "template"]
         with ExitStack() as users:
             for host in (2,) if window else (1, 2):
                 users.enter_context(typing_user(lab, host))
@@ -81,8 +82,8 @@ def test_in_sync_with_the_same_bits_also_through_a_time_without_workers(lab: Lab
             assert "in use by others: input" in run.command("status", str(run.run_dir))[1]
             until(lambda: run.host("a")["state"] == "away", lambda: str(run.host("a")))
             assert cause in run.host("a")["cause"]
-            until(lambda: len(processes(lab.hosts[1], run.run_id)) == (0 if window else 1), "the workers of a to end")
-            until(lambda: len(processes(lab.hosts[2], run.run_id)) == 1, "the agent of b alone to stay")
+            until(lambda: roles(lab.hosts[1], run.run_id) == ([] if window else idle), "the workers of a to end")
+            until(lambda: roles(lab.hosts[2], run.run_id) == idle, "the agent of b to stay without workers")
         until(lambda: is_training(run, "a") and is_training(run, "b"), lambda: str(run.status()["hosts"]))
         assert run.command("stop", str(run.run_dir))[0] == 0
         code, _, err = run.end()

@@ -85,7 +85,7 @@ def test_the_commands_work_during_a_run_that_loses_a_node_and_gets_it_back(
     run = begin("learner", held=True, sections={**node, "min_workers": 3})
     run.wait_for_steps(250)
     run_id = run.run_id
-    assert gres_of(run_id) == {("n1", "agent"), ("n1", "learner")}
+    assert gres_of(run_id) == {("n1", "agent"), ("n1", "template"), ("n1", "learner")}
     code, out, _ = run.command("status", run.run_dir)
     assert code == 0 and all(word in out for word in ("n1", "n2", "env steps/s")), out
     cluster.run("scancel", "-n", f"zmqrl-{run_id}-n2")
