@@ -12,8 +12,9 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.networks.build import BUILT_IN
 from zmqrl.testing.network import NETWORK, Network, NetworkMaker
 
-FROM_OBSERVATIONS = [case for case in CASES if "torso" not in dict(case.network().towers)]
-"""The suite gives observations to each tower; one after a torso takes its features (test_algorithms has these)."""
+FROM_OBSERVATIONS = [c for c in CASES if "torso" not in dict(c.network().towers) and not c.acting().state]
+"""The suite gives observations, without a state, to each tower. One after a torso takes its features, and one with
+memory a state (test_algorithms has these)."""
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,8 +14,9 @@ import pytest
 
 from tests.agent.plans import stand_in_plan
 from tests.support.held_process import held_process
+from tests.support.waiting import until
 from zmqrl.drill import drill, run_under_test
-from zmqrl.drill.run_under_test import Attempt, RunUnderTest
+from zmqrl.drill.run_under_test import Attempt, RunUnderTest, processes_below
 from zmqrl.drill.witness import ROW
 from zmqrl.supervision.process_table import ProcessId, kill
 from zmqrl.types import Ledger
@@ -67,3 +71,13 @@ def test_an_attempt_that_ended_with_its_broker_has_nothing_in_flight(tmp_path: P
 def ended_with(attempt: Attempt) -> RunUnderTest:
     plan = stand_in_plan(Path(), mode="async")
     return RunUnderTest("witness", plan, (), witness=True, attempts=[attempt])
+
+
+def test_a_fork_that_has_the_command_line_of_its_parent_is_not_taken_for_it() -> None:
+    code = "import os, sys; os.fork(); sys.stdin.read()"
+    agent = subprocess.Popen([sys.executable, "-c", code, "zmqrl.agent", "run-1", "0"], stdin=subprocess.PIPE)
+    with agent:
+        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+        until(children.read_text)
+        assert {place: process.pid for place, process in processes_below(os.getpid()).items()} == {"agent-0": agent.pid}
+        agent.kill()

@@ -42,7 +42,6 @@ def seen(role: str) -> dict[str, Any]:
         "descriptors": inherited,
         "threads": len(os.listdir("/proc/self/task")),
         "torch": "torch" in sys.modules,
-        "arguments": sys.argv[1:],
         "executed": sys.orig_argv,
         "words": Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0"),
         "shown": Path("/proc/self/environ").read_bytes().decode(errors="replace").split("\0"),

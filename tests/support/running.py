@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.waiting import WAIT_S, until
-from zmqrl.supervision.process_table import ProcessId, await_gone, identify
+from zmqrl.drill.run_under_test import processes_below
+from zmqrl.supervision.process_table import ProcessId, await_gone
 
 ROOT = Path(__file__).parents[2]
 RUN_S = 300.0
@@ -80,19 +81,7 @@ class Run:
 
     def processes(self) -> dict[str, ProcessId]:
         """`role-index` to process, as `/proc` shows them below the launcher; `agent-0` is the agent."""
-        found: dict[str, ProcessId] = {}
-        todo = [self.process.pid]
-        while todo:
-            pid = todo.pop()
-            try:
-                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            except OSError:
-                continue
-            process = identify(pid)
-            if process is not None and len(arguments) > 5 and arguments[3].startswith("zmqrl."):
-                found[f"{arguments[3].removeprefix('zmqrl.')}-{arguments[5]}"] = process
-        return found
+        return processes_below(self.process.pid)
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Look until it is true; fails when the run has ended before."""

@@ -32,6 +32,25 @@ END_S = 60.0
 _VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
 
 
+def processes_below(pid: int) -> dict[str, ProcessId]:
+    """`role-index` to process of a run, as `/proc` shows them below a launcher.
+
+    A process that was forked has the command line of its parent at first, so the older one counts.
+    """
+    found: dict[str, ProcessId] = {}
+    todo = [pid]
+    for each in todo:
+        try:
+            todo += [int(p) for p in Path(f"/proc/{each}/task/{each}/children").read_text(encoding="utf-8").split()]
+            arguments = Path(f"/proc/{each}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        process = identify(each)
+        if process is not None and is_alive(process) and len(arguments) > 5 and arguments[3].startswith("zmqrl."):
+            found.setdefault(f"{arguments[3].removeprefix('zmqrl.')}-{arguments[5]}", process)
+    return found
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One lifetime of the launcher, and the stream records at the end of its arena (None: no arena)."""
@@ -120,23 +139,9 @@ class RunUnderTest:
         """`role-index` to process, as `/proc` shows them below the launcher."""
         if self._process is None:
             return {}
-        found: dict[str, ProcessId] = {}
-        todo = [self._process.pid]
-        while todo:
-            pid = todo.pop()
-            try:
-                todo += [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
-                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            process = identify(pid)
-            if process is None or not is_alive(process):
-                continue
-            if pid == self._process.pid:
-                found[LAUNCHER] = process
-            elif len(arguments) > 5 and arguments[3].startswith("zmqrl."):
-                found[f"{arguments[3].removeprefix('zmqrl.')}-{arguments[5]}"] = process
-        return found
+        launcher = identify(self._process.pid)
+        own = {} if launcher is None or not is_alive(launcher) else {LAUNCHER: launcher}
+        return own | processes_below(self._process.pid)
 
     def await_gone(self, before: Mapping[str, ProcessId]) -> float:
         """Wait until nothing is left of a run whose agent or launcher was killed; seconds that it took."""

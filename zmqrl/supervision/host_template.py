@@ -55,7 +55,7 @@ def here() -> HostTemplate | None:
 
 
 class TemplateLost(Exception):
-    """It has ended, or does not answer. It may have forked the process that it was asked for."""
+    """A template has ended, or does not answer. It may have forked the process that was requested."""
 
 
 class ForkedProcess:

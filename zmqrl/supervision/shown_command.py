@@ -65,13 +65,13 @@ def packed(words: Sequence[str], environment: Mapping[str, str]) -> Packed:
 
 
 def assume(command: Packed) -> None:
-    """Have this command line, also in `sys`, this environment, and no other variable.
+    """Have this command line, also in `sys.orig_argv`, this environment, and no other variable.
 
     Raises:
         OSError: See `show`.
     """
     words, pairs = unpacked(command[0]), command[1]
-    sys.orig_argv[:], sys.argv[1:] = words, words[ROLE:]
+    sys.orig_argv[:] = words
     variables = {name.encode("latin-1"): value.encode("latin-1") for name, value in pairs}
     os.environb.clear()
     os.environb.update(variables)
