@@ -17,6 +17,7 @@ from tests.support.marks import long
 from tests.support.running import RUN_S
 from tests.support.waiting import WAIT_S, until
 from zmqrl.cli.main import main
+from zmqrl.cli.start.drill import _folder
 from zmqrl.drill.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole
@@ -145,3 +146,15 @@ def test_a_folder_that_holds_anything_is_refused(tmp_path: Path) -> None:
         command = [*DRILL, "--run-dir", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 2 and why in done.stderr
+
+
+def test_two_drills_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    found = set()
+    for pid in (11, 12):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        found.add(_folder(None, None))
+    assert found == {tmp_path / "runs" / "drill-now-11", tmp_path / "runs" / "drill-now-12"}

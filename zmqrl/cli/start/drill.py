@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer c
 @click.option(
     "--seed", type=click.IntRange(0), default=1, metavar="N", help="Seed of the faults; it is independent of run.seed."
 )
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory. Default: runs/drill-<time>.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Output directory. Default: runs/drill-<time>-<pid>.")
 @click.option(
     "--json",
     "json_file",
@@ -172,7 +173,8 @@ def _refuse_both(context: click.Context) -> None:
 def _folder(run_dir: Path | None, json_file: Path | None) -> Path:
     from zmqrl.data_stores.files import check_file, check_writable
 
-    folder = expanded(run_dir or Path("runs") / f"drill-{time.strftime('%Y%m%d-%H%M%S')}", "--run-dir").absolute()
+    own = Path("runs", f"drill-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")  # of two in the same second
+    folder = expanded(run_dir or own, "--run-dir").absolute()
     if folder.exists() and not folder.is_dir():
         raise ConfigError("is a file, not a directory", key=("--run-dir",), value=str(folder))
     if folder.is_dir() and any(folder.iterdir()):
