@@ -179,6 +179,13 @@ def check_processes(calls_in_process: None, runtime_dir: None) -> Iterator[None]
         check_process.end()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cheap_collections() -> None:
+    """What the tests before have imported and collected is not looked at again: a full collection takes 1 s else."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, runtime_dir: None) -> Iterator[None]:
     """Fails a test that leaks. `@pytest.mark.keeps_sockets` is for those that hold a zmq context in a wider fixture."""

@@ -64,9 +64,12 @@ def alone(folder: Path, total: int) -> str:
     return sha256_of_one_process(folder / "alone", settings)
 
 
-def total_after(version: int) -> int:
-    """More env steps than a FULL of `version` has: a round has at most 256, and how far the run came is not known."""
-    return 256 * version + 3_000
+def total_after(run: FarRun, version: int) -> int:
+    """More env steps than a FULL of `version` has, and than the run came to before the crash as far as that is known.
+
+    A round has at most 256.
+    """
+    return max(256 * version, run.summary()["env_steps"] or 0) + 3_000
 
 
 def resume(run: FarRun, total: int, *words: str) -> tuple[int, str, str]:
@@ -83,7 +86,7 @@ def copies(run: FarRun) -> list[int]:
 def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Crashed, tmp_path: Path) -> None:
     run = crashed("away", 0.5, 1, 2, is_ready=lambda run: max(copies(run), default=0) > 0)
     copied = copies(run)
-    total = total_after(copied[-1])
+    total = total_after(run, copied[-1])
     code, out, err = resume(run, total, "--set", "learner.host=h2", "--limit", "h2")
     assert code == 0, (out, err)
     summary = run.summary()
@@ -100,7 +103,7 @@ def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab,
     lab.hosts[1].boot()
     folder = lab.hosts[1].tmp / "zmqrl" / "runs" / run.run_id / "h1" / "checkpoints"
     newest = max(int(path.stem.rpartition("-")[2]) for path in folder.glob("full-0-*"))
-    total = total_after(newest)
+    total = total_after(run, newest)
     code, out, err = resume(run, total)
     assert code == 0, (out, err)
     assert run.summary()["resumed_from"]["version"] == f"0-{newest}"
