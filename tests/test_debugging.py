@@ -18,6 +18,8 @@ from tests.support.running import RUN_S, environment
 from zmqrl import debugging
 
 ENV = """
+import time
+
 import gymnasium as gym
 import numpy as np
 
@@ -32,6 +34,7 @@ class Env(gym.Env):
 
     def step(self, action):
         Env.steps += 1
+        time.sleep(0.003)  # the view is drawn several times before the second stop
         if Env.steps in (2, 700):  # the first is in the check process too
             secret = "for" + "ty-two"
             breakpoint()
@@ -73,7 +76,7 @@ def on_terminal(folder: Path, *answers: str) -> tuple[int, str]:
 def test_in_mode_single_on_a_terminal_it_opens_pdb_until_q_ends_the_run(folder: Path) -> None:
     code, screen = on_terminal(folder, "p secret", "n", "p after", "c", "q")
     before, _, rest = screen.partition("p secret\r\n")
-    assert "stopping.py(19)step()" in before, screen
+    assert "stopping.py(22)step()" in before, screen
     assert rest.startswith("'forty-two'\r\n(Pdb) n\r\n"), "no view is drawn while pdb has the terminal"
     assert "(Pdb) p after\r\n1\r\n(Pdb) c\r\n" in rest
     assert "single running" in rest.partition("(Pdb) c")[2], "the run continues, and the view is back"
@@ -85,7 +88,7 @@ def test_in_other_modes_it_is_a_line_in_the_log(folder: Path) -> None:
     command = [sys.executable, *COMMAND, "--mode", "sync", "--plain", "--workers", "1"]
     subprocess.run(command, cwd=folder, env=environment(), timeout=RUN_S, check=True, capture_output=True)
     log = (folder / "run" / "logs" / "local-worker-0.log").read_text()
-    assert log.count("stopping.py:18 is ignored: it needs --mode single on a terminal") == 1
+    assert log.count("stopping.py:21 is ignored: it needs --mode single on a terminal") == 1
 
 
 @pytest.fixture
