@@ -120,7 +120,7 @@ def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: 
     assert learned == {"Identity", "InfiniteHorizon", "Memory"}
 
 
-@pytest.mark.parametrize(("burn_in", "length", "segment_steps"), [long(8, 16, 32), (0, 8, 16)])
+@pytest.mark.parametrize(("burn_in", "length", "segment_steps"), [long(8, 16, 32), long(0, 8, 16)])
 def test_memory_passes_the_checks_with_other_sequences(
     burn_in: int, length: int, segment_steps: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,8 +33,20 @@ def section_of(name: str = "Returns", num_envs: int = 2, frame_stack: int = 1, *
     return EnvSection(id=f"tests.envs.value_envs:{name}", num_envs=num_envs, frame_stack=frame_stack, kwargs=kwargs)
 
 
+MADE: list[VectorEnv] = []
+
+
 def made(section: EnvSection) -> VectorEnv:
-    return make_vector_env(section, probe(section), "sync", 5, 4)
+    MADE.append(make_vector_env(section, probe(section), "sync", 5, 4))
+    return MADE[-1]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Envs hold sockets until they are closed, or collected with the traceback of their fault."""
+    yield
+    while MADE:
+        close_env(MADE.pop())
 
 
 def steps(env: VectorEnv, count: int = 2) -> None:
