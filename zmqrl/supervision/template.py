@@ -196,6 +196,7 @@ def _prepare(call: Call, pipes: _Pipes, template: int) -> None:
     warnings.simplefilter("ignore")
     sys.breakpointhook = lambda *_, **__: None  # its output is not shown
     faulthandler.enable(pipes.log)
+    faulthandler.dump_traceback_later(4 * call.dump_s, file=pipes.log)  # where the thread below never has a turn
     _thread.start_new_thread(watch, (_thread.get_ident(), call.dump_s, pipes.log))
     _write(pipes.reports, Stage("start"))
 
