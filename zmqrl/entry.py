@@ -182,7 +182,7 @@ def run(role: str, modules: Mapping[str, str] = MODULES, run_id: str | None = No
 
 
 def _apart(role: str, run_id: str | None) -> tuple[str, int | None]:
-    """Have a host agent lead a session, and its template beside it.
+    """Make a host agent the leader of a session, and fork its template.
 
     Returns:
         The role of this process, which its template may have forked; the exit code of one that has waited for an agent.

@@ -150,7 +150,7 @@ class ProcessSpawner:
     def _begun(
         self, slot: ProcessSlot, run_id: str, stdin: int, output: int, held: Mapping[str, int]
     ) -> tuple[subprocess.Popen[bytes] | ForkedProcess, Mapping[str, int]]:
-        """The process, and `held` by the numbers that descriptors have there. By exec where there is no template."""
+        """The process, and `held` by the numbers that descriptors have there. Without a template it is executed."""
         gpus = self._visible_gpus.get(slot.role, "")
         environment = {**self._environment, RUN_VARIABLE: run_id, **({} if gpus is None else {VISIBLE: gpus})}
         command, fds = self._command(slot.role, run_id, slot.index), tuple(held.values())

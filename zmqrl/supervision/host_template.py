@@ -211,9 +211,9 @@ def _fork_orphan() -> int | None:
     if between:
         os.waitpid(between, 0)
     os.close(write)
-    told = os.read(read, 32) if between else b""
+    answer = os.read(read, 32) if between else b""
     os.close(read)
-    return int(told) if between else None
+    return int(answer) if between else None
 
 
 def _become(request: Become, descriptors: Sequence[int]) -> str:
