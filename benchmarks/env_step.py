@@ -30,7 +30,7 @@ def child(env_id: str) -> None:
 
     from zmqrl.acting.numpy_policy import make_policy
     from zmqrl.acting.spec import ActingSpec
-    from zmqrl.algorithms.make import make_algorithm
+    from zmqrl.algorithms.start.make import make_algorithm
     from zmqrl.config.codec import from_json
     from zmqrl.envs.vector import make_vector_env
     from zmqrl.networks.initial import initial_weights

@@ -10,7 +10,7 @@ import pytest
 
 from tests.algorithms.driver import CONTINUOUS, env_spec
 from zmqrl.algorithms.dqn import DQN, DQNConfig
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.config.hosts import names_of_range
 from zmqrl.config.on_host import on_local
 from zmqrl.config.sections import Config, NetworkSection, ReplaySection

@@ -13,8 +13,8 @@ import pytest
 
 from tests.algorithms.driver import env_spec
 from tests.support.raising import raises
-from zmqrl.algorithms.make import check_towers, completed, make_algorithm
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.start.make import check_towers, completed, make_algorithm
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.sections import FORBID_UNKNOWN, Config, NetworkSection
 from zmqrl.errors import ConfigError
@@ -183,8 +183,8 @@ def test_widths_of_no_hidden_layers_are_refused(config: Config, name: str, fix: 
 
 def test_an_algorithm_of_the_package_is_made_without_pydantic() -> None:
     code = (
-        "import sys\nfrom tests.algorithms.driver import env_spec\nfrom zmqrl.algorithms.make import make_algorithm\n"
-        "from zmqrl.config.sections import Config\nmake_algorithm(Config(algorithm={'kind': 'ppo'}), env_spec())\n"
-        "sys.exit('pydantic' in sys.modules)\n"
+        "import sys\nfrom tests.algorithms.driver import env_spec\n"
+        "from zmqrl.algorithms.start.make import make_algorithm\nfrom zmqrl.config.sections import Config\n"
+        "make_algorithm(Config(algorithm={'kind': 'ppo'}), env_spec())\nsys.exit('pydantic' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

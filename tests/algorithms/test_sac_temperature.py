@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.envs.make import probe
 from zmqrl.planning.configure import load_config
 from zmqrl.testing.experience import context_of, train, version_0

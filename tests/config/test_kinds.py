@@ -14,8 +14,8 @@ import pytest
 
 from generate import hosts_schema
 from tests.support.raising import raises
-from zmqrl.algorithms.make import completed
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.start.make import completed
 from zmqrl.config.codec import to_json
 from zmqrl.config.kinds import SECTIONS, flat, nested
 from zmqrl.data_stores.directory import DirectoryStore

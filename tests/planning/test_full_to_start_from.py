@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.raising import raises
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.base import Full, prefixed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.raising import raises
-from zmqrl.algorithms.make import fitting, kind_of
+from zmqrl.algorithms.start.make import fitting, kind_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import EnvSection, RunSection
 from zmqrl.envs.make import probe

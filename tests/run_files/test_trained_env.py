@@ -14,7 +14,7 @@ import zmqrl
 from tests.envs.changing_envs import CONSTRUCTED, VARIANT, VARIANTS
 from tests.support.raising import raises
 from tests.support.stored_runs import store_run
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import EnvSection
 from zmqrl.envs.make import probe

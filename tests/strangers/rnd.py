@@ -6,8 +6,8 @@ import numpy as np
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.normalisation import RewardNormaliser
 from zmqrl.learning import BatchLearner, Group, Noise
+from zmqrl.learning.normalisation import RewardNormaliser
 from zmqrl.loading import torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.data_stores.directory import DirectoryStore

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from zmqrl.acting.heads import BOUNDS_FIX
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.defaults import Sections, off_policy_defaults, on_policy_defaults
+from zmqrl.algorithms.start.defaults import Sections, off_policy_defaults, on_policy_defaults
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress

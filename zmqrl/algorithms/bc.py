@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
-from zmqrl.algorithms.defaults import Sections, on_policy_defaults
+from zmqrl.algorithms.start.defaults import Sections, on_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Positive
 from zmqrl.learning import Batch, Group, Rate, ReplayLearner
 from zmqrl.loading import Tensor

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.heads import UNIFORM
 from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
-from zmqrl.algorithms.defaults import Sections, continuous_defaults
+from zmqrl.algorithms.start.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
 from zmqrl.learning import Batch, Group, Rate, ReplayLearner
 from zmqrl.loading import Tensor, torch

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.algorithms.base import Algorithm, LearnerContext, LearnResult, OffPolicyLearner, Progress
-from zmqrl.algorithms.defaults import Sections, off_policy_defaults
+from zmqrl.algorithms.start.defaults import Sections, off_policy_defaults
 from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError

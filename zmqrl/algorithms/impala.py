@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Gt, Le
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
-from zmqrl.algorithms.defaults import Sections, envs_of, on_policy_defaults
 from zmqrl.algorithms.policy_gradient.actor_critic import ActorCriticLearner
 from zmqrl.algorithms.policy_gradient.plan import ActorCritic, ActorCriticConfig
+from zmqrl.algorithms.start.defaults import Sections, envs_of, on_policy_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import Batch
 from zmqrl.learning.schedule import Rate

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
 from zmqrl.algorithms.bc import BC, BCConfig, BCLearner
-from zmqrl.algorithms.defaults import Sections, continuous_defaults
+from zmqrl.algorithms.start.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import Fraction
 from zmqrl.learning import Batch, Group, ReplayLearner
 from zmqrl.loading import Tensor, torch

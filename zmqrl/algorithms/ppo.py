@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt, Le
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress
-from zmqrl.algorithms.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.algorithms.policy_gradient.actor_critic import ActorCriticLearner
 from zmqrl.algorithms.policy_gradient.plan import ActorCritic, ActorCriticConfig
+from zmqrl.algorithms.start.defaults import Sections, on_policy_defaults, total_of
 from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive
 from zmqrl.learning import Adam, Batch, Optimiser

@@ -13,8 +13,8 @@ from annotated_types import Gt
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress, check_minibatch
-from zmqrl.algorithms.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.algorithms.dqn import EpsilonSection
+from zmqrl.algorithms.start.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.config.codec import replace
 from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 from annotated_types import Gt
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
-from zmqrl.algorithms.defaults import Sections, on_policy_defaults
 from zmqrl.algorithms.policy_gradient.learner import PolicyLearner
 from zmqrl.algorithms.policy_gradient.plan import PolicyConfig, PolicyGradient
+from zmqrl.algorithms.start.defaults import Sections, on_policy_defaults
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.learning import Adam, Optimiser

@@ -12,7 +12,7 @@ from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
 from zmqrl.acting.heads import clip_to
 from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.api.runs import Run
 from zmqrl.config.foreign.aliases import python_hint
 from zmqrl.config.paths import expanded

@@ -9,7 +9,7 @@ import numpy as np
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
 from zmqrl.algorithms.ppo import PPO
-from zmqrl.algorithms.untrained import UntrainedLearner
+from zmqrl.bench.untrained import UntrainedLearner
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array
 

@@ -35,7 +35,7 @@ def presets(context: click.Context, parameter: click.Parameter, incomplete: str)
 def algorithms(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Algorithms of the package."""
     from zmqrl.algorithms.base import Algorithm
-    from zmqrl.algorithms.make import PACKAGE
+    from zmqrl.algorithms.start.make import PACKAGE
     from zmqrl.plugins import modules
 
     del context, parameter

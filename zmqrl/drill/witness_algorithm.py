@@ -13,7 +13,7 @@ from zmqrl.algorithms.base import (
     OnPolicyLearner,
     Progress,
 )
-from zmqrl.algorithms.untrained import RandomActions, UntrainedLearner
+from zmqrl.bench.untrained import RandomActions, UntrainedLearner
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.drill.journal import Journal
 from zmqrl.drill.planted import DEFECTS, Spoiler

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
-from zmqrl.algorithms.make import make_algorithm
+from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore, few

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.start_weights import start_weights
+from zmqrl.algorithms.start.weights import start_weights
 from zmqrl.broker.events import RESUMED_SHIFT
 from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.config.codec import replace

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zmqrl.algorithms import make
+from zmqrl.algorithms.start import make
 from zmqrl.config.codec import from_json, to_json
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, EnvSection
@@ -70,7 +70,7 @@ def registering_package(env_id: str, package: str) -> str | None:
 
 
 def completed(sections: Sequence[Mapping[str, Any]]) -> Any:
-    """Sections `algorithm`; see `zmqrl.algorithms.make.completed`."""
+    """Sections `algorithm`; see `zmqrl.algorithms.start.make.completed`."""
     return [to_json(make.completed(section)) for section in sections]
 
 

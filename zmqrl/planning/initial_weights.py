@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.start_weights import start_shapes, start_weights
+from zmqrl.algorithms.start.weights import start_shapes, start_weights
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.no_full import starting_full
 from zmqrl.errors import ConfigError, DamagedCheckpoints, StoreError, key_of

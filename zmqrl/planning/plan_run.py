@@ -14,7 +14,7 @@ from typing import Any
 from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.state import check_acting
 from zmqrl.algorithms.base import Algorithm, Progress, check_batch, numbers_of, schedule_of
-from zmqrl.algorithms.make import check_towers, make_algorithm
+from zmqrl.algorithms.start.make import check_towers, make_algorithm
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan

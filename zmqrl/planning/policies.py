@@ -12,8 +12,8 @@ from pathlib import Path
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.algorithms.base import NUMBERS, Algorithm, Progress, schedule_of
-from zmqrl.algorithms.make import make_algorithm
-from zmqrl.algorithms.start_weights import start_shapes
+from zmqrl.algorithms.start.make import make_algorithm
+from zmqrl.algorithms.start.weights import start_shapes
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore, few, unlogged

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from zmqrl.algorithms.make import kind_of
+from zmqrl.algorithms.start.make import kind_of
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.types import EnvSpec
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
-from zmqrl.algorithms.untrained import RandomActions, UntrainedLearner
+from zmqrl.bench.untrained import RandomActions, UntrainedLearner
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.types import Array
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 
 from zmqrl.algorithms.base import LearnerContext, Progress
-from zmqrl.algorithms.normalisation import ValueNormaliser, by_segment
 from zmqrl.algorithms.policy_gradient.learner import PolicyLearner
 from zmqrl.algorithms.policy_gradient.memory import STATE, CriticState, begins, flat, sequences
 from zmqrl.algorithms.policy_gradient.plan import ActorCritic
 from zmqrl.learning import Batch, Part
+from zmqrl.learning.normalisation import ValueNormaliser, by_segment
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.ops.returns import explained_variance, generalised_advantages
 from zmqrl.replay.base import SegmentBatch

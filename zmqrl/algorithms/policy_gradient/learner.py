@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, Progress
-from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.policy_gradient.plan import PolicyGradient
 from zmqrl.config.codec import replace
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning import Batch, BatchLearner, Group, Part
+from zmqrl.learning.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.ops.policies import categorical, gaussian, masked, multi_categorical

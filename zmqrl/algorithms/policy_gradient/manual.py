@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OnPolicyLearner, Progress
-from zmqrl.algorithms.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning.base import check_norm
+from zmqrl.learning.normalisation import ObsNormaliser, RewardNormaliser
 from zmqrl.loading import np
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.networks.module import FlatParameters, Tower
