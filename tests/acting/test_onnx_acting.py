@@ -68,6 +68,12 @@ TOWERS: dict[str, Case] = {
 CORES: dict[str, tuple[LayerSpec, ...]] = {
     "lstm": (LayerSpec("lstm", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
     "gru": (LayerSpec("gru", "core", 6, 5), LayerSpec("relu"), LayerSpec("linear", "out", 5, OUT)),
+    "implicit quantiles": (
+        LayerSpec("relu"),
+        LayerSpec("cosine", "c", 6, 6, options=(("cosines", 5), ("fractions", 3))),
+        LayerSpec("linear", "out", 6, OUT),
+    ),
+    "expectation": (LayerSpec("linear", "out", 6, 4 * OUT), LayerSpec("expectation", "", 4 * OUT, OUT)),
     "noise of training alone": (
         LayerSpec("tests.networks.own_kinds:Fractions", "f", 6, 6),
         LayerSpec("linear", "out", 6, OUT),

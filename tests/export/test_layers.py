@@ -123,6 +123,22 @@ def test_case(name: str, form: Form, tmp_path: Path) -> None:
     _check(tmp_path, form, *_policy(name))
 
 
+RETURNS: dict[str, tuple[LayerSpec, ...]] = {
+    "atoms": (LayerSpec("linear", "o", 3, 20), LayerSpec("expectation", "", 20, 5, options=(("low", -3.0),))),
+    "implicit quantiles": (
+        LayerSpec("cosine", "c", 3, 3, options=(("cosines", 5), ("fractions", 3))),
+        LayerSpec("dueling", "o", 3, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["onnx", "numpy"])
+@pytest.mark.parametrize("name", RETURNS)
+def test_distributions_of_returns(name: str, form: Form, tmp_path: Path) -> None:
+    observation, action = observation_spec("e", FLAT), action_spec("e", FIVE)
+    _check(tmp_path, form, *_acting(observation, action, RETURNS[name], MLP, "epsilon_greedy", {}))
+
+
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_module_is_exported_to_onnx_alone(parts: bool, tmp_path: Path) -> None:
     observation = observation_spec("e", PARTS if parts else FLAT)

@@ -66,6 +66,8 @@ CASES: Mapping[str, tuple[Layer, ...]] = {
         Layer(LayerSpec("noisy", "a.0", 5, 7), (5,)),
         Layer(LayerSpec("noisy", "a.0", 5, 3, options=(("sigma", 0.1),)), (5,)),
     ),
+    "expectation": (Layer(LayerSpec("expectation", "", 12, 3, options=(("high", 2.0), ("low", -1.0))), (12,)),),
+    "cosine": (Layer(LayerSpec("cosine", "a.0", 5, 5, options=(("cosines", 6), ("fractions", 4))), (5,)),),
     "flatten": (Layer(LayerSpec("flatten"), (2, 3, 3)),),
     "module": (
         Layer(LayerSpec("module", "a.0", 5, 16, module=MODULE), (5,)),

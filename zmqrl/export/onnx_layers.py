@@ -60,6 +60,20 @@ def _dueling(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str
     return graph.reshape(found, (outputs,)) if atoms > 1 else found
 
 
+def _expectation(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
+    atoms = np.array(layer.numbers, np.float32)
+    actions = layer.inputs // len(atoms)
+    p = graph.op("Softmax", graph.reshape(x, (actions, len(atoms))), axis=2)
+    return graph.reshape(graph.op("MatMul", p, graph.constant(atoms[:, None])), (actions,))
+
+
+def _cosine(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
+    count = arrays[f"{layer.name}.weight"].shape[1]
+    cosines = graph.constant(np.cos(np.pi * np.outer(layer.numbers, np.arange(count))).astype(np.float32))
+    embedding = graph.op("Relu", _linear(graph, layer, arrays, cosines))
+    return graph.op("Mul", x, graph.op("ReduceMean", embedding, graph.constant([0]), keepdims=1))
+
+
 def _conv(graph: Graph, layer: ExportedLayer, arrays: Weights, x: str) -> str:
     weight, bias = (graph.parameter(name, arrays[name]) for name in (f"{layer.name}.weight", f"{layer.name}.bias"))
     return graph.op("Conv", x, weight, bias, strides=[layer.stride, layer.stride])
@@ -153,6 +167,8 @@ LAYERS: Mapping[str, Callable[[Graph, ExportedLayer, Weights, str], str]] = {
     "noisy": _noisy,
     "concat": _concat,
     "dueling": _dueling,
+    "expectation": _expectation,
+    "cosine": _cosine,
     "conv": _conv,
     "layernorm": _layernorm,
     "gru": _gru,

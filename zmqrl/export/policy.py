@@ -79,6 +79,16 @@ class Policy:
         advantage = advantage.reshape(len(x), -1, value.shape[1])
         return (value[:, None] + advantage - advantage.mean(1, keepdims=True)).reshape(len(x), -1)
 
+    def _expectation(self, x: Any, layer: Any) -> Any:
+        logits = x.reshape(len(x), -1, len(layer["numbers"]))
+        p = np.exp(logits - logits.max(2, keepdims=True))
+        return p @ np.array(layer["numbers"], F32) / p.sum(2)
+
+    def _cosine(self, x: Any, layer: Any) -> Any:
+        count = self.arrays[f"{layer['name']}.weight"].shape[1]
+        cosines = np.cos(np.pi * np.outer(layer["numbers"], np.arange(count))).astype(F32)
+        return x * np.maximum(self._linear(cosines, layer), 0).mean(0)
+
     def _conv(self, x: Any, layer: Any) -> Any:
         weight, step = self.arrays[f"{layer['name']}.weight"], layer["stride"]
         windows = np.lib.stride_tricks.sliding_window_view(x, (1, 1, *weight.shape[2:]))[:, :, ::step, ::step, 0, 0]

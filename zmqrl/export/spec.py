@@ -67,6 +67,8 @@ class ExportedLayer:
     inputs: int = 0
     stride: int = 1
     epsilon: float = 0.0
+    numbers: tuple[float, ...] = ()
+    """Atoms of `expectation`, fractions of `cosine`."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,10 @@ def _starts(space: SpaceSpec) -> tuple[int, ...]:
 
 def layer_of(spec: LayerSpec) -> ExportedLayer:
     """What an export needs to know of a layer."""
-    epsilon = layer_kind(spec.kind).option(spec, "epsilon") if spec.kind == "layernorm" else 0.0
-    return ExportedLayer(spec.kind, spec.name, spec.inputs, spec.stride, epsilon)
+    kind = layer_kind(spec.kind)
+    numbers = tuple(kind.constants(spec).tolist())
+    epsilon = kind.option(spec, "epsilon") if spec.kind == "layernorm" else 0.0
+    return ExportedLayer(spec.kind, spec.name, spec.inputs, spec.stride, epsilon, numbers)
 
 
 def _action(spec: ActingSpec) -> Action:

@@ -127,6 +127,10 @@ class LayerKind(ABC):
         """Names of `shapes` that no gradient changes, such as running means: the learner publishes what they become."""
         return frozenset()
 
+    def constants(self, spec: LayerSpec) -> Array:
+        """Numbers that the layer computes with and that no options list, for exports."""
+        return np.zeros(0)
+
     def fan_in(self, spec: LayerSpec) -> int:
         """How many inputs one output depends on, for the first values."""
         return spec.inputs
