@@ -7,7 +7,8 @@ import torch
 from tests.algorithms.driver import CONTINUOUS, Driver, InfiniteHorizon, MatchTheObs, Toy, env_spec
 from tests.support.raising import raises
 from zmqrl.algorithms.base import LearnerContext, OffPolicyLearner, Progress
-from zmqrl.algorithms.dqn import DQN, DQNConfig, EpsilonSection, PrioritisedSection
+from zmqrl.algorithms.dqn import DQN, DQNConfig
+from zmqrl.algorithms.q_learning.base import EpsilonSection, PrioritisedSection
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import initial_weights

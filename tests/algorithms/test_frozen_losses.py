@@ -11,8 +11,8 @@ import pytest
 
 from tests.algorithms.driver import DISCRETE, env_spec
 from zmqrl.algorithms.base import LearnerContext, OnPolicyLearner, Progress
-from zmqrl.algorithms.dqn import PrioritisedSection
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
+from zmqrl.algorithms.q_learning.base import PrioritisedSection
 from zmqrl.algorithms.qrdqn import QRDQN, QRDQNConfig, QRDQNLearner
 from zmqrl.config.sections import NetworkSection
 from zmqrl.learning import PRIORITY

@@ -287,7 +287,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c"])
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c", "c51"])
 def test_no_value_of_any_setting_makes_a_preset_that_does_not_load(algorithm: str, tmp_path: Path) -> None:
     random = Random(1)
     names = sorted({*KEYS, *NO_KEYS, *CONVERSIONS, "id", "kind", "frame_stack", "seed"})

@@ -16,12 +16,16 @@ from tests.support.marks import long
 from tests.support.running import environment
 from tests.support.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.c51 import C51
 from zmqrl.algorithms.dqn import DQN
 from zmqrl.algorithms.iql import IQL
+from zmqrl.algorithms.iqn import IQN
 from zmqrl.algorithms.policy_gradient.plan import MemorySection
 from zmqrl.algorithms.ppo import PPO
 from zmqrl.algorithms.ppo_gru import PPOGRU
 from zmqrl.algorithms.pqn import PQN
+from zmqrl.algorithms.q_learning.base import MunchausenSection, PrioritisedSection
+from zmqrl.algorithms.qrdqn import QRDQN
 from zmqrl.algorithms.reinforce import REINFORCE
 from zmqrl.algorithms.sac import SAC
 from zmqrl.algorithms.td3 import TD3
@@ -49,9 +53,17 @@ SMALL: Mapping[str, Any] = {
     "tqc": {"batch_size": 32, "quantiles": 5},
     "cql": {"batch_size": 32, "sampled_actions": 3},
     "qrdqn": {"batch_size": 32, "quantiles": 10},
+    **{kind: {"batch_size": 32, "atoms": 11} for kind in ("c51", "rainbow")},
+    "iqn": {"batch_size": 32, "quantiles": 4, "acting_quantiles": 4, "cosines": 8},
 }
 """What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
 KINDS = modules("zmqrl.algorithms", Algorithm)
+SOFT = MunchausenSection()
+RAINBOW: Mapping[str, Any] = {
+    **dict.fromkeys(("double", "dueling", "noisy"), True),
+    "prioritised": PrioritisedSection(),
+    "munchausen": SOFT,
+}
 
 
 def small(kind: str) -> Any:
@@ -82,6 +94,10 @@ def cases() -> list[Algorithm]:
         DQN(replace(small("dqn"), noisy=True, dueling=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         DQN(replace(small("dqn"), noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
         DQN(small("dqn"), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        DQN(replace(small("dqn"), munchausen=SOFT), MLP, EnvSpec("soft", VECTOR, DISCRETE), STEPS, ENVS),
+        C51(replace(small("c51"), munchausen=SOFT), MLP, EnvSpec("soft", VECTOR, DISCRETE), STEPS, ENVS),
+        QRDQN(replace(small("qrdqn"), **RAINBOW), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
+        IQN(replace(small("iqn"), **RAINBOW), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         SAC(small("sac"), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
         TD3(small("td3"), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
         IQL(small("iql"), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
@@ -90,10 +106,10 @@ def cases() -> list[Algorithm]:
 
 
 CASES = cases()
-TRAINED = {("PPO", "dict"), ("PPO", "masked"), ("PPO", "several, masked"), ("DQN", "noisy")}
+TRAINED = {("PPO", "dict"), ("PPO", "masked"), ("PPO", "several, masked"), ("DQN", "noisy"), ("DQN", "soft")}
 """With one of each kind and space of actions, trained over a vector."""
-OF_PARTS = ("BC", "CQL", "DDPG", "TQC")
-"""Kinds that are made of parts of the others (IQL, SAC, TD3)."""
+OF_PARTS = ("BC", "CQL", "DDPG", "Rainbow", "TQC")
+"""Kinds that are made of parts of the others (IQL, SAC, TD3; C51 and a noisy DQN)."""
 SAME_RECORD = ("dict", "masked")
 """Recorded as with a vector."""
 

@@ -105,7 +105,7 @@ def _last(plan: RunPlan, spawn: int = 0) -> tuple[dict[str, Array], tuple[str, s
 
 def _die(monkeypatch: pytest.MonkeyPatch, plan: RunPlan, calls: int = 2) -> None:
     """The first learner ends after so many versions, without its last full checkpoint."""
-    from zmqrl.algorithms.dqn_manual import ManualDQNLearner
+    from zmqrl.algorithms.q_learning.manual import ManualDQNLearner
 
     learner = ManualDQNLearner if plan.config.algorithm["kind"] == "dqn" else ReplayLearner
     update, left = learner.update, [calls]

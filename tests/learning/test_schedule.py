@@ -9,8 +9,8 @@ import pytest
 
 from tests.contracts.test_algorithms import KINDS, MLP
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.algorithms.dqn import EpsilonSection
 from zmqrl.algorithms.ppo import PPO
+from zmqrl.algorithms.q_learning.base import EpsilonSection
 from zmqrl.algorithms.start.make import completed, make_algorithm
 from zmqrl.config.codec import replace, to_json
 from zmqrl.errors import ConfigError

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from zmqrl.algorithms.qrdqn import quantile_huber
 from zmqrl.ops.policies import (
     categorical,
     gaussian,
@@ -22,6 +21,7 @@ from zmqrl.ops.policies import (
     tanh_gaussian_log_prob,
 )
 from zmqrl.ops.returns import generalised_advantages, q_lambda_returns
+from zmqrl.ops.targets import quantile_huber
 from zmqrl.types import Array
 
 ORACLES = Path(__file__).parents[1] / "oracles"

@@ -19,7 +19,10 @@ from zmqrl.planning.without_preset import WithoutPreset
 from zmqrl.spaces import SpaceSpec
 from zmqrl.types import EnvSpec, ModeName
 
-DISCRETE = ["a2c", "bc", "cql", "dqn", "impala", "iql", "ppo", "ppo_gru", "pqn", "qrdqn", "reinforce", "sac"]
+DISCRETE = [
+    *("a2c", "bc", "c51", "cql", "dqn", "impala", "iql", "iqn"),
+    *("ppo", "ppo_gru", "pqn", "qrdqn", "rainbow", "reinforce", "sac"),
+]
 CONTINUOUS = ["a2c", "bc", "cql", "ddpg", "impala", "iql", "ppo", "ppo_gru", "reinforce", "sac", "td3", "tqc"]
 FITTING = {
     "CartPole-v1": DISCRETE,

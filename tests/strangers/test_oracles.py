@@ -4,53 +4,9 @@ import numpy as np
 import pytest
 
 from tests.strangers import r2d2, r2d2_from_docs
-from tests.strangers.c51 import project
-from tests.strangers.iqn import quantile_huber
 from zmqrl.loading import torch
 
 RNG = 7
-
-
-def c51_projection(p, returns, discount, support):
-    """Algorithm 1 of Bellemare et al. 2017; a moved atom that lies on an atom keeps its whole probability."""
-    low, high, step = support[0], support[-1], support[1] - support[0]
-    found = np.zeros_like(p)
-    for row in range(len(p)):
-        for atom, z in enumerate(support):
-            place = (np.clip(returns[row] + discount[row] * z, low, high) - low) / step
-            lower, upper = int(np.floor(place)), int(np.ceil(place))
-            if lower == upper:
-                found[row, lower] += p[row, atom]
-            else:
-                found[row, lower] += p[row, atom] * (upper - place)
-                found[row, upper] += p[row, atom] * (place - lower)
-    return found
-
-
-def test_the_projection_of_c51():
-    random, support = np.random.default_rng(RNG), np.linspace(-2, 2, 9)
-    p = random.dirichlet(np.ones(9), 40)
-    returns, discount = random.normal(size=40), random.choice([0.0, 0.9, 1.0], 40)
-    returns[:4], discount[:4] = (0.5, 0.0, 9.0, -9.0), 1.0
-    expected = c51_projection(p, returns, discount, support)
-    found = project(*(torch.from_numpy(array) for array in (p, returns, discount, support))).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    assert np.allclose(found.sum(1), 1)
-
-
-def test_the_quantile_huber_loss():
-    """Equation 10 of Dabney et al. 2018 (QR-DQN) with kappa 1, summed over quantiles, as a mean over targets."""
-    random = np.random.default_rng(RNG)
-    q, tau, target = random.normal(0, 2, (6, 5)), random.random((6, 5)), random.normal(0, 2, (6, 4))
-    expected = np.zeros(6)
-    for row in range(6):
-        for i in range(5):
-            for j in range(4):
-                u = target[row, j] - q[row, i]
-                huber = u**2 / 2 if abs(u) <= 1 else abs(u) - 0.5
-                expected[row] += abs(tau[row, i] - (u < 0)) * huber / 4
-    tensors = (torch.from_numpy(array) for array in (q, tau, target))
-    np.testing.assert_allclose(quantile_huber(*tensors).numpy(), expected, atol=1e-12)
 
 
 def ends_of(random, rows, envs):

@@ -9,8 +9,7 @@ import re
 import pytest
 
 from tests.support.running import ROOT
-from zmqrl.networks.spec import LayerSpec
-from zmqrl.testing import LAYER, Layer, check_algorithm
+from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import PROBES
 
 MOST_LINES, MOST_LINES_WITH_ENV = 115, 145
@@ -18,11 +17,7 @@ MOST_LINES, MOST_LINES_WITH_ENV = 115, 145
 FOLDER = ROOT / "tests" / "strangers"
 PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
-    "munchausen": "Munchausen",
-    "iqn": "IQN",
-    "c51": "C51",
     "her": "HER",
-    "rainbow": "Rainbow",
     "rnd": "RND",
     "apex": "Apex",
     "r2d2": "R2D2",
@@ -66,10 +61,3 @@ def test_it_passes_all_checks(module):
     kind = made(module)
     report = check_algorithm(kind, kind.Config(**WITHOUT_GOALS.get(module, {})))
     assert any("learned within" in name for name in report.passed)
-
-
-@pytest.mark.parametrize("check", LAYER, ids=lambda check: check.__name__)
-def test_the_layer_of_iqn(check):
-    options = (("quantiles", 4.0), ("cosines", 6.0))
-    spec = LayerSpec("tests.strangers.implicit_quantiles:Quantiles", "q.2", 8, 12, options=options)
-    check(lambda: Layer(spec, inputs=(8,)))

@@ -13,7 +13,7 @@ from annotated_types import Gt
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner, Progress, check_minibatch
-from zmqrl.algorithms.dqn import EpsilonSection
+from zmqrl.algorithms.q_learning.base import EpsilonSection
 from zmqrl.algorithms.start.defaults import Sections, envs_of, network_of, on_policy_defaults
 from zmqrl.config.codec import replace
 from zmqrl.config.points import Points

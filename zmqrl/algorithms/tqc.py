@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
-from zmqrl.algorithms.qrdqn import quantile_huber
 from zmqrl.algorithms.sac import SAC, SACConfig, SACLearner
 from zmqrl.config.sections import Count, Positive, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import Batch
 from zmqrl.loading import Tensor, torch
+from zmqrl.ops.targets import quantile_huber
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import ModeName
 

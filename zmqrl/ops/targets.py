@@ -1,4 +1,4 @@
-"""Targets of rows of sequences, in torch."""
+"""Targets of values, and targets and losses of distributions of returns, in torch."""
 
 from __future__ import annotations
 
@@ -31,3 +31,30 @@ def n_step_targets(
         target = reward + gamma * torch.where(terminated, 0.0, following)
         following = torch.where(ended, value, torch.cat((target[1:], value[-1:])))
     return target
+
+
+def project(p: Tensor, reward: Tensor, discount: Tensor, support: Tensor) -> Tensor:
+    """Probabilities `[B, atoms]` of `reward [B] + discount [B] * support`, which has those of `p [B, atoms]`.
+
+    Each moved atom gives its probability to its two neighbours in `support`, in proportion to their nearness (equation
+    7 of Bellemare et al. 2017).
+    """
+    low, high, distance = support[0], support[-1], support[1] - support[0]
+    moved = (reward.unsqueeze(1) + discount.unsqueeze(1) * support).clamp(low, high)
+    apart = (moved.unsqueeze(1) - support.unsqueeze(1)).abs_().div_(distance)
+    return ((1.0 - apart).clamp_(min=0.0) @ p.unsqueeze(2)).squeeze(2)
+
+
+def quantile_huber(quantiles: Tensor, target: Tensor, level: Tensor | None = None) -> Tensor:
+    """The loss `[B]`: mean over `target [B, M]`, sum over `quantiles [B, N]`.
+
+    Their levels are `level [B, N]`; None: (i + 1/2) / N.
+    """
+    if level is None:
+        count = quantiles.shape[1]
+        level = ((torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count).view(1, -1)
+    error = target.unsqueeze(1) - quantiles.unsqueeze(2)
+    slope = error.clamp(-1.0, 1.0)
+    huber = slope * (error - 0.5 * slope)
+    weight = (level.unsqueeze(2) - (error.detach() < 0).to(error.dtype)).abs()
+    return (weight * huber).mean(2).sum(1)

@@ -26,9 +26,11 @@ algorithm.epsilon.start: epsilon_init exploration_initial_eps initial_epsilon st
 algorithm.exploration_noise: action_noise
 algorithm.gamma: discount discount_factor
 algorithm.gae_lambda or algorithm.q_lambda: _lambda lambd lambda lambda_ lam gae use_gae
+algorithm.high: v_max
 algorithm.kind: algo algorithm_class
 algorithm.learning_rate: actor_learning_rate critic_learning_rate
 algorithm.learning_rate: lr_decay anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
+algorithm.low: v_min
 algorithm.max_grad_norm: clip_grad_norm clip_gradients grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
 algorithm.n_step: n_step_return n_steps_return
@@ -38,7 +40,7 @@ algorithm.normalise_reward: norm_reward normalize_reward
 algorithm.optimiser: optimizer optimizer_class
 algorithm.policy_delay: policy_frequency
 algorithm.prioritised: prioritized prioritized_replay
-algorithm.quantiles: n_atoms n_quantiles num_atoms num_quantiles
+algorithm.quantiles or algorithm.atoms: n_atoms n_quantiles num_atoms num_quantiles num_support
 algorithm.reward_clip: clip_reward
 algorithm.shared: share_features_extractor vf_share_layers
 algorithm.target_kl: kl_target

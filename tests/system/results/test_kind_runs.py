@@ -1,4 +1,4 @@
-"""Runs of algorithm files of tests/strangers: the same bits in every mode, after deaths and after a stop."""
+"""Runs of kinds that were written on the public seam: the same bits in every mode, after deaths and after a stop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from zmqrl.config.plan import RunPlan
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 2_000
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    "rainbow": {"kind": "tests.strangers.rainbow:Rainbow", "atoms": 11},
-    "iqn": {"kind": "tests.strangers.iqn:IQN"},
+    "rainbow": {"kind": "rainbow", "batch_size": 64, "atoms": 11, "high": 100.0},
+    "c51": {"kind": "c51", "batch_size": 64, "high": 100.0, "munchausen": {}},
+    "iqn": {"kind": "iqn", "batch_size": 64, "quantiles": 8},
+    "qrdqn-rainbow": {"kind": "qrdqn", "batch_size": 64, "noisy": True, "dueling": True, "prioritised": {}},
+    "dqn-munchausen": {"kind": "dqn", "batch_size": 64, "double": False, "munchausen": {}},
 }
-EACH = pytest.mark.parametrize("kind", ["rainbow", long("iqn")])
+EACH = pytest.mark.parametrize("kind", ["rainbow", *(long(name) for name in KINDS if name != "rainbow")])
 
 
 def plan_of(run_dir: Path, mode: Any, workers: int, kind: str, steps: int = STEPS, **more: Any) -> RunPlan:

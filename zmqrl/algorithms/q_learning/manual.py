@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, OffPolicyLearner, Progress
-from zmqrl.algorithms.dqn import DQN, target_period
+from zmqrl.algorithms.q_learning.base import QLearningAlgorithm
 from zmqrl.learning.base import check_norm
 from zmqrl.learning.schedule import value_at
 from zmqrl.networks.initial import parameter_shapes
@@ -22,7 +22,7 @@ from zmqrl.types import Array, Weights
 class ManualDQNLearner(OffPolicyLearner):
     """One thread, no waiting. Gradients are written out (`zmqrl.ops`, `zmqrl.networks`); autograd is not used."""
 
-    def __init__(self, algorithm: DQN, context: LearnerContext) -> None:
+    def __init__(self, algorithm: QLearningAlgorithm, context: LearnerContext) -> None:
         weights, device = context.weights, context.device
         self._config, self._device = algorithm.config, device
         network = algorithm.network()
@@ -30,8 +30,7 @@ class ManualDQNLearner(OffPolicyLearner):
         self._online, self._target = FlatParameters(shapes, device), FlatParameters(shapes, device)
         self._q = Tower(network.tower("q"), self._online)
         self._target_q = Tower(network.tower("q"), self._target)
-        decay = self._config.weight_decay if self._config.optimiser == "adamw" else 0.0
-        self._adam = FlatAdam(self._online.flat, epsilon=self._config.adam_epsilon, weight_decay=decay)
+        self._adam = FlatAdam(self._online.flat, epsilon=self._config.adam_epsilon, weight_decay=self._config.decay)
         self._input = TorchInput(algorithm.input, algorithm.env.observation)
         self._loss = huber if self._config.loss == "huber" else half_square
         self._online.load(weights)
@@ -53,7 +52,7 @@ class ManualDQNLearner(OffPolicyLearner):
         for number in range(progress.updates, progress.updates + updates):
             sample = replay.sample(config.batch_size, config.n_step, config.gamma, number)
             metrics = self._update(replay, sample, rate, measure=number == progress.updates + updates - 1)
-            if (number + 1) % target_period(config) == 0:
+            if (number + 1) % config.target_update_every == 0:
                 self._update_target()
         return LearnResult(updates, metrics | {"epsilon": value_at(config.epsilon, progress)})
 

@@ -1,0 +1,38 @@
+"""Kinds that were written on the public seam: they are short, use public names, and pass all checks of an author."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support.running import ROOT
+from zmqrl.algorithms.start.make import kind_of
+from zmqrl.testing import check_algorithm
+
+MOST_LINES = 130
+PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
+QUICK = {"learning_rate": 1e-3, "batch_size": 64, "target_tau": 0.01}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "c51": QUICK,
+    "rainbow": QUICK,
+    "iqn": {**QUICK, "quantiles": 8},
+}
+"""Fields with which a kind learns the probe envs in few env steps."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_short_and_uses_public_names(kind: str) -> None:
+    text = (ROOT / "zmqrl" / "algorithms" / f"{kind}.py").read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    assert not PRIVATE.search(text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_passes_all_checks(kind: str) -> None:
+    made = kind_of(kind)
+    report = check_algorithm(made, made.Config(**KINDS[kind]))
+    assert any("learned within" in name for name in report.passed)
