@@ -25,7 +25,7 @@ DISCRETE = SpaceSpec("discrete", (), "int64", n=5)
 BOX = SpaceSpec("box", (A,), "float32", low=(-2.0, -1.0, 5.0), high=(2.0, 1.0, 7.0))
 UNBOUNDED = SpaceSpec("box", (A,), "float32")
 UNIFORM = NoiseSpec("uniform", A, "uniform")
-LADDER = {"ladder_base": 0.4, "ladder_alpha": 7.0}
+LADDER = {"ladder": 7.0}
 
 
 def spec_of(head: str, action: SpaceSpec = DISCRETE, outputs: int = 5, **more: object) -> ActingSpec:
@@ -73,7 +73,7 @@ def test_a_place_is_the_number_of_the_env_in_the_run() -> None:
 
 def test_a_per_slot_epsilon_schedule() -> None:
     policy = make_policy(spec_of("epsilon_greedy", options=LADDER))
-    policy.load(weights(5), {})
+    policy.load(weights(5), {"epsilon": 0.4})
     obs = np.random.default_rng(2).standard_normal((N, 2)).astype(np.float32)
     greedy = policy.act_greedily(obs)
     noise = noise_for(np.random.default_rng(4), 4000, N, 0)
@@ -83,8 +83,11 @@ def test_a_per_slot_epsilon_schedule() -> None:
         expected = 0.4 ** (1 + 7 * place.slots / (2 * N - 1))
         other = np.mean([policy.act(obs, t, context) != greedy for t in range(4000)], axis=0)
         np.testing.assert_allclose(other, expected * 4 / 5, atol=0.02)
-    alone = make_policy(spec_of("epsilon_greedy", options={"ladder_base": 1.0, "ladder_alpha": 7.0}))
-    alone.load(weights(5), {})
+    policy.load(weights(5), {"epsilon": 0.9})
+    other = np.mean([policy.act(obs, t, context) != policy.act_greedily(obs) for t in range(4000)], axis=0)
+    np.testing.assert_allclose(other, 0.9 ** (1 + 7 * place.slots / (2 * N - 1)) * 4 / 5, atol=0.02)
+    alone = make_policy(spec_of("epsilon_greedy", options=LADDER))
+    alone.load(weights(5), {"epsilon": 1.0})
     alone.act(obs[:1], 0, ActingContext(noise_for(np.random.default_rng(4), 1, 1, 0), {}, Place.of(0, 1, 1)))
 
 
@@ -98,20 +101,8 @@ def test_a_per_slot_epsilon_schedule() -> None:
         ),
         (
             "epsilon_greedy",
-            {"ladder_base": 0.4},
-            fields(what="head 'epsilon_greedy': options ladder_base and ladder_alpha need each other"),
-        ),
-        (
-            "epsilon_greedy",
-            {"ladder_base": 1.4, "ladder_alpha": 7.0},
-            fields(what="head 'epsilon_greedy': option ladder_base 1.4 must be in (0, 1], ladder_alpha 7.0 at least 0"),
-        ),
-        (
-            "epsilon_greedy",
-            {"ladder_base": 0.4, "ladder_alpha": -1.0},
-            fields(
-                what="head 'epsilon_greedy': option ladder_base 0.4 must be in (0, 1], ladder_alpha -1.0 at least 0"
-            ),
+            {"ladder": -1.0},
+            fields(what="head 'epsilon_greedy': option ladder -1.0 must be at least 0"),
         ),
     ],
 )
@@ -150,7 +141,7 @@ COLD = spec_of("squashed_gaussian", BOX, 2 * A)
     [
         (spec_of("categorical"), {}),
         (spec_of("epsilon_greedy"), {"epsilon": 0.1}),
-        (spec_of("epsilon_greedy", options=LADDER), {}),
+        (spec_of("epsilon_greedy", options=LADDER), {"epsilon": 0.4}),
         (spec_of("deterministic_noise", BOX, A, noise=(UNIFORM,)), {"noise": 0.1, "uniform": 1.0}),
         (WARM, {"uniform": 1.0}),
         (COLD, {}),

@@ -133,10 +133,10 @@ def test_epsilon_greedy_takes_allowed_actions_alone(epsilon: float) -> None:
 
 def test_an_epsilon_schedule_takes_allowed_actions() -> None:
     rng, (base, alpha) = np.random.default_rng(4), (0.9, 7.0)
-    options = {"ladder_base": base, "ladder_alpha": alpha}
+    options = {"ladder": alpha}
     spec = ActingSpec((), "epsilon_greedy", action_space((6,), "epsilon_greedy"), masked(6), options=options)
     made, mask = make_head(spec, N), random_mask(rng, (6,))
-    made.load({}, {})
+    made.load({}, {"epsilon": base})
     made.mask(mask)
     q, noise = rng.normal(size=(N, 6)).astype(np.float32), noise_for(rng, T, N, 0)
     actions = made.act(q, 0, context(noise))

@@ -287,6 +287,12 @@ VALUES = [
 ]
 
 
+def test_an_algorithm_that_is_options_of_another(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(preset(read("CartPole-v1: {n_timesteps: 100}", "ape_x.yml"), config_of))
+    found = load(str(tmp_path / "a.yaml")).config.algorithm
+    assert found["kind"] == "dqn" and found["ladder"] == 7.0 and found["worker_priorities"]
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c", "c51"])
 def test_no_value_of_any_setting_makes_a_preset_that_does_not_load(algorithm: str, tmp_path: Path) -> None:
     random = Random(1)

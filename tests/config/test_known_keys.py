@@ -140,7 +140,7 @@ def test_normalisation_is_a_key_of_the_algorithm(name: str) -> None:
         ("my_lab.envs:Walk", "is an env: zmqrl train --env my_lab.envs:Walk --algo KIND"),
         ("my_walk.py", "is a Python file: zmqrl train --env my_walk:NAME"),
         ("SAC", "is an algorithm: zmqrl train --env ID --algo sac; presets with it: cartpole-sac, halfcheetah-sac, "),
-        ("cartpole", "unknown preset 'cartpole'; presets that begin with it: cartpole-a2c, cartpole-c51, "),
+        ("cartpole", "unknown preset 'cartpole'; presets that begin with it: cartpole-a2c, cartpole-ape_x-dqn, "),
         ("CartPole", "presets that begin with it: cartpole-a2c, "),
         ("minatar", "presets that begin with it: minatar-breakout-dqn, minatar-breakout-ppo, minatar-breakout-pqn"),
         ("cartpole_ppo", "unknown preset 'cartpole_ppo'; did you mean 'cartpole-ppo'? known: acrobot-dqn, "),

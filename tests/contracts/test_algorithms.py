@@ -57,6 +57,13 @@ SMALL: Mapping[str, Any] = {
     "iqn": {"batch_size": 32, "quantiles": 4, "acting_quantiles": 4, "cosines": 8},
 }
 """What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
+APE_X: Mapping[str, Any] = {
+    "prioritised": PrioritisedSection(),
+    "worker_priorities": True,
+    "ladder": 7.0,
+    "n_step": 3,
+    "dueling": True,
+}
 KINDS = modules("zmqrl.algorithms", Algorithm)
 SOFT = MunchausenSection()
 RAINBOW: Mapping[str, Any] = {
@@ -94,6 +101,7 @@ def cases() -> list[Algorithm]:
         DQN(replace(small("dqn"), noisy=True, dueling=True), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         DQN(replace(small("dqn"), noisy=True, dueling=True), CNN, EnvSpec("noisy", PIXELS, DISCRETE), STEPS, ENVS),
         DQN(small("dqn"), MLP, EnvSpec("dict", DICT, DISCRETE), STEPS, ENVS),
+        DQN(replace(small("dqn"), **APE_X), MLP, EnvSpec("ape-x", VECTOR, DISCRETE), STEPS, ENVS),
         DQN(replace(small("dqn"), munchausen=SOFT), MLP, EnvSpec("soft", VECTOR, DISCRETE), STEPS, ENVS),
         C51(replace(small("c51"), munchausen=SOFT), MLP, EnvSpec("soft", VECTOR, DISCRETE), STEPS, ENVS),
         QRDQN(replace(small("qrdqn"), **RAINBOW), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
@@ -106,7 +114,10 @@ def cases() -> list[Algorithm]:
 
 
 CASES = cases()
-TRAINED = {("PPO", "dict"), ("PPO", "masked"), ("PPO", "several, masked"), ("DQN", "noisy"), ("DQN", "soft")}
+TRAINED = {
+    *(("PPO", name) for name in ("dict", "masked", "several, masked")),
+    *(("DQN", name) for name in ("noisy", "soft", "ape-x")),
+}
 """With one of each kind and space of actions, trained over a vector."""
 OF_PARTS = ("BC", "CQL", "DDPG", "Rainbow", "TQC")
 """Kinds that are made of parts of the others (IQL, SAC, TD3; C51 and a noisy DQN)."""

@@ -47,10 +47,13 @@ class R2D2(Algorithm):
     def acting(self):
         layers, config, space = self.network().tower("q"), self.config, self.env.action
         memory = {"state": state_of(layers), "state_every": config.burn_in, "previous": True}
-        options = {"ladder_base": config.ladder_base, "ladder_alpha": config.ladder_alpha}
+        options = {"ladder": config.ladder_alpha}
         return ActingSpec(
             layers, "epsilon_greedy", space, self.env.observation, input=self.input, options=options, **memory
         )
+
+    def schedule(self, progress):
+        return {"epsilon": self.config.ladder_base}
 
     def replay(self):
         config, prioritised = self.config, Prioritised(alpha=0.9, beta=0.6)

@@ -71,17 +71,12 @@ class R2D2(Algorithm):
 
     def acting(self):
         layers, config = self.network().tower("q"), self.config
-        return ActingSpec(
-            layers,
-            "epsilon_greedy",
-            self.env.action,
-            self.env.observation,
-            input=self.input,
-            options={"ladder_base": config.ladder_base, "ladder_alpha": config.ladder_alpha},
-            state=state_of(layers),
-            state_every=config.stride,
-            previous=True,
-        )
+        memory = {"state": state_of(layers), "state_every": config.stride, "previous": True}
+        space, obs, options = self.env.action, self.env.observation, {"ladder": config.ladder_alpha}
+        return ActingSpec(layers, "epsilon_greedy", space, obs, input=self.input, options=options, **memory)
+
+    def schedule(self, progress):
+        return {"epsilon": self.config.ladder_base}
 
     def replay(self):
         config = self.config

@@ -19,7 +19,6 @@ PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
     "her": "HER",
     "rnd": "RND",
-    "apex": "Apex",
     "r2d2": "R2D2",
     "her_from_docs": "HER",
     "r2d2_from_docs": "R2D2",

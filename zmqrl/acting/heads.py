@@ -181,41 +181,36 @@ class MultiCategorical(Head):
 class EpsilonGreedy(Head):
     """argmax of q values, or with probability epsilon a uniform action; both among the allowed ones.
 
-    epsilon is `schedule["epsilon"]`; with the option `ladder_base` slot i of n has
-    ladder_base ** (1 + ladder_alpha * i / (n - 1)) for the whole run (Horgan et al. 2018, Ape-X: 0.4 and 7).
+    epsilon is `schedule["epsilon"]`; with the option `ladder` env i of n has epsilon ** (1 + ladder * i / (n - 1))
+    (Horgan et al. 2018, Ape-X: 0.4 and 7).
     """
 
     actions = frozenset({"discrete"})
     masks = True
-    takes = frozenset({"ladder_base", "ladder_alpha"})
+    takes = frozenset({"ladder"})
 
     def __init__(self, spec: ActingSpec, rows: int) -> None:
-        """ConfigError for a ladder that is not one."""
+        """ConfigError for a ladder below 0."""
         super().__init__(spec, rows)
-        self._base: float | None = spec.options.get("ladder_base")
-        self._alpha = spec.options.get("ladder_alpha", 0.0)
+        self._ladder = spec.options.get("ladder", 0.0)
+        self._given = 1.0
         self._epsilon: float | Array = 1.0
         self._ladder_of: Place | None = None
-        if ("ladder_alpha" in spec.options) != (self._base is not None):
-            raise ConfigError(f"head {spec.head!r}: options ladder_base and ladder_alpha need each other")
-        if self._base is not None and not (0.0 < self._base <= 1.0 and self._alpha >= 0.0):
-            raise ConfigError(
-                f"head {spec.head!r}: option ladder_base {self._base} must be in (0, 1], "
-                f"ladder_alpha {self._alpha} at least 0"
-            )
+        if not self._ladder >= 0.0:
+            raise ConfigError(f"head {spec.head!r}: option ladder {self._ladder} must be at least 0")
 
     @property
     def reads(self) -> frozenset[str]:
-        return frozenset({EPSILON} if self._base is None else ())
+        return frozenset({EPSILON})
 
     def load(self, weights: Weights, schedule: Mapping[str, float]) -> None:
         del weights
-        if self._base is None:
-            self._epsilon = schedule[EPSILON]
+        self._given = self._epsilon = schedule[EPSILON]
+        self._ladder_of = None
 
     def act(self, outputs: Array, t: int, context: ActingContext) -> Array:
-        if self._base is not None and context.place is not self._ladder_of:
-            self._ladder_of, self._epsilon = context.place, ladder(self._base, self._alpha, context.place)
+        if self._ladder and context.place is not self._ladder_of:
+            self._ladder_of, self._epsilon = context.place, ladder(self._given, self._ladder, context.place)
         actions: Array = self._masked(outputs).argmax(1)
         uniform = context.noise.uniform[t]
         if self.allowed is not None:
@@ -228,10 +223,10 @@ class EpsilonGreedy(Head):
         return actions
 
 
-def ladder(base: float, alpha: float, place: Place) -> Array:
-    """float64 `[N]`: epsilon of each slot, from `base` of the first to base ** (1 + alpha) of the last of the run."""
-    epsilon: Array = base ** (1.0 + alpha * place.slots / max(1, place.total - 1))
-    return epsilon
+def ladder(epsilon: float, alpha: float, place: Place) -> Array:
+    """float64 `[N]`: that of each slot, from `epsilon` of the first to epsilon ** (1 + alpha) of the last of a run."""
+    found: Array = epsilon ** (1.0 + alpha * place.slots / max(1, place.total - 1))
+    return found
 
 
 def bounds(space: SpaceSpec) -> tuple[Array, Array] | tuple[None, None]:

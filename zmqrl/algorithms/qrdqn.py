@@ -37,8 +37,8 @@ class QRDQN(QLearningAlgorithm):
 
     def acting(self) -> ActingSpec:
         """Epsilon-greedy in the mean of the quantiles."""
-        head, options = "zmqrl.acting.quantile:QuantileGreedy", {"quantiles": self.config.quantiles}
-        return replace(super().acting(), head=head, options=options)
+        found, head = super().acting(), "zmqrl.acting.quantile:QuantileGreedy"
+        return replace(found, head=head, options={**found.options, "quantiles": self.config.quantiles})
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         return QRDQNLearner(self, context)

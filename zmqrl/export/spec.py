@@ -25,6 +25,7 @@ HEADS: Mapping[str, str] = {
     "categorical": "argmax",
     "multi_categorical": "argmax",
     "epsilon_greedy": "argmax",
+    "zmqrl.acting.first_priority:FirstPriority": "argmax",
     "zmqrl.acting.quantile:QuantileGreedy": "argmax",
     "gaussian": "clip",
     "squashed_gaussian": "tanh",

@@ -23,6 +23,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "c51": {"kind": "c51", "batch_size": 64, "high": 100.0, "munchausen": {}},
     "iqn": {"kind": "iqn", "batch_size": 64, "quantiles": 8},
     "qrdqn-rainbow": {"kind": "qrdqn", "batch_size": 64, "noisy": True, "dueling": True, "prioritised": {}},
+    "ape-x": {"kind": "dqn", "batch_size": 64, "prioritised": {}, "worker_priorities": True, "ladder": 7, "n_step": 3},
     "dqn-munchausen": {"kind": "dqn", "batch_size": 64, "double": False, "munchausen": {}},
 }
 EACH = pytest.mark.parametrize("kind", ["rainbow", *(long(name) for name in KINDS if name != "rainbow")])

@@ -107,6 +107,8 @@ class QLearningConfig:
     """Bound of the gradient's global norm; null switches it off."""
     epsilon: EpsilonSection | Points[Fraction] = field(default_factory=EpsilonSection)
     """Exploration."""
+    ladder: Annotated[float, Ge(0)] = 0.0
+    """Env i of n explores with epsilon ** (1 + ladder i / (n - 1)) (Ape-X: 7, epsilon 0.4); 0: all with epsilon."""
 
     def __post_init__(self) -> None:
         """`target_update_every` as a number: a copy has to stay for a while, a small share has not."""
@@ -171,8 +173,9 @@ class QLearningAlgorithm(Algorithm, ABC):
     def acting(self) -> ActingSpec:
         """Epsilon-greedy in the q values; `epsilon` is part of the version."""
         layers = self.network().tower("q")
+        options = {"ladder": self.config.ladder} if self.config.ladder else {}
         space, obs, noise = self.env.action, self.env.observation, noise_of(layers)
-        return ActingSpec(layers, "epsilon_greedy", space, obs, input=self.input, noise=noise)
+        return ActingSpec(layers, "epsilon_greedy", space, obs, input=self.input, options=options, noise=noise)
 
     def schedule(self, progress: Progress) -> Mapping[str, float]:
         """`epsilon` for the workers."""

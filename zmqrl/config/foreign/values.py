@@ -18,6 +18,13 @@ MOST = 1e18
 ON_POLICY, CONTINUOUS = ("a2c", "impala", "ppo", "pqn", "reinforce"), ("ddpg", "sac", "td3", "tqc")
 _NONE: Keys = MappingProxyType({})
 _PLAIN: Keys = {"algorithm.double": False}
+_APE_X: Keys = {
+    "algorithm.dueling": True,
+    "algorithm.prioritised": {},
+    "algorithm.worker_priorities": True,
+    "algorithm.ladder": 7.0,
+    "algorithm.epsilon": [[0, 0.4]],
+}
 KINDS: Mapping[str, tuple[str, Keys]] = {
     **dict.fromkeys(("ppo", "clippedppo", "ppocontinuousaction"), ("ppo", _NONE)),
     **dict.fromkeys(("dqn", "multistep"), ("dqn", _PLAIN)),
@@ -31,6 +38,7 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     "iqn": ("iqn", _NONE),
     "mdqn": ("dqn", {**_PLAIN, "algorithm.munchausen": {}}),
     "miqn": ("iqn", {"algorithm.munchausen": {}}),
+    "apex": ("dqn", _APE_X),
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
     **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
