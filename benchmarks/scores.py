@@ -90,6 +90,7 @@ TABLE: tuple[Row, ...] = (
     Row("cartpole-munchausen-dqn", 100_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-ape_x-dqn", 250_000, 450.0, "RLlib: 150 in CartPole-v0"),
     Row("cartpole-memory-ppo_gru", 300_000, 450.0, "threshold of gymnasium for the whole state: 475", seeds=5),
+    Row("cartpole-memory-r2d2", 300_000, 400.0, "RLlib: 150 after 1M"),
     Row("cartpole-memory-ppo", 300_000, 450.0, "rl-zoo ppo_lstm, CartPoleNoVel-v1 500.0"),
     Row("cartpole-a2c", 500_000, 475.0, "rl-zoo 500.0"),
     Row("cartpole-impala", 500_000, 475.0, "RLlib asks for 450 within 2M"),

@@ -55,6 +55,7 @@ SMALL: Mapping[str, Any] = {
     "qrdqn": {"batch_size": 32, "quantiles": 10},
     **{kind: {"batch_size": 32, "atoms": 11} for kind in ("c51", "rainbow")},
     "iqn": {"batch_size": 32, "quantiles": 4, "acting_quantiles": 4, "cosines": 8},
+    "r2d2": {"batch_size": 8, "burn_in": 2, "length": 4, "stride": 2, "lstm_size": 8, "target_update_every": 4},
 }
 """What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
 APE_X: Mapping[str, Any] = {

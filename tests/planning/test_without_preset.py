@@ -21,7 +21,7 @@ from zmqrl.types import EnvSpec, ModeName
 
 DISCRETE = [
     *("a2c", "bc", "c51", "cql", "dqn", "impala", "iql", "iqn"),
-    *("ppo", "ppo_gru", "pqn", "qrdqn", "rainbow", "reinforce", "sac"),
+    *("ppo", "ppo_gru", "pqn", "qrdqn", "r2d2", "rainbow", "reinforce", "sac"),
 ]
 CONTINUOUS = ["a2c", "bc", "cql", "ddpg", "impala", "iql", "ppo", "ppo_gru", "reinforce", "sac", "td3", "tqc"]
 FITTING = {

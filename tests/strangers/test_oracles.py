@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.strangers import r2d2, r2d2_from_docs
+from tests.strangers import r2d2_from_docs
 from zmqrl.loading import torch
+from zmqrl.ops.targets import n_step_targets, rescaled, unscaled
 
 RNG = 7
 
@@ -20,8 +21,8 @@ def ends_of(random, rows, envs):
     return terminated, truncated, valid
 
 
-N_STEP = {"r2d2": r2d2.n_step_targets, "from docs": r2d2_from_docs.n_step_returns}
-RESCALED = {"r2d2": (r2d2.rescaled, r2d2.unscaled), "from docs": (r2d2_from_docs.h, r2d2_from_docs.inverse_h)}
+N_STEP = {"ops": n_step_targets, "from docs": r2d2_from_docs.n_step_returns}
+RESCALED = {"ops": (rescaled, unscaled), "from docs": (r2d2_from_docs.h, r2d2_from_docs.inverse_h)}
 
 
 def n_step_target(t, env, reward, terminated, truncated, value, gamma, steps):

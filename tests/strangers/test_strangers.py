@@ -19,7 +19,6 @@ PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
     "her": "HER",
     "rnd": "RND",
-    "r2d2": "R2D2",
     "her_from_docs": "HER",
     "r2d2_from_docs": "R2D2",
 }
@@ -27,7 +26,6 @@ WITHOUT_GOALS = {"her_from_docs": {"share": 0.0}}
 """The observations of the checks have no goals."""
 SMALLER = {
     **WITHOUT_GOALS,
-    "r2d2": {"burn_in": 2, "length": 4},
     "r2d2_from_docs": {"burn_in": 2, "length": 4, "stride": 2},
 }
 """Fields of `Config` for the short form: each tower and each step of a sequence costs time in a trace."""

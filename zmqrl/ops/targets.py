@@ -1,4 +1,4 @@
-"""Targets of values, and targets and losses of distributions of returns, in torch."""
+"""Targets of values, also on another scale, and targets and losses of distributions of returns, in torch."""
 
 from __future__ import annotations
 
@@ -58,3 +58,15 @@ def quantile_huber(quantiles: Tensor, target: Tensor, level: Tensor | None = Non
     huber = slope * (error - 0.5 * slope)
     weight = (level.unsqueeze(2) - (error.detach() < 0).to(error.dtype)).abs()
     return (weight * huber).mean(2).sum(1)
+
+
+def rescaled(x: Tensor, epsilon: float) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018, arXiv 1805.11593, section 3.2)."""
+    return x.sign() * ((x.abs() + 1.0).sqrt() - 1.0) + epsilon * x
+
+
+def unscaled(x: Tensor, epsilon: float) -> Tensor:
+    """The inverse of `rescaled` (proposition A.2 (iii)), without the difference of two near numbers of the paper."""
+    size = x.abs() + 1.0 + epsilon
+    root = 2.0 * size / ((1.0 + 4.0 * epsilon * size).sqrt() + 1.0)
+    return x.sign() * (root.square() - 1.0)

@@ -18,7 +18,17 @@ from zmqrl.config.plan import RunPlan
 
 Begin = Callable[[RunPlan], PlanRun]
 STEPS = 2_000
+R2D2: Mapping[str, Any] = {
+    "kind": "r2d2",
+    "batch_size": 8,
+    "burn_in": 4,
+    "length": 4,
+    "stride": 4,
+    "lstm_size": 16,
+    "target_update_every": 50,
+}
 KINDS: Mapping[str, Mapping[str, Any]] = {
+    "r2d2": R2D2,
     "rainbow": {"kind": "rainbow", "batch_size": 64, "atoms": 11, "high": 100.0},
     "c51": {"kind": "c51", "batch_size": 64, "high": 100.0, "munchausen": {}},
     "iqn": {"kind": "iqn", "batch_size": 64, "quantiles": 8},
@@ -26,7 +36,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "ape-x": {"kind": "dqn", "batch_size": 64, "prioritised": {}, "worker_priorities": True, "ladder": 7, "n_step": 3},
     "dqn-munchausen": {"kind": "dqn", "batch_size": 64, "double": False, "munchausen": {}},
 }
-EACH = pytest.mark.parametrize("kind", ["rainbow", *(long(name) for name in KINDS if name != "rainbow")])
+IN_SHORT = ("rainbow", "r2d2")
+EACH = pytest.mark.parametrize("kind", [name if name in IN_SHORT else long(name) for name in KINDS])
 
 
 def plan_of(run_dir: Path, mode: Any, workers: int, kind: str, steps: int = STEPS, **more: Any) -> RunPlan:

@@ -56,6 +56,11 @@ class PrioritisedSection:
     uniform_mix: Fraction = 0.0
     """Share of uniform sampling mixed in; bounds the weights."""
 
+    @property
+    def settings(self) -> Prioritised:
+        """Settings of the sampler."""
+        return Prioritised(self.alpha, self.beta, self.epsilon, self.uniform_mix)
+
 
 @dataclass(frozen=True)
 class MunchausenSection:
@@ -184,7 +189,4 @@ class QLearningAlgorithm(Algorithm, ABC):
     def replay(self) -> ReplaySpec:
         """Transitions, by priority if configured."""
         section = self.config.prioritised
-        if section is None:
-            return ReplaySpec(n_step=self.config.n_step)
-        prioritised = Prioritised(section.alpha, section.beta, section.epsilon, section.uniform_mix)
-        return ReplaySpec(n_step=self.config.n_step, prioritised=prioritised)
+        return ReplaySpec(n_step=self.config.n_step, prioritised=section and section.settings)

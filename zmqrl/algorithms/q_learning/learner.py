@@ -57,17 +57,20 @@ class QLearner(ReplayLearner):
 
     def train(self, batch: Batch, moves_target: bool = False) -> Mapping[str, Tensor]:
         """One step of the optimiser towards the target."""
-        net, config = self.net, self.config
         with torch.no_grad():
             target = self.target(batch)
         outputs = self.outputs(batch, "obs", TRAINED)
-        losses, error = self.losses(batch, of_action(outputs, batch["action"]), target)
+        results = self.step(batch, *self.losses(batch, of_action(outputs, batch["action"]), target), moves_target)
+        return {**results, "q_mean": self.q(self.returns(outputs.detach())).mean()}
+
+    def step(self, batch: Batch, losses: Tensor, error: Tensor, moves_target: bool) -> dict[str, Tensor]:
+        """One step for the loss `[B]` of each row or sequence; `error` becomes its priority. Returns metrics."""
+        net, config = self.net, self.config
         loss = (batch["weight"] * losses).mean()
         net.step("q", loss)
         if moves_target:
             net.update_targets(1.0 if config.target_tau is None else config.target_tau)
-        q = self.q(self.returns(outputs.detach()))
-        results = {"loss/q": loss, "td_error": error.mean(), "q_mean": q.mean()}
+        results = {"loss/q": loss, "td_error": error.mean()}
         return results if config.prioritised is None else {**results, PRIORITY: error}
 
     def target(self, batch: Batch) -> Tensor:

@@ -39,6 +39,7 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     "mdqn": ("dqn", {**_PLAIN, "algorithm.munchausen": {}}),
     "miqn": ("iqn", {"algorithm.munchausen": {}}),
     "apex": ("dqn", _APE_X),
+    "r2d2": ("r2d2", _NONE),
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
     **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
