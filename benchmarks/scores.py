@@ -95,6 +95,7 @@ TABLE: tuple[Row, ...] = (
     Row("cartpole-a2c", 500_000, 475.0, "rl-zoo 500.0"),
     Row("cartpole-impala", 500_000, 475.0, "RLlib asks for 450 within 2M"),
     Row("cartpole-reinforce", 1_500_000, 400.0, "threshold of gymnasium: 475"),
+    Row("mountaincar-rnd-ppo", 500_000, -150.0, "rl-zoo -110.4; CleanRL without RND: -200.0"),
     Row("acrobot-ppo", 500_000, -100.0, "rl-zoo -73.5"),
     Row("acrobot-dqn", 500_000, -100.0, "rl-zoo -76.6"),
     Row("acrobot-qrdqn", 500_000, -100.0, "rl-zoo -69.1", settings=COMPILED),

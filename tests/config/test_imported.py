@@ -287,10 +287,12 @@ VALUES = [
 ]
 
 
-def test_an_algorithm_that_is_options_of_another(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(preset(read("CartPole-v1: {n_timesteps: 100}", "ape_x.yml"), config_of))
+@pytest.mark.parametrize(("algorithm", "kind"), [("ape_x", "dqn"), ("rnd_ppo", "ppo"), ("icm_ppo", "ppo")])
+def test_an_algorithm_that_is_options_of_another(algorithm: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(preset(read("CartPole-v1: {n_timesteps: 100}", f"{algorithm}.yml"), config_of))
     found = load(str(tmp_path / "a.yaml")).config.algorithm
-    assert found["kind"] == "dqn" and found["ladder"] == 7.0 and found["worker_priorities"]
+    assert found["kind"] == kind
+    assert found["ladder"] == 7.0 if kind == "dqn" else found["intrinsic"]["kind"] == algorithm[:3]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c", "c51"])

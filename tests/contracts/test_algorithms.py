@@ -26,12 +26,14 @@ from zmqrl.algorithms.ppo_gru import PPOGRU
 from zmqrl.algorithms.pqn import PQN
 from zmqrl.algorithms.q_learning.base import MunchausenSection, PrioritisedSection
 from zmqrl.algorithms.qrdqn import QRDQN
+from zmqrl.algorithms.r2d2 import R2D2
 from zmqrl.algorithms.reinforce import REINFORCE
 from zmqrl.algorithms.sac import SAC
 from zmqrl.algorithms.td3 import TD3
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.learning import IntrinsicSection
 from zmqrl.plugins import load, modules
 from zmqrl.spaces import SpaceSpec, composite
 from zmqrl.testing.algorithm import ALGORITHM, CONTINUOUS, DISCRETE, PIXELS, VECTOR, AlgorithmMaker
@@ -58,6 +60,7 @@ SMALL: Mapping[str, Any] = {
     "r2d2": {"batch_size": 8, "burn_in": 2, "length": 4, "stride": 2, "lstm_size": 8, "target_update_every": 4},
 }
 """What is promised does not depend on how much is computed. A graph of sequences grows with their rows."""
+RND, ICM = (IntrinsicSection(kind, kwargs={"features": 8}) for kind in ("rnd", "icm"))
 APE_X: Mapping[str, Any] = {
     "prioritised": PrioritisedSection(),
     "worker_priorities": True,
@@ -108,6 +111,10 @@ def cases() -> list[Algorithm]:
         QRDQN(replace(small("qrdqn"), **RAINBOW), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         IQN(replace(small("iqn"), **RAINBOW), MLP, EnvSpec("noisy", VECTOR, DISCRETE), STEPS, ENVS),
         SAC(small("sac"), MLP, EnvSpec("dict", DICT, CONTINUOUS), STEPS, ENVS),
+        PPO(replace(small("ppo"), intrinsic=RND), MLP, EnvSpec("rnd", VECTOR, SEVERAL), STEPS, ENVS),
+        DQN(replace(small("dqn"), intrinsic=ICM), MLP, EnvSpec("icm", VECTOR, DISCRETE), STEPS, ENVS),
+        SAC(replace(small("sac"), intrinsic=ICM), MLP, EnvSpec("icm", VECTOR, CONTINUOUS), STEPS, ENVS),
+        R2D2(replace(small("r2d2"), intrinsic=RND), MLP, EnvSpec("rnd", VECTOR, DISCRETE), STEPS, ENVS),
         TD3(small("td3"), LAST, EnvSpec("channels last", CHANNELS_LAST, CONTINUOUS), STEPS, ENVS),
         IQL(small("iql"), MLP, EnvSpec("several", VECTOR, SEVERAL), STEPS, ENVS),
     ]
@@ -116,8 +123,8 @@ def cases() -> list[Algorithm]:
 
 CASES = cases()
 TRAINED = {
-    *(("PPO", name) for name in ("dict", "masked", "several, masked")),
-    *(("DQN", name) for name in ("noisy", "soft", "ape-x")),
+    *(("PPO", name) for name in ("dict", "masked", "several, masked", "rnd")),
+    *(("DQN", name) for name in ("noisy", "soft", "ape-x", "icm")),
 }
 """With one of each kind and space of actions, trained over a vector."""
 OF_PARTS = ("BC", "CQL", "DDPG", "Rainbow", "TQC")

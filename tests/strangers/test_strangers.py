@@ -18,7 +18,6 @@ FOLDER = ROOT / "tests" / "strangers"
 PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
     "her": "HER",
-    "rnd": "RND",
     "her_from_docs": "HER",
     "r2d2_from_docs": "R2D2",
 }

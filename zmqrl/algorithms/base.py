@@ -18,6 +18,7 @@ from zmqrl.algorithms.start.defaults import Sections, off_policy_defaults, on_po
 from zmqrl.config.sections import EnvSection, NetworkSection, ReplaySection
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.learning.intrinsic.base import make_intrinsic
 from zmqrl.learning.schedule import Schedule, is_points, value_at
 from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.spec import NetworkSpec
@@ -34,6 +35,7 @@ __all__ = [
     "OnPolicyLearner",
     "Progress",
     "check_batch",
+    "check_intrinsic",
     "numbers_of",
     "schedule_of",
 ]
@@ -199,6 +201,17 @@ def check_batch(algorithm: Algorithm) -> None:
     if not isinstance(held, int) or held < 0 or (held and not algorithm.on_policy):
         rule = "a whole number of at least 0" if algorithm.on_policy else "0, since on_policy is False"
         raise ConfigError(f"must be {rule}", key=(name, "held_batches"), value=repr(held))
+
+
+def check_intrinsic(algorithm: Algorithm) -> None:
+    """Raise `ConfigError` for an intrinsic reward that cannot be made, or of transitions of several steps."""
+    section = getattr(algorithm.config, "intrinsic", None)
+    if make_intrinsic(section, algorithm.network_section, algorithm.env) is None or algorithm.on_policy:
+        return
+    spec = algorithm.replay()
+    if spec.n_step > 1 and not spec.length:
+        what, other = "must be 1 with algorithm.intrinsic, which rewards single steps", ("algorithm", "intrinsic")
+        raise ConfigError(what, key=("algorithm", "n_step"), value=str(spec.n_step), others=(other,))
 
 
 def schedule_of(algorithm: Algorithm, progress: Progress) -> dict[str, float]:

@@ -15,7 +15,7 @@ from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.start.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
-from zmqrl.learning import Batch, Group, Rate, ReplayLearner
+from zmqrl.learning import Batch, Group, IntrinsicSection, Rate, ReplayLearner
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -46,6 +46,8 @@ class DDPGConfig:
     """Standard deviation of the noise on workers' actions, in units of half the action range."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Bound of each gradient's norm; null switches it off."""
+    intrinsic: IntrinsicSection | None = None
+    """A reward for what is new, in addition to that of the env; null: none."""
 
 
 class DDPG(Algorithm):

@@ -63,8 +63,9 @@ class DQN(QLearningAlgorithm):
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Gradients are written out for linear layers with tanh or relu, without `munchausen`."""
-        is_manual = not without_backward(self.network().tower("q")) and self.config.munchausen is None
+        """Gradients are written out for linear layers with tanh or relu, without `munchausen` and `intrinsic`."""
+        is_plain = self.config.munchausen is None and self.config.intrinsic is None
+        is_manual = is_plain and not without_backward(self.network().tower("q"))
         return (*(("manual",) if is_manual else ()), "eager", "compiled")
 
     def acting(self) -> ActingSpec:

@@ -82,10 +82,11 @@ class PPO(ActorCritic, Algorithm):
     def executors(self) -> tuple[str, ...]:
         """Gradients are written out for linear layers with tanh or relu, and one discrete action or a box.
 
-        Masks, memory, `target_kl`, `normalise_value` and `shared` have autograd alone.
+        Masks, memory, `target_kl`, `normalise_value`, `shared` and `intrinsic` have autograd alone.
         """
         env, config = self.env, self.config
         plain = config.target_kl is None and not config.normalise_value and not config.shared
+        plain = plain and config.intrinsic is None
         plain = plain and env.action.kind != "multi_discrete" and env.observation.action_mask is None
         written_out = not any(without_backward(layers) for _, layers in self.network().towers)
         manual = ("manual",) if plain and written_out else ()

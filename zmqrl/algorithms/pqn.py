@@ -18,7 +18,7 @@ from zmqrl.algorithms.start.defaults import Sections, envs_of, network_of, on_po
 from zmqrl.config.codec import replace
 from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, NetworkSection, Positive, ReplaySection
-from zmqrl.learning import Batch, BatchLearner, Group
+from zmqrl.learning import Batch, BatchLearner, Group, IntrinsicSection
 from zmqrl.learning.schedule import Rate, value_at
 from zmqrl.loading import Tensor
 from zmqrl.networks.build import tower
@@ -51,6 +51,8 @@ class PQNConfig:
     """Exploration."""
     batch_segments: Positive = 4
     """async: segments of one batch. In single and sync a batch is one segment per vector env."""
+    intrinsic: IntrinsicSection | None = None
+    """A reward for what is new, in addition to that of the env; null: none."""
 
 
 class PQN(Algorithm):

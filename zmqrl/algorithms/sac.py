@@ -18,7 +18,7 @@ from zmqrl.acting.spec import ActingSpec, NoiseSpec
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner, Progress
 from zmqrl.algorithms.start.defaults import Sections, continuous_defaults
 from zmqrl.config.sections import FORBID_UNKNOWN, Count, Fraction, Positive
-from zmqrl.learning import Batch, Group, Noise, Rate, ReplayLearner
+from zmqrl.learning import Batch, Group, IntrinsicSection, Noise, Rate, ReplayLearner
 from zmqrl.loading import Tensor, functional, np, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
@@ -57,6 +57,8 @@ class SACConfig:
     actions 0.98 log n."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Bound of each gradient's norm; null switches it off."""
+    intrinsic: IntrinsicSection | None = None
+    """A reward for what is new, in addition to that of the env; null: none."""
 
 
 class SAC(Algorithm):

@@ -3,6 +3,7 @@
 from zmqrl.learning.base import LearnerContext, LearnResult, Progress
 from zmqrl.learning.executor import Batch
 from zmqrl.learning.groups import Group
+from zmqrl.learning.intrinsic.base import Intrinsic, IntrinsicSection
 from zmqrl.learning.learners import BatchLearner, ReplayLearner
 from zmqrl.learning.net import Net
 from zmqrl.learning.net_learner import PRIORITY, Noise, Part
@@ -17,6 +18,8 @@ __all__ = [
     "Batch",
     "BatchLearner",
     "Group",
+    "Intrinsic",
+    "IntrinsicSection",
     "LearnResult",
     "LearnerContext",
     "Net",

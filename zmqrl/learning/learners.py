@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from zmqrl.acting.previous import previous_rows
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import LearnResult, OffPolicyLearner, OnPolicyLearner, Progress
+from zmqrl.learning.intrinsic.base import ENV_REWARD
 from zmqrl.learning.net_learner import PRIORITY, NetLearner
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.ops.returns import sequence_priorities
@@ -34,9 +35,14 @@ class ReplayLearner(NetLearner, OffPolicyLearner):
         rates, results = self.learning_rates(progress), {}
         for number in range(progress.updates, progress.updates + updates):
             sample = self.sample(replay, number)
-            results = self.run(self.batch(sample, progress, number), rates, **self.variant(number))
+            batch = self.batch(sample, progress, number)
+            if self.intrinsic is not None:
+                batch = self.intrinsic.rewarded(batch)
+            results = self.run(batch, rates, **self.variant(number))
             if PRIORITY in results:
                 self._prioritise(replay, sample, results[PRIORITY].cpu().numpy())
+        if self.intrinsic is not None:
+            self.add_metrics(self.intrinsic.metrics(progress.updates))
         return self._result(updates, self.measured(results, progress.updates))
 
     def sample(self, replay: Replay, number: int) -> AnySample:
@@ -114,7 +120,8 @@ class BatchLearner(NetLearner, OnPolicyLearner):
 
         `batch` is what `prepare` receives, or a held one.
         """
-        first, *rows = (batch.columns[name] for name in (ACTING_STATE + PREVIOUS, "action", "reward", "valid"))
+        reward = ENV_REWARD if ENV_REWARD in batch.columns else "reward"
+        first, *rows = (batch.columns[name] for name in (ACTING_STATE + PREVIOUS, "action", reward, "valid"))
         return previous_rows(self.algorithm.env.action, first[0], *rows)
 
     def is_done(self, results: Mapping[str, Tensor]) -> bool:
@@ -124,6 +131,9 @@ class BatchLearner(NetLearner, OnPolicyLearner):
 
     def learn(self, batch: SegmentBatch, progress: Progress) -> LearnResult:
         """Train on `batch`."""
+        if self.intrinsic is not None:
+            batch = self.intrinsic.learn(batch, self.observations, progress)
+            self.add_metrics(self.intrinsic.metrics(progress.updates))
         with torch.no_grad():
             rows = self.prepare(batch, progress)
         return self.fit(rows, progress, self.epochs)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsFloat, get_args
 
 from zmqrl.acting.previous import previous_rows
+from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import check_field
 from zmqrl.learning.base import BaseLearner, LearnerContext, LearnResult, Progress, check_norm
 from zmqrl.learning.executor import Batch, make_executor
 from zmqrl.learning.groups import Group
+from zmqrl.learning.intrinsic.base import make_intrinsic
+from zmqrl.learning.intrinsic.learner import IntrinsicLearner
 from zmqrl.learning.net import NORM, Net
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.input import InputSpec
@@ -71,6 +74,7 @@ class Trained(Protocol):
     """What a learner reads of its `Algorithm`."""
 
     config: Any
+    network_section: NetworkSection
     env: EnvSpec
 
     @property
@@ -100,6 +104,11 @@ class NetLearner(BaseLearner):
         self.algorithm, self.config, self.context = algorithm, algorithm.config, context
         self.net = Net(algorithm.network(), groups, context.weights, context.device)
         self.parts = dict(parts or {})
+        self.intrinsic: IntrinsicLearner | None = None
+        section: Any = getattr(self.config, "intrinsic", None)
+        made = make_intrinsic(section, algorithm.network_section, algorithm.env)
+        if made is not None:
+            self.intrinsic = self.parts["intrinsic"] = IntrinsicLearner(made, section, context)
         self._added: dict[str, float] = {}
         self._input = TorchInput(algorithm.input, algorithm.env.observation)
         self._executor = make_executor(context.executor, self.net, context.report)

@@ -13,7 +13,7 @@ from typing import Any
 
 from zmqrl.acting.make_head import check_schedule, make_head
 from zmqrl.acting.state import check_acting
-from zmqrl.algorithms.base import Algorithm, Progress, check_batch, numbers_of, schedule_of
+from zmqrl.algorithms.base import Algorithm, Progress, check_batch, check_intrinsic, numbers_of, schedule_of
 from zmqrl.algorithms.start.make import check_towers, make_algorithm
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.paths import expanded
@@ -127,6 +127,7 @@ def _algorithm(config: Config, env: EnvSpec) -> Algorithm:
         what = f"algorithm.kind {config.algorithm['kind']} supports only {allowed}"
         raise ConfigError(what, key=("run", "mode"), value=repr(config.run.mode), others=(("algorithm", "kind"),))
     check_batch(algorithm)
+    check_intrinsic(algorithm)
     check_towers(config, env)
     algorithm.check(config.run.mode, config.env.vector_envs, config.replay)
     return algorithm

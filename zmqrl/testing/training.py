@@ -87,13 +87,14 @@ def a_truncation_bootstraps(make: AlgorithmMaker) -> None:
 def a_termination_has_no_value_after_it(make: AlgorithmMaker) -> None:
     """The observation after a terminated row has no effect. With statistics of observations nothing is compared.
 
-    Nor without `Algorithm.termination_cuts_value`, or with `Relabel.terminated`, which ends episodes at other rows. No
-    effect is one that rounding explains: what follows a termination may be multiplied by a sum of probabilities, as in
-    C51.
+    Nor without `Algorithm.termination_cuts_value`, with an intrinsic reward, which depends on it, or with
+    `Relabel.terminated`, which ends episodes at other rows. No effect is one that rounding explains: what follows a
+    termination may be multiplied by a sum of probabilities, as in C51.
     """
     one, other = make(), make()
     relabel = one.replay().relabel
-    if one.statistics() or not one.termination_cuts_value or (relabel is not None and relabel.terminated):
+    is_intrinsic = getattr(one.config, "intrinsic", None) is not None
+    if one.statistics() or not one.termination_cuts_value or is_intrinsic or (relabel and relabel.terminated):
         return
     slots = acted(one, SEED)
     slots["terminated"] |= slots["truncated"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.marks import long
 from tests.support.runs.references import References
-from tests.support.runs.system_plans import CARTPOLE, system_plan
+from tests.support.runs.system_plans import CARTPOLE, PPO, system_plan
 from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
 from zmqrl.config.plan import RunPlan
 
@@ -29,6 +29,9 @@ R2D2: Mapping[str, Any] = {
 }
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "r2d2": R2D2,
+    "r2d2-rnd": {**R2D2, "intrinsic": {"kind": "rnd"}},
+    "ppo-rnd": {**PPO, "intrinsic": {"kind": "rnd"}},
+    "dqn-icm": {"kind": "dqn", "batch_size": 64, "intrinsic": {"kind": "icm", "kwargs": {"features": 16}}},
     "rainbow": {"kind": "rainbow", "batch_size": 64, "atoms": 11, "high": 100.0},
     "c51": {"kind": "c51", "batch_size": 64, "high": 100.0, "munchausen": {}},
     "iqn": {"kind": "iqn", "batch_size": 64, "quantiles": 8},
@@ -36,7 +39,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "ape-x": {"kind": "dqn", "batch_size": 64, "prioritised": {}, "worker_priorities": True, "ladder": 7, "n_step": 3},
     "dqn-munchausen": {"kind": "dqn", "batch_size": 64, "double": False, "munchausen": {}},
 }
-IN_SHORT = ("rainbow", "r2d2")
+IN_SHORT = ("rainbow", "r2d2-rnd")
 EACH = pytest.mark.parametrize("kind", [name if name in IN_SHORT else long(name) for name in KINDS])
 
 

@@ -16,7 +16,7 @@ from zmqrl.algorithms.base import Algorithm, check_minibatch
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
-from zmqrl.learning import Optimiser, RMSProp
+from zmqrl.learning import IntrinsicSection, Optimiser, RMSProp
 from zmqrl.learning.schedule import Rate
 from zmqrl.loading import np
 from zmqrl.networks.build import tower
@@ -56,6 +56,8 @@ class PolicyConfig:
     """Orthogonal layers (sqrt 2, policy head .01, value head 1); else PyTorch's default."""
     batch_segments: Positive = 4
     """async: segments of one batch. In single and sync a batch is one segment per vector env."""
+    intrinsic: IntrinsicSection | None = None
+    """A reward for what is new, in addition to that of the env; null: none."""
 
 
 @dataclass(frozen=True)

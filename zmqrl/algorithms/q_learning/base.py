@@ -19,6 +19,7 @@ from zmqrl.algorithms.start.defaults import Sections, off_policy_defaults
 from zmqrl.config.points import Points
 from zmqrl.config.sections import FORBID_UNKNOWN, Fraction, Positive, ReplaySection
 from zmqrl.errors import ConfigError
+from zmqrl.learning import IntrinsicSection
 from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
@@ -114,6 +115,8 @@ class QLearningConfig:
     """Exploration."""
     ladder: Annotated[float, Ge(0)] = 0.0
     """Env i of n explores with epsilon ** (1 + ladder i / (n - 1)) (Ape-X: 7, epsilon 0.4); 0: all with epsilon."""
+    intrinsic: IntrinsicSection | None = None
+    """A reward for what is new, in addition to that of the env; null: none."""
 
     def __post_init__(self) -> None:
         """`target_update_every` as a number: a copy has to stay for a while, a small share has not."""

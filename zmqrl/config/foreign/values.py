@@ -40,6 +40,7 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     "miqn": ("iqn", {"algorithm.munchausen": {}}),
     "apex": ("dqn", _APE_X),
     "r2d2": ("r2d2", _NONE),
+    **{f"{kind}ppo": ("ppo", {"algorithm.intrinsic": {"kind": kind}}) for kind in ("rnd", "icm")},
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
     **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
