@@ -124,7 +124,8 @@ def test_one_update(double: bool, burn_in: int, rescaling: float | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("noisy", True), ("munchausen", MunchausenSection()), ("worker_priorities", True)]
+    ("name", "value"),
+    [("noisy", True), ("munchausen", MunchausenSection()), ("worker_priorities", True)],
 )
 def test_options_of_transitions_are_refused(name: str, value: Any) -> None:
     config = R2D2Config(**{name: value})

@@ -17,7 +17,6 @@ MOST_LINES, MOST_LINES_WITH_ENV = 115, 145
 FOLDER = ROOT / "tests" / "strangers"
 PRIVATE = re.compile(r"import .*\b_|[a-z)]\._[a-z]")
 KINDS = {
-    "her": "HER",
     "her_from_docs": "HER",
     "r2d2_from_docs": "R2D2",
 }

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.strangers.her import HER, HERConfig
 from tests.support.raising import compare, fields, raises
 from tests.testing import defective_algorithms as defective
 from tests.testing import sound_algorithms as sound
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.bc import BC
+from zmqrl.algorithms.dqn import DQN, DQNConfig
 from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.algorithms.ppo_gru import PPOGRU, PPOGRUConfig
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import ConfigError
 from zmqrl.learning import ReplayLearner
+from zmqrl.replay.spec import Relabel
 from zmqrl.testing import check as checks
 from zmqrl.testing import check_algorithm, training
 from zmqrl.testing.algorithm import DISCRETE, VECTOR
@@ -122,13 +123,13 @@ def test_hindsight_is_checked_over_observations_with_goals(reached: str | None) 
     goals = spaces.Dict(
         {name: spaces.Box(-1, 1, (4,), np.float32) for name in ("achieved_goal", "desired_goal", "observation")}
     )
-    config = HERConfig(reward="tests.replay.goals:distance", reached=reached)
-    report = check_algorithm(HER, config, observation=goals, skip=[name for name in PROBES if name != "Identity"])
+    config = DQNConfig(batch_size=64, relabel=Relabel("tests.replay.goals:distance", terminated=reached))
+    report = check_algorithm(DQN, config, observation=goals, skip=[name for name in PROBES if name != "Identity"])
     assert report.skipped["Identity, discrete actions"] == "no goals to relabel"
     checked = {name.partition(",")[0] for name in report.passed}
     assert {"replay_fits_a_segment", "a_termination_has_no_value_after_it", "an_update_runs"} <= checked
     with pytest.raises(AssertionError) as caught:
-        check_algorithm(HER, config, skip=(*PROBES, *others("")))
+        check_algorithm(DQN, config, skip=(*PROBES, *others("")))
     compare(caught.value.__cause__, **fields("Relabel.goals", "('achieved_goal', 'desired_goal')"))
 
 

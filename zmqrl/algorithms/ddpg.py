@@ -19,7 +19,7 @@ from zmqrl.learning import Batch, Group, IntrinsicSection, Rate, ReplayLearner
 from zmqrl.loading import Tensor, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
-from zmqrl.replay.spec import ReplaySpec
+from zmqrl.replay.spec import Relabel, ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
 
@@ -48,6 +48,8 @@ class DDPGConfig:
     """Bound of each gradient's norm; null switches it off."""
     intrinsic: IntrinsicSection | None = None
     """A reward for what is new, in addition to that of the env; null: none."""
+    relabel: Relabel | None = None
+    """Hindsight (HER) for envs with goals: other goals for a share of each sample; null: none."""
 
 
 class DDPG(Algorithm):
@@ -94,7 +96,7 @@ class DDPG(Algorithm):
         return {"noise": self.config.exploration_noise, UNIFORM: uniform}
 
     def replay(self) -> ReplaySpec:
-        return ReplaySpec(n_step=self.config.n_step)
+        return ReplaySpec(n_step=self.config.n_step, relabel=self.config.relabel)
 
     @property
     def action_size(self) -> int:

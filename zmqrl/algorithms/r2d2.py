@@ -28,7 +28,7 @@ from zmqrl.types import ACTING_STATE, MODES, PREVIOUS, EnvSpec, ModeName
 
 CORE = "q.lstm"
 """The layer with state."""
-OF_TRANSITIONS = ("noisy", "munchausen", "worker_priorities")
+OF_TRANSITIONS = ("noisy", "munchausen", "worker_priorities", "relabel")
 """Options of DQN that need transitions."""
 
 

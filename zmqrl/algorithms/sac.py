@@ -23,7 +23,7 @@ from zmqrl.loading import Tensor, functional, np, torch
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
 from zmqrl.ops.policies import tanh_gaussian
-from zmqrl.replay.spec import ReplaySpec
+from zmqrl.replay.spec import Relabel, ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
 
@@ -59,6 +59,8 @@ class SACConfig:
     """Bound of each gradient's norm; null switches it off."""
     intrinsic: IntrinsicSection | None = None
     """A reward for what is new, in addition to that of the env; null: none."""
+    relabel: Relabel | None = None
+    """Hindsight (HER) for envs with goals: other goals for a share of each sample; null: none."""
 
 
 class SAC(Algorithm):
@@ -131,7 +133,7 @@ class SAC(Algorithm):
         return {} if self.is_discrete else {UNIFORM: float(progress.env_steps < self.config.warmup_env_steps)}
 
     def replay(self) -> ReplaySpec:
-        return ReplaySpec(n_step=self.config.n_step)
+        return ReplaySpec(n_step=self.config.n_step, relabel=self.config.relabel)
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         return SACLearner(self, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.errors import check_field
 
 AUTO, UNIFORM, PRIORITISED = "auto", "uniform", "prioritised"
@@ -37,6 +38,8 @@ class Relabel:
     Strategy `future` of HER (Andrychowicz et al. 2017, sections 3.3 and 4.5). The observation is a Dict with the
     parts `goals`, as that of a `GoalEnv` of gymnasium-robotics.
     """
+
+    __pydantic_config__ = FORBID_UNKNOWN
 
     reward: str
     """Function `module:name` of goals `achieved [B, ...]`, which are those after the action, and `desired [B, ...]`;

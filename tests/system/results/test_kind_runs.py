@@ -14,6 +14,7 @@ from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import CARTPOLE, PPO, system_plan
 from tests.support.runs.system_runs import SAME, PlanRun, assert_same, resumed
+from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 
 Begin = Callable[[RunPlan], PlanRun]
@@ -27,7 +28,10 @@ R2D2: Mapping[str, Any] = {
     "lstm_size": 16,
     "target_update_every": 50,
 }
+FLIPS = "tests.stand_ins.bit_flip"
+BIT_FLIP = replace(CARTPOLE, id=f"{FLIPS}:BitFlip", max_episode_steps=20)
 KINDS: Mapping[str, Mapping[str, Any]] = {
+    "dqn-her": {"kind": "dqn", "relabel": {"reward": f"{FLIPS}:reward", "terminated": f"{FLIPS}:reached"}},
     "r2d2": R2D2,
     "r2d2-rnd": {**R2D2, "intrinsic": {"kind": "rnd"}},
     "ppo-rnd": {**PPO, "intrinsic": {"kind": "rnd"}},
@@ -44,7 +48,8 @@ EACH = pytest.mark.parametrize("kind", [name if name in IN_SHORT else long(name)
 
 
 def plan_of(run_dir: Path, mode: Any, workers: int, kind: str, steps: int = STEPS, **more: Any) -> RunPlan:
-    return system_plan(run_dir, mode, workers, KINDS[kind], CARTPOLE, steps=steps, schedule_steps=STEPS, **more)
+    env = BIT_FLIP if "relabel" in KINDS[kind] else CARTPOLE
+    return system_plan(run_dir, mode, workers, KINDS[kind], env, steps=steps, schedule_steps=STEPS, **more)
 
 
 @EACH

@@ -23,7 +23,7 @@ from zmqrl.learning import IntrinsicSection
 from zmqrl.learning.schedule import Rate, Schedule, value_at
 from zmqrl.networks.build import tower
 from zmqrl.networks.spec import NetworkSpec
-from zmqrl.replay.spec import Prioritised, ReplaySpec
+from zmqrl.replay.spec import Prioritised, Relabel, ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
 
@@ -117,6 +117,8 @@ class QLearningConfig:
     """Env i of n explores with epsilon ** (1 + ladder i / (n - 1)) (Ape-X: 7, epsilon 0.4); 0: all with epsilon."""
     intrinsic: IntrinsicSection | None = None
     """A reward for what is new, in addition to that of the env; null: none."""
+    relabel: Relabel | None = None
+    """Hindsight (HER) for envs with goals: other goals for a share of each sample; null: none."""
 
     def __post_init__(self) -> None:
         """`target_update_every` as a number: a copy has to stay for a while, a small share has not."""
@@ -191,5 +193,5 @@ class QLearningAlgorithm(Algorithm, ABC):
 
     def replay(self) -> ReplaySpec:
         """Transitions, by priority if configured."""
-        section = self.config.prioritised
-        return ReplaySpec(n_step=self.config.n_step, prioritised=section and section.settings)
+        config, section = self.config, self.config.prioritised
+        return ReplaySpec(config.n_step, prioritised=section and section.settings, relabel=config.relabel)
