@@ -15,7 +15,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.networks.build import tower
 from zmqrl.orchestrators.base import Orchestrator
-from zmqrl.plugins import load
+from zmqrl.plugins import load, modules
 from zmqrl.types import SpaceSpec
 
 
@@ -34,6 +34,27 @@ def test_methods_that_are_not_defined_are_named(
     what = f"is not a complete {base.__name__}: these methods are not defined: {missing}"
     with raises(ConfigError, value="'incomplete:Part'", what=what):
         load("incomplete:Part", "zmqrl.none", base)
+
+
+class Part:
+    """A base of kinds."""
+
+
+def test_a_kind_may_be_in_a_package_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = tmp_path / "own_parts" / "family"
+    family.mkdir(parents=True)
+    text = f"from {__name__} import Part\n\n\nclass {{}}(Part):\n    pass\n"
+    for path, content in {
+        family.parent / "__init__.py": "",
+        family.parent / "near.py": text.format("Near"),
+        family / "__init__.py": "",
+        family / "inner.py": text.format("Inner"),
+        family / "shared.py": "",
+    }.items():
+        path.write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert modules("own_parts", Part) == ("inner", "near")
+    assert load("inner", "own_parts", Part).__module__ == "own_parts.family.inner"
 
 
 def test_a_missing_module_comes_with_the_fix() -> None:

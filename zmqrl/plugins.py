@@ -10,7 +10,7 @@ import pkgutil
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,9 +33,9 @@ FOREIGN = (*(os.path.join(path, "") for path in map(sysconfig.get_path, ("stdlib
 def load(kind: str, package: str, base: type[T]) -> Any:
     """The concrete subclass of `base` that `kind` names.
 
-    `kind` is a module of `package` that defines exactly one (`ppo`, `directory`), or `a.b:Name` for attribute Name of
-    module a.b. ConfigError states what is wrong and names the nearest kind. It is returned as Any: the caller knows its
-    constructor.
+    `kind` is a module of `package`, or of a package in it, that defines exactly one (`ppo`, `directory`), or `a.b:Name`
+    for attribute Name of module a.b. ConfigError states what is wrong and names the nearest kind. It is returned as
+    Any: the caller knows its constructor.
     """
     if ":" in kind:
         return _by_path(kind, base)
@@ -45,9 +45,10 @@ def load(kind: str, package: str, base: type[T]) -> Any:
         raise ConfigError(
             f"unknown {_words(base)} {kind!r}", fix=f"known: {known}; or a dotted path `module:Name`{hint}"
         )
-    found = list(concrete(f"{package}.{kind}", base))
+    module = f"{package}.{_modules(package, base.__name__)[kind]}"
+    found = list(concrete(module, base))
     if len(found) != 1:
-        raise ConfigError(f"module {package}.{kind} defines {len(found)} classes of {base.__name__}, not one")
+        raise ConfigError(f"module {module} defines {len(found)} classes of {base.__name__}, not one")
     return found[0]
 
 
@@ -144,23 +145,28 @@ def _words(base: type[Any]) -> str:
 def modules(package: str, base: type[T]) -> tuple[str, ...]:
     """Names of the modules of `package` that hold a kind of `base`; by their text, since some import torch.
 
-    The last base of a kind is `base` itself or one named after it. Modules with a leading underscore, and classes that
-    also name `ABC`, are not kinds.
+    A module may be in a package of `package`. The last base of a kind is `base` itself or one named after it. Modules
+    with a leading underscore, and classes that also name `ABC`, are not kinds.
     """
-    return _modules(package, base.__name__)
+    return tuple(sorted(_modules(package, base.__name__)))
 
 
 @cache
-def _modules(package: str, base: str) -> tuple[str, ...]:
-    folder = importlib.import_module(package).__path__
+def _modules(package: str, base: str) -> Mapping[str, str]:
+    """The modules with a kind, dotted from `package` on, by their last names."""
     subclass = re.compile(rf"^class \w+\((?:\w+, )*\w*{base}\):", re.MULTILINE)
-    found = (
-        (info.name, Path(module_folder, f"{info.name}.py"))
-        for module_folder in folder
-        for info in pkgutil.iter_modules([module_folder])
-    )
-    kinds = ((name, path) for name, path in found if path.is_file() and not name.startswith("_"))
-    return tuple(sorted(name for name, path in kinds if subclass.search(path.read_text(encoding="utf-8"))))
+    files = (file for folder in importlib.import_module(package).__path__ for file in _files(folder))
+    return {n.rpartition(".")[2]: n for n, path in files if subclass.search(path.read_text(encoding="utf-8"))}
+
+
+def _files(folder: str, prefix: str = "") -> Iterator[tuple[str, Path]]:
+    """Dotted name and text of each module in a folder and in the packages in it."""
+    for info in pkgutil.iter_modules([folder]):
+        name, path = f"{prefix}{info.name}", Path(folder, info.name)
+        if info.ispkg:
+            yield from _files(str(path), f"{name}.")
+        elif path.with_suffix(".py").is_file() and not info.name.startswith("_"):
+            yield name, path.with_suffix(".py")
 
 
 def concrete(module: str, base: type[T]) -> Iterator[type[T]]:

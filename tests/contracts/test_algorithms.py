@@ -190,7 +190,8 @@ def test_contract_of_an_own_algorithm_with_sequences(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_launcher_imports_it_without_torch(kind: str) -> None:
-    code = f"import sys; import zmqrl.algorithms.{kind}; print('torch' in sys.modules)"
+    module = load(kind, "zmqrl.algorithms", Algorithm).__module__
+    code = f"import sys; import {module}; print('torch' in sys.modules)"
     output = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=WAIT_S, env=environment()).strip()
     assert output == "False"
 

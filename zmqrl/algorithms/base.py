@@ -50,8 +50,8 @@ ACTIONS: Mapping[str, str] = {"discrete": "discrete", "multi_discrete": "multi_d
 class Algorithm(ABC):
     """Created by the launcher and by the learner from the same configuration; no method blocks.
 
-    A concrete class names itself by its module: `kind: ppo` is the one `Algorithm` in `zmqrl.algorithms.ppo`,
-    `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
+    A concrete class names itself by its module, which may be in a package of `zmqrl.algorithms`: `kind: ppo` is the one
+    `Algorithm` in `zmqrl.algorithms.ppo`, `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
     """
 
     Config: ClassVar[type[Any]]
@@ -108,9 +108,8 @@ class Algorithm(ABC):
     @classmethod
     def _name(cls) -> str:
         """What `algorithm.kind` calls it."""
-        package, _, module = cls.__module__.rpartition(".")
-        built_in = package == __name__.rpartition(".")[0]
-        return module if built_in else f"{cls.__module__}:{cls.__qualname__}"
+        built_in = cls.__module__.startswith(f"{__package__}.")
+        return cls.__module__.rpartition(".")[2] if built_in else f"{cls.__module__}:{cls.__qualname__}"
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
