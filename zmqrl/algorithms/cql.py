@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OffPolicyLearner
-from zmqrl.algorithms.sac import SAC, SACConfig, SACLearner
+from zmqrl.algorithms.sac import SAC, SACConfig, SACLearner, repeated
 from zmqrl.config.sections import Positive
 from zmqrl.learning import Batch, Noise
 from zmqrl.loading import Tensor, torch
@@ -75,8 +75,3 @@ class CQLLearner(SACLearner):
         action = torch.cat([uniform, drawn.reshape(uniform.shape)], 1).flatten(0, 1)
         values = (q.reshape(-1, 2 * count) for q in self.q(repeated(obs, 2 * count), action))
         return [torch.logsumexp(q - log_density, 1) - math.log(2.0 * count) for q in values]
-
-
-def repeated(rows: Tensor, count: int) -> Tensor:
-    """Each row of `rows [B, ...]` `count` times in a row: `[B * count, ...]`."""
-    return rows.unsqueeze(1).expand(-1, count, *rows.shape[1:]).flatten(0, 1)

@@ -6,10 +6,11 @@ With discrete actions: Christodoulou 2019, arXiv 1910.07207.
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from annotated_types import Gt, Le
 
@@ -27,18 +28,20 @@ from zmqrl.replay.spec import Relabel, ReplaySpec
 from zmqrl.spaces import SpaceKind
 from zmqrl.types import MODES, EnvSpec, ModeName
 
+FreeParameters: TypeAlias = tuple[tuple[str, tuple[int, ...], float], ...]
+"""Name, shape and first value of each."""
 LOG_TEMPERATURE = "log_temperature"
 """Parameter and group of a learned temperature."""
 
 
 @dataclass(frozen=True)
-class SACConfig:
-    """The fields other than `kind: sac`. Defaults are those of Stable-Baselines3."""
+class QActorConfig:
+    """Fields of an actor with critics of its actions, trained from replay."""
 
     __pydantic_config__ = FORBID_UNKNOWN
 
     learning_rate: Rate = 3e-4
-    """Adam's step size, of actor, critics and temperature."""
+    """Adam's step size, of actor and critics, and of `temperature: auto`."""
     gamma: Fraction = 0.99
     """Discount per step."""
     batch_size: Positive = 256
@@ -48,13 +51,6 @@ class SACConfig:
     warmup_env_steps: Count = 1_000
     """Env steps with uniform actions at the start, usually as many as `replay.learning_starts`. Discrete actions do not
     need them: those of the first version are nearly uniform."""
-    target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
-    """Share of the critics mixed into their targets in each update."""
-    temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
-    """Weight of the entropy; `auto` learns it, beginning with 1."""
-    target_entropy: float | Literal["auto"] = "auto"
-    """What `temperature: auto` aims at, in nats; `auto` is minus the number of action dimensions, and with n discrete
-    actions 0.98 log n."""
     max_grad_norm: Annotated[float, Gt(0)] | None = None
     """Bound of each gradient's norm; null switches it off."""
     intrinsic: IntrinsicSection | None = None
@@ -63,15 +59,28 @@ class SACConfig:
     """Hindsight (HER) for envs with goals: other goals for a share of each sample; null: none."""
 
 
-class SAC(Algorithm):
-    """Continuous actions within bounds, or discrete ones."""
+@dataclass(frozen=True)
+class SACConfig(QActorConfig):
+    """The fields other than `kind: sac`. Defaults are those of Stable-Baselines3."""
 
-    Config: ClassVar[type[SACConfig]] = SACConfig
+    target_tau: Annotated[float, Gt(0), Le(1)] = 0.005
+    """Share of the critics mixed into their targets in each update."""
+    temperature: Annotated[float, Gt(0)] | Literal["auto"] = "auto"
+    """Weight of the entropy; `auto` learns it, beginning with 1."""
+    target_entropy: float | Literal["auto"] = "auto"
+    """What `temperature: auto` aims at, in nats; `auto` is minus the number of action dimensions, and with n discrete
+    actions 0.98 log n."""
+
+
+class QActor(Algorithm, ABC):
+    """An actor with continuous actions within bounds, or discrete ones, and critics, which only the learner has."""
+
     modes: ClassVar[frozenset[ModeName]] = frozenset(MODES)
     on_policy: ClassVar[bool] = False
     actions: ClassVar[frozenset[SpaceKind]] = frozenset({"box", "discrete"})
     needs_bounds: ClassVar[bool] = True
-    config: SACConfig
+    critic_count: ClassVar[int] = 2
+    config: Any
 
     @classmethod
     def defaults(cls, env: EnvSpec) -> Sections:
@@ -90,8 +99,13 @@ class SAC(Algorithm):
 
     @property
     def critics(self) -> tuple[str, ...]:
-        """Towers of the critics."""
-        return ("q1", "q2")
+        """Towers of the critics: `q1`, `q2`, ..."""
+        return tuple(f"q{number}" for number in range(1, 1 + self.critic_count))
+
+    @property
+    def actor_outputs(self) -> int:
+        """Numbers that the actor has of an observation."""
+        return self.action_size if self.is_discrete else 2 * self.action_size
 
     @property
     def critic_outputs(self) -> int:
@@ -99,23 +113,18 @@ class SAC(Algorithm):
         return self.action_size if self.is_discrete else 1
 
     @property
-    def target_entropy(self) -> float:
-        """Entropy in nats that a learned temperature aims at."""
-        given, largest = self.config.target_entropy, math.log(self.env.action.n or 1)
-        if given != "auto":
-            return float(given)
-        return 0.98 * largest if self.is_discrete else -float(self.action_size)
+    def parameters(self) -> FreeParameters:
+        """Free parameters, which only the learner has."""
+        return ()
 
     def network(self) -> NetworkSpec:
-        """`actor`; `q1`, `q2` and, where it is learned, `log_temperature`, which only the learner has."""
+        """`actor`; the critics and `parameters`, which only the learner has."""
         section, obs, size = self.network_section, self.env.observation, self.action_size
-        outputs, joined = (size, 0) if self.is_discrete else (2 * size, size)
-        actor = tower("actor", section, obs, outputs, output_gain=0.0, orthogonal=False)
-        shape: dict[str, Any] = {"output_gain": 0.0, "orthogonal": False, "joined": joined}
+        actor = tower("actor", section, obs, self.actor_outputs, output_gain=0.0, orthogonal=False)
+        shape: dict[str, Any] = {"output_gain": 0.0, "orthogonal": False, "joined": 0 if self.is_discrete else size}
         critics = ((name, tower(name, section, obs, self.critic_outputs, **shape)) for name in self.critics)
-        free = ((LOG_TEMPERATURE, (), 0.0),) if self.config.temperature == "auto" else ()
-        learner_only = (*self.critics, *(name for name, _, _ in free))
-        return NetworkSpec((("actor", actor), *critics), free, learner_only)
+        learner_only = (*self.critics, *(name for name, _, _ in self.parameters))
+        return NetworkSpec((("actor", actor), *critics), self.parameters, learner_only)
 
     def acting(self) -> ActingSpec:
         """Tanh of a Gaussian, scaled to the bounds; or a categorical distribution."""
@@ -135,15 +144,53 @@ class SAC(Algorithm):
     def replay(self) -> ReplaySpec:
         return ReplaySpec(n_step=self.config.n_step, relabel=self.config.relabel)
 
+
+class SAC(QActor, Algorithm):
+    """Continuous actions within bounds, or discrete ones."""
+
+    Config: ClassVar[type[SACConfig]] = SACConfig
+    config: SACConfig
+
+    @property
+    def target_entropy(self) -> float:
+        """Entropy in nats that a learned temperature aims at."""
+        given, largest = self.config.target_entropy, math.log(self.env.action.n or 1)
+        if given != "auto":
+            return float(given)
+        return 0.98 * largest if self.is_discrete else -float(self.action_size)
+
+    @property
+    def parameters(self) -> FreeParameters:
+        """`log_temperature`, where it is learned."""
+        return ((LOG_TEMPERATURE, (), 0.0),) if self.config.temperature == "auto" else ()
+
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
         return SACLearner(self, context)
 
 
-class SACLearner(ReplayLearner):
-    """Steps temperature, critics and actor in each update, in the order of Stable-Baselines3.
+class QActorLearner(ReplayLearner):
+    """Critics of actions: in its methods those of discrete actions are one-hot, or the probability of each `[B, n]`."""
 
-    In its methods an `action` of discrete actions is the probability of each `[B, n]`, or a stored one as one-hot.
-    """
+    algorithm: QActor
+
+    def __init__(self, algorithm: QActor, context: LearnerContext, groups: Sequence[Group]) -> None:
+        super().__init__(algorithm, context, groups)
+        self._low, self._high = (self.tensor(side) for side in (algorithm.env.action.low, algorithm.env.action.high))
+
+    def q(self, obs: Tensor, action: Tensor, target: bool = False) -> Sequence[Tensor]:
+        """Outputs `[B, critic_outputs]` of each critic."""
+        joined = () if self.algorithm.is_discrete else (action,)
+        return [self.net(name, obs, *joined, target=target) for name in self.algorithm.critics]
+
+    def stored(self, batch: Batch) -> Tensor:
+        """Actions of a sample, scaled to [-1, 1]."""
+        if self.algorithm.is_discrete:
+            return functional.one_hot(batch["action"], self.algorithm.action_size).float()
+        return 2.0 * (batch["action"].flatten(1) - self._low) / (self._high - self._low) - 1.0
+
+
+class SACLearner(QActorLearner):
+    """Steps temperature, critics and actor in each update, in the order of Stable-Baselines3."""
 
     algorithm: SAC
     config: SACConfig
@@ -157,7 +204,6 @@ class SACLearner(ReplayLearner):
         )
         super().__init__(algorithm, context, groups)
         self._fixed = None if temperature == "auto" else self.tensor(np.float32(math.log(temperature)))
-        self._low, self._high = (self.tensor(side) for side in (algorithm.env.action.low, algorithm.env.action.high))
 
     def noise(self) -> Mapping[str, tuple[int, ...] | Noise]:
         """For the actions drawn in the states of a sample, and in those after them."""
@@ -199,20 +245,9 @@ class SACLearner(ReplayLearner):
         """What the critics have for the policy's actions `[B]`: the lower of both."""
         return self.of_action(reduce(torch.minimum, self.q(obs, action, target)), action)
 
-    def q(self, obs: Tensor, action: Tensor, target: bool = False) -> Sequence[Tensor]:
-        """Outputs `[B, critic_outputs]` of each critic."""
-        joined = () if self.algorithm.is_discrete else (action,)
-        return [self.net(name, obs, *joined, target=target) for name in self.algorithm.critics]
-
     def of_action(self, q: Tensor, action: Tensor) -> Tensor:
         """The output for an action `[B]`, of discrete ones the expected one."""
         return (q * action).sum(1) if self.algorithm.is_discrete else q.squeeze(1)
-
-    def stored(self, batch: Batch) -> Tensor:
-        """Actions of a sample, scaled to [-1, 1]."""
-        if self.algorithm.is_discrete:
-            return functional.one_hot(batch["action"], self.algorithm.action_size).float()
-        return 2.0 * (batch["action"].flatten(1) - self._low) / (self._high - self._low) - 1.0
 
     def _temperature(self, log_prob: Tensor) -> Tensor:
         """The temperature before its step, which it does where it is learned."""
@@ -223,3 +258,8 @@ class SACLearner(ReplayLearner):
         surplus = (log_prob + self.algorithm.target_entropy).detach()
         self.net.step(LOG_TEMPERATURE, -(logarithm * surplus).mean())
         return temperature
+
+
+def repeated(rows: Tensor, count: int) -> Tensor:
+    """Each row of `rows [B, ...]` `count` times in a row: `[B * count, ...]`."""
+    return rows.unsqueeze(1).expand(-1, count, *rows.shape[1:]).flatten(0, 1)

@@ -34,7 +34,7 @@ class TD3(DDPG, Algorithm):
     """Continuous actions within bounds."""
 
     Config: ClassVar[type[TD3Config]] = TD3Config
-    critics: ClassVar[tuple[str, ...]] = ("q1", "q2")
+    critic_count: ClassVar[int] = 2
     config: TD3Config
 
     def learner(self, context: LearnerContext) -> OffPolicyLearner:
