@@ -27,7 +27,7 @@ FLIPS = "tests.stand_ins.bit_flip"
 RELABEL = Relabel(f"{FLIPS}:reward", terminated=f"{FLIPS}:reached")
 
 
-@pytest.mark.parametrize("preset", ["cartpole-dqn", "cartpole-qrdqn", "pendulum-sac", "pendulum-td3"])
+@pytest.mark.parametrize("preset", ["cartpole-dqn", "cartpole-qrdqn", "pendulum-sac", "pendulum-td3", "pendulum-mpo"])
 def test_the_field_is_that_of_the_replay_spec(preset: str) -> None:
     words = (f"algorithm.relabel.reward={FLIPS}:reward", "algorithm.relabel.share=0.5")
     config = load(preset, overrides=words).config

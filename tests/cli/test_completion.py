@@ -31,7 +31,10 @@ def on_path(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        (["train", "pendulum-"], ["pendulum-ddpg", "pendulum-ppo", "pendulum-sac", "pendulum-td3", "pendulum-tqc"]),
+        (
+            ["train", "pendulum-"],
+            ["pendulum-ddpg", "pendulum-mpo", "pendulum-ppo", "pendulum-sac", "pendulum-td3", "pendulum-tqc"],
+        ),
         (["train", "--env", "X", "--algo", "pp"], ["ppo", "ppo_gru"]),
         (["train", "--set", "run.max"], ["run.max_wall_s="]),
         (["con"], ["config"]),

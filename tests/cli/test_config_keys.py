@@ -45,7 +45,7 @@ def test_equal_keys_of_several_algorithms_are_one_entry(zmqrl: Command) -> None:
         "algorithm.gae_lambda (a2c): number, >= 0, <= 1, default 1.0\n"
         "    Lambda of generalised advantage estimation; 1: n-step returns to the end of the "
         "segment, as in the paper.\n"
-        "algorithm.gae_lambda (ppo, ppo_gru): number, >= 0, <= 1, default 0.95\n"
+        "algorithm.gae_lambda (ppo, ppo_gru, vmpo): number, >= 0, <= 1, default 0.95\n"
         "    Lambda of generalised advantage estimation.\n"
     )
 

@@ -54,6 +54,8 @@ SMALL: Mapping[str, Any] = {
     **{kind: {"batch_size": 32} for kind in ("dqn", "sac", "td3", "ddpg", "bc", "iql")},
     "tqc": {"batch_size": 32, "quantiles": 5},
     "cql": {"batch_size": 32, "sampled_actions": 3},
+    "mpo": {"batch_size": 32, "samples": 3, "target_update_every": 4},
+    "vmpo": {"epochs": 2, "memory": MemorySection("lstm", 4, 4)},
     "qrdqn": {"batch_size": 32, "quantiles": 10},
     **{kind: {"batch_size": 32, "atoms": 11} for kind in ("c51", "rainbow")},
     "iqn": {"batch_size": 32, "quantiles": 4, "acting_quantiles": 4, "cosines": 8},

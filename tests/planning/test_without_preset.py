@@ -21,14 +21,17 @@ from zmqrl.types import EnvSpec, ModeName
 
 DISCRETE = [
     *("a2c", "bc", "c51", "cql", "dqn", "impala", "iql", "iqn"),
-    *("ppo", "ppo_gru", "pqn", "qrdqn", "r2d2", "rainbow", "reinforce", "sac"),
+    *("ppo", "ppo_gru", "pqn", "qrdqn", "r2d2", "rainbow", "reinforce", "sac", "vmpo"),
 ]
-CONTINUOUS = ["a2c", "bc", "cql", "ddpg", "impala", "iql", "ppo", "ppo_gru", "reinforce", "sac", "td3", "tqc"]
+CONTINUOUS = [
+    *("a2c", "bc", "cql", "ddpg", "impala", "iql", "mpo"),
+    *("ppo", "ppo_gru", "reinforce", "sac", "td3", "tqc", "vmpo"),
+]
 FITTING = {
     "CartPole-v1": DISCRETE,
     "Pendulum-v1": CONTINUOUS,
     "tests.envs.space_envs:Unmasked": DISCRETE,
-    "tests.envs.space_envs:Pair": ["a2c", "bc", "impala", "iql", "ppo", "ppo_gru", "reinforce"],
+    "tests.envs.space_envs:Pair": ["a2c", "bc", "impala", "iql", "ppo", "ppo_gru", "reinforce", "vmpo"],
 }
 
 
@@ -78,7 +81,7 @@ def test_what_fits(env: str) -> None:
             "has an action_mask; algorithms for this env: a2c, impala, ppo",
         ),
         ("CartPol-v1", "ppo", (), "--env: env.id: no env is registered as 'CartPol-v1'; did you mean 'CartPole-v1'?"),
-        ("CartPole-v1", "trpo", (), "sac, td3, tqc; or a dotted path `module:Name`$"),
+        ("CartPole-v1", "trpo", (), "sac, td3, tqc, vmpo; or a dotted path `module:Name`$"),
         ("CartPole-v1", "saac", (), "did you mean 'sac'?"),
         ("CartPole-v1", "ppo", ("algorithm.lr=1",), "in zmqrl it is algorithm.learning_rate"),
         ("CartPole-v1", "ppo", ("run.preset=acrobot-ppo",), "'acrobot-ppo': cannot be combined with --env"),

@@ -50,8 +50,8 @@ ACTIONS: Mapping[str, str] = {"discrete": "discrete", "multi_discrete": "multi_d
 class Algorithm(ABC):
     """Created by the launcher and by the learner from the same configuration; no method blocks.
 
-    A concrete class names itself by its module, which may be in a package of `zmqrl.algorithms`: `kind: ppo` is the one
-    `Algorithm` in `zmqrl.algorithms.ppo`, `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
+    A concrete class names itself by its module: `kind: ppo` is the one `Algorithm` in `zmqrl.algorithms.ppo`, `vmpo`
+    that in `zmqrl.algorithms.mpo.vmpo`, `kind: my_lab.algos:Mine` is attribute Mine of module my_lab.algos.
     """
 
     Config: ClassVar[type[Any]]

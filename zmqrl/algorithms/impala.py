@@ -84,10 +84,7 @@ class IMPALALearner(ActorCriticLearner):
     def targets(self, batch: SegmentBatch, obs: Tensor, reward: Array, value: Array) -> tuple[Array, Array]:
         """Equation 1 of the paper, and the advantages of section 4.2."""
         config, columns = self.config, batch.columns
-        rows = {name: self.tensor(column).flatten(0, 1) for name, column in self.acted(batch).items()}
-        outputs = self.batch_outputs("actor", obs, batch)[: rows["action"].shape[0]]
-        log_prob = self.policy(outputs, rows)[0].reshape(reward.shape).cpu().numpy()
-        ratio = np.exp(np.minimum(log_prob - columns["log_prob"], MOST_LOG_RATIO))
+        ratio = np.exp(np.minimum(self.newest(batch, obs)[1] - columns["log_prob"], MOST_LOG_RATIO))
         if columns["valid"].any():
             self.add_metrics({"rho": np.minimum(ratio, config.rho_clip)[columns["valid"]].mean()})
         flags = (columns["terminated"], columns["truncated"], columns["valid"])

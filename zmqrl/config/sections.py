@@ -171,9 +171,9 @@ class NetworkSection:
     ONNX Runtime, in mode async alone; a third of the memory of torch. Needs the extra `onnx` on every host."""
     hidden_by_tower: Mapping[str, tuple[Positive, ...]] = dataclass_field(default_factory=dict)
     """Widths of the hidden layers of single towers, in place of `hidden`, such as `{critic: [256, 256]}`. The towers
-    are `actor` and `critic` of ppo, a2c and impala (with `shared`: `torso`, as of ppo_gru), `actor` of reinforce,
-    `actor`, `q1` and `q2` of sac, cql and td3 (ddpg: `q1`, tqc: one for each critic, bc: `actor`, iql: `value` too),
-    and `q` of dqn, qrdqn, c51, rainbow, iqn, r2d2 and pqn."""
+    are `actor` and `critic` of ppo, a2c, impala and vmpo (with `shared`: `torso`, as of ppo_gru), `actor` of reinforce,
+    `actor`, `q1` and `q2` of sac, cql and td3 (ddpg, mpo: `q1`, tqc: one for each critic, bc: `actor`, iql: `value`
+    too), and `q` of dqn, qrdqn, c51, rainbow, iqn, r2d2 and pqn."""
 
 
 class ReplaySection(Section, frozen=True):

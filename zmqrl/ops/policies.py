@@ -42,6 +42,22 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
     return log_prob, entropy.expand_as(log_prob)
 
 
+def gaussian_divergences(mean: Tensor, log_std: Tensor, old_mean: Tensor, old_log_std: Tensor) -> tuple[Tensor, Tensor]:
+    """KL divergences `[B]` of a Gaussian from an old one, KL(old || new): of its mean alone, of its deviation alone.
+
+    In each the other part is that of the old one (Abdolmaleki et al. 2018, arXiv 1812.02256).
+
+    Args:
+        mean: `[B, A]`; likewise `old_mean`.
+        log_std: Log standard deviations `[B, A]` or `[A]`; likewise `old_log_std`.
+        old_mean: Of the policy from which the divergence is measured.
+        old_log_std: Of the same.
+    """
+    of_mean = 0.5 * ((mean - old_mean) * torch.exp(-old_log_std)).square()
+    change = log_std - old_log_std
+    return of_mean.sum(1), (change + 0.5 * torch.expm1(-2.0 * change)).sum(1)
+
+
 def mean_and_log_std(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Halves `[B, A]` of `outputs [B, 2 A]`, the second one bounded: what the heads with normal actions draw from."""
     mean, log_std = outputs.chunk(2, 1)

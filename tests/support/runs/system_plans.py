@@ -49,6 +49,7 @@ SAC: Mapping[str, Any] = {"kind": "sac", "batch_size": 64, "warmup_env_steps": 5
 TD3: Mapping[str, Any] = {"kind": "td3", "batch_size": 64, "warmup_env_steps": 500}
 SAC_DISCRETE: Mapping[str, Any] = {**SAC, "target_entropy": 0.3}
 TQC: Mapping[str, Any] = {**SAC, "kind": "tqc", "quantiles": 10}
+MPO: Mapping[str, Any] = {**TD3, "kind": "mpo", "samples": 5, "target_update_every": 20}
 DDPG: Mapping[str, Any] = {**TD3, "kind": "ddpg"}
 IQL: Mapping[str, Any] = {"kind": "iql", "batch_size": 64}
 CQL: Mapping[str, Any] = {**SAC, "kind": "cql", "sampled_actions": 3}
@@ -60,6 +61,7 @@ PPO_LSTM: Mapping[str, Any] = {**PPO, "memory": MEMORY, "epochs": 2}
 A2C: Mapping[str, Any] = {"kind": "a2c", "learning_rate": 1e-3}
 REINFORCE: Mapping[str, Any] = {"kind": "reinforce"}
 IMPALA: Mapping[str, Any] = {"kind": "impala"}
+VMPO: Mapping[str, Any] = {"kind": "vmpo", "epochs": 2, "minibatch_size": 128}
 APPO: Mapping[str, Any] = {"kind": "impala", "clip": 0.2, "epochs": 2, "minibatch_size": 128, "memory": MEMORY}
 PRIORITISED: Mapping[str, Any] = {**DQN, "prioritised": {}, "n_step": 3, "dueling": True}
 

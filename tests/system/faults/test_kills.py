@@ -27,6 +27,7 @@ from tests.support.runs.system_plans import (
     IDLE,
     IMPALA,
     IQL,
+    MPO,
     NORMALISED,
     PENDULUM,
     PPO,
@@ -39,6 +40,7 @@ from tests.support.runs.system_plans import (
     SLOW_TALLY,
     TD3,
     TQC,
+    VMPO,
     system_plan,
 )
 from tests.support.runs.system_runs import PlanRun, assert_same, newest_n
@@ -122,6 +124,8 @@ FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "sac-discrete": (SAC_DISCRETE, CARTPOLE),
     "tqc": (TQC, PENDULUM),
     "ddpg": (DDPG, PENDULUM),
+    "mpo": (MPO, PENDULUM),
+    "vmpo": (VMPO, CARTPOLE),
     "iql": (IQL, CARTPOLE),
     "cql": (CQL, PENDULUM),
 }

@@ -20,6 +20,7 @@ from tests.support.runs.system_plans import (
     DQN,
     IMPALA,
     IQL,
+    MPO,
     NORMALISED,
     PENDULUM,
     PPO,
@@ -35,6 +36,7 @@ from tests.support.runs.system_plans import (
     TALLY,
     TD3,
     TQC,
+    VMPO,
     system_plan,
 )
 from tests.support.runs.system_runs import SAME, PlanRun
@@ -62,6 +64,9 @@ KINDS: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "sac-discrete": (SAC_DISCRETE, CARTPOLE),
     "tqc": (TQC, PENDULUM),
     "ddpg": (DDPG, PENDULUM),
+    "mpo": (MPO, PENDULUM),
+    "vmpo": (VMPO, CARTPOLE),
+    "vmpo-gaussian": (VMPO, PENDULUM),
     "iql": (IQL, CARTPOLE),
     "cql": (CQL, PENDULUM),
     "dqn-noisy": ({**DQN, "noisy": True, "dueling": True}, CARTPOLE),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zmqrl.algorithms.base import LearnerContext, Progress
 from zmqrl.algorithms.policy_gradient.learner import PolicyLearner
 from zmqrl.algorithms.policy_gradient.memory import STATE, CriticState, begins, flat, sequences
 from zmqrl.algorithms.policy_gradient.plan import ActorCritic
-from zmqrl.learning import Batch, Part
+from zmqrl.learning import Batch, Group, Part
 from zmqrl.learning.normalisation import ValueNormaliser, by_segment
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.ops.returns import explained_variance, generalised_advantages
@@ -22,11 +22,11 @@ class ActorCriticLearner(PolicyLearner):
 
     algorithm: ActorCritic
 
-    def __init__(self, algorithm: ActorCritic, context: LearnerContext) -> None:
+    def __init__(self, algorithm: ActorCritic, context: LearnerContext, further: Sequence[Group] = ()) -> None:
         self._value, self._critic_state = ValueNormaliser(context.weights), CriticState()
         has_state = algorithm.memory is not None and not algorithm.config.shared
         parts: dict[str, Part] = {"critic_state": self._critic_state} if has_state else {}
-        super().__init__(algorithm, context, {"value": self._value, **parts})
+        super().__init__(algorithm, context, {"value": self._value, **parts}, further)
 
     @property
     def minibatch_size(self) -> int | None:
@@ -100,6 +100,12 @@ class ActorCriticLearner(PolicyLearner):
             start = {core: self.tensor(batch.columns[ACTING_STATE + core][0])}
             features = self.net.unroll(below, obs, start, self._after_ends(batch))[0].flatten(0, 1)
         return self.net(tower, features) if self.config.shared else features
+
+    def newest(self, batch: SegmentBatch, obs: Tensor) -> tuple[Tensor, Array]:
+        """Outputs of the newest policy for each row `[T * E, K]`, and its log-probability of the action `[T, E]`."""
+        rows = {name: self.tensor(column).flatten(0, 1) for name, column in self.acted(batch).items()}
+        outputs = self.batch_outputs("actor", obs, batch)[: rows["action"].shape[0]]
+        return outputs, self.policy(outputs, rows)[0].reshape(batch.columns["valid"].shape).cpu().numpy()
 
     def _after_ends(self, batch: SegmentBatch) -> Tensor:
         """Rows `[T + 1, E]` after one that is not valid: their episodes begin."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zmqrl.algorithms.base import LearnerContext, LearnResult, Progress
 from zmqrl.algorithms.policy_gradient.plan import PolicyGradient
@@ -25,16 +25,23 @@ class PolicyLearner(BatchLearner):
     algorithm: PolicyGradient
 
     def __init__(
-        self, algorithm: PolicyGradient, context: LearnerContext, parts: Mapping[str, Part] | None = None
+        self,
+        algorithm: PolicyGradient,
+        context: LearnerContext,
+        parts: Mapping[str, Part] | None = None,
+        further: Sequence[Group] = (),
     ) -> None:
+        """`further` are groups of what the loss of the policy does not train."""
         config = algorithm.config
         spec = algorithm.network()
         trained = parameter_shapes(spec).keys() - buffer_names(spec)
-        members = sorted({name.partition(".")[0] for name in trained})  # a tower without arrays has none
+        others = {member for group in further for member in group.members}
+        members = sorted({name.partition(".")[0] for name in trained} - others)  # a tower without arrays has none
         group = Group("policy", tuple(members), config.max_grad_norm, algorithm.optimiser)
         self._obs = ObsNormaliser(algorithm.input, algorithm.env.observation, config.obs_clip, context.weights)
         self._reward = RewardNormaliser(config.gamma, config.reward_clip, context.weights)
-        super().__init__(algorithm, context, (group,), {"obs": self._obs, "reward": self._reward, **(parts or {})})
+        held: dict[str, Part] = {"obs": self._obs, "reward": self._reward, **(parts or {})}
+        super().__init__(algorithm, context, (group, *further), held)
 
     @abstractmethod
     def estimate(self, batch: SegmentBatch, obs: Tensor, reward: Array) -> dict[str, Array]:

@@ -15,7 +15,8 @@ from zmqrl.config.known_keys import LOCAL, KnownKeys
 Keys: TypeAlias = Mapping[str, Any]
 SECTIONS = ("run", "env", "network", "replay", "algorithm")
 MOST = 1e18
-ON_POLICY, CONTINUOUS = ("a2c", "impala", "ppo", "pqn", "reinforce"), ("ddpg", "sac", "td3", "tqc")
+ON_POLICY = ("a2c", "impala", "ppo", "pqn", "reinforce", "vmpo")
+CONTINUOUS = ("ddpg", "mpo", "sac", "td3", "tqc")
 _NONE: Keys = MappingProxyType({})
 _PLAIN: Keys = {"algorithm.double": False}
 _APE_X: Keys = {
@@ -44,7 +45,7 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
     **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
     **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
-    **{kind: (kind, _NONE) for kind in ("a2c", "impala", "pqn", "reinforce", "tqc")},
+    **{kind: (kind, _NONE) for kind in ("a2c", "impala", "mpo", "pqn", "reinforce", "tqc", "vmpo")},
     "appo": ("impala", {"algorithm.clip": 0.4}),
     "ppolstm": ("ppo", {"algorithm.memory": {"cell": "lstm", "size": 256}}),
 }
