@@ -60,9 +60,10 @@ def exports_act_as_the_policy(preset: str, tmp_path: Path, **overrides: Any) -> 
             elif step == STEPS - 2:
                 policy.reset(np.arange(ROWS) < 2)
         obs = observations(env.observation, ROWS, generator)
-        actions = expected(obs)
+        reward = generator.standard_normal(ROWS).astype(np.float32)
+        actions = expected(obs, reward)
         for form, policy in exported.items():
-            found = policy(obs)
+            found = policy(obs, reward)
             assert (found.shape, found.dtype) == (actions.shape, actions.dtype), form
             np.testing.assert_allclose(found, actions, rtol=1e-4, atol=1e-5, err_msg=form)
             assert policy.state.keys() == expected._state.keys()

@@ -18,8 +18,8 @@ from zmqrl.export.spec import GreedyPolicy, arrays_of, greedy_policy
 from zmqrl.types import Weights
 
 NUMPY_FILE = Path(__file__).with_name("policy.py")
-LAYER = re.compile(r"    def _(\w+)\(self, x: Any, layer: Any\)")
-"""Begin of the method of a layer kind in it, which a file without such layers does not have."""
+LAYER, ALIAS = re.compile(r"    def _(\w+)\(self, x: Any, layer: Any\)"), re.compile(r"    _(\w+) = ")
+"""Begin of the method, or of the line, of a layer kind in it, which a file without such layers does not have."""
 
 
 def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source: CardSource) -> list[Path]:
@@ -55,6 +55,7 @@ def _numpy(policy: GreedyPolicy, spec: ActingSpec, arrays: Weights, source: Card
                 fix="use --to onnx",
             )
     kinds = {layer.kind for layer in spec.layers}
+    code = "".join(line for line in code.splitlines(True) if (found := ALIAS.match(line)) is None or found[1] in kinds)
     used = (part for part in code.split("\n\n") if (found := LAYER.match(part)) is None or found[1] in kinds)
     return {
         "policy.py": "\n\n".join(used).encode(),
