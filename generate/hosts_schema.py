@@ -36,13 +36,14 @@ def schema() -> dict[str, Any]:
             "properties": common,
             "anyOf": [*(_of_kind(kind, cls, common, default, definitions) for kind, cls in by_kind.items()), OWN],
         }
-    inner = {"type": "object", "properties": sections, "additionalProperties": False}
-    modes = {"type": "object", "properties": dict.fromkeys(MODES, inner), "additionalProperties": False}
+    once = {name: {"$ref": f"#/$defs/{name}"} for name in sections}  # at the top and in every mode
+    definitions.update(sections, sections={"type": "object", "properties": once, "additionalProperties": False})
+    modes = {mode: {"$ref": "#/$defs/sections"} for mode in MODES}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "zmqrl: hosts.yaml and presets",
         **{key: value for key, value in found.items() if key not in ("title", "description")},
-        "properties": {**sections, "modes": modes},
+        "properties": {**once, "modes": {"type": "object", "properties": modes, "additionalProperties": False}},
     }
 
 

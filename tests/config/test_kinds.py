@@ -223,14 +223,14 @@ def accepts(shape: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     ],
 )  # fmt: skip
 def test_an_editor_sees_the_keys_of_each_kind(section: str, given: dict[str, Any], accepted: bool) -> None:
-    shape = hosts_schema.schema()["properties"][section]
+    shape = hosts_schema.schema()["$defs"][section]
     assert accepts(shape, given) == accepted
 
 
 def test_the_schema_has_the_type_of_an_option() -> None:
     (slurm,) = [
         option
-        for option in hosts_schema.schema()["properties"]["orchestrator"]["anyOf"]
+        for option in hosts_schema.schema()["$defs"]["orchestrator"]["anyOf"]
         if option["properties"]["kind"].get("const") == "slurm"
     ]
     assert slurm["properties"]["exclusive"]["type"] == "boolean"
