@@ -26,6 +26,7 @@ def test_the_notebook_is_stored_without_outputs() -> None:
     assert [(cell.outputs, cell.execution_count) for cell in cells] == [([], None)] * len(cells)
 
 
+@pytest.mark.long
 def test_the_notebook_trains_plots_records_and_exports(tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     shutil.copytree(ROOT / "examples", folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))

@@ -114,6 +114,7 @@ def test_normalised_observations_pass_the_checks(folder: Path, monkeypatch: pyte
     assert "a_restored_learner_continues_bit_for_bit, discrete actions" in report.passed
 
 
+@pytest.mark.long
 def test_the_algorithm_with_memory_passes_its_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = check_algorithm(module(folder, "my_drqn", monkeypatch).DRQN)
     learned = {name.partition(",")[0] for name in report.passed if "learned within" in name}

@@ -16,6 +16,7 @@ from tests.contracts.suites import name_of
 from tests.memory_backends.faulty_backend import FaultyBackend, FaultyConfig
 from tests.memory_backends.redis_server import redis_ends, redis_server
 from tests.shared_memory.bus_plans import ROWS
+from tests.support.marks import long
 from tests.support.waiting import until
 from zmqrl.broker.sockets import BrokerSockets
 from zmqrl.config.codec import replace
@@ -129,7 +130,7 @@ def refused(events: list[dict[str, Any]]) -> dict[str, int]:
     ("none", set()),
     ("lost", set()),
     ("doubled", set()),
-    ("reordered", set()),
+    long("reordered", set()),
     ("torn", {"wrong seal"}),
 ])  # fmt: skip
 def test_each_segment_is_stored_once_and_whole(tmp_path: Path, fault: str, reasons: set[str]) -> None:

@@ -15,7 +15,6 @@ import torch
 
 from tests.learning.reports import Reports
 from tests.learning.test_net import SPEC, batch, loss_of, made
-from tests.support.marks import long
 from tests.support.raising import raises
 from zmqrl.errors import ConfigError, TrainingFailed
 from zmqrl.learning import compiled, package_cache
@@ -197,8 +196,9 @@ class Cancelling:
         return executor.run(self.train, batch(rows), rates)
 
 
+@pytest.mark.long
 @pytest.mark.whole
-@pytest.mark.parametrize("rows", [long(256), 4096])
+@pytest.mark.parametrize("rows", [256, 4096])
 def test_rounding_of_numbers_that_nearly_cancel_is_not_an_error(
     cache: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:

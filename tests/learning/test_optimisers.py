@@ -106,6 +106,7 @@ def test_a_recorded_step_is_the_eager_one(pair: tuple[Optimiser, ...]) -> None:
         np.testing.assert_allclose(other.net.tensors[name].numpy(), tensor.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_a_compiled_step_is_the_eager_one(tmp_path: Path) -> None:
     one, other = Learner(*PAIRS[0]), Learner(*PAIRS[0])

@@ -51,6 +51,8 @@ OF_OTHERS = (
 """Checks of hosts that only the kind reaches."""
 FURTHER = (
     orchestrator.an_early_end_leaves_nothing,
+    orchestrator.a_stop_command_ends_the_run,
+    orchestrator.down_ends_a_run_and_reports_it,
     orchestrator.undeploy_ends_a_running_run,
     orchestrator.undeploy_verifies_after_an_agent_was_killed,
     orchestrator.a_killed_worker_is_started_again,

@@ -106,11 +106,11 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
 
 
 FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
-    "dqn": (DQN, CARTPOLE),
     "sac": (SAC, PENDULUM),
 }
 """Of each the run with a death in sync has the bits of the undisturbed one in single. On policy: Tally above."""
 FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
+    "dqn": (DQN, CARTPOLE),
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),
     "ppo-gru": (PPO_GRU, CARTPOLE),
@@ -177,6 +177,7 @@ def test_async_continues_when_a_worker_dies(tmp_path: Path, begin: Begin) -> Non
     assert summary["ledger"]["balanced"], summary["ledger"]
 
 
+@pytest.mark.long
 def test_a_worker_killed_where_episodes_restart(tmp_path: Path, begin: Begin) -> None:
     """Without a limit of steps nothing is repeated: the run goes on, its books are right, and the summary says so."""
     env = EnvSection(

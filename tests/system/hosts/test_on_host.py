@@ -93,6 +93,7 @@ def test_a_run_outlives_the_laptop_and_its_ssh_agent(hosts: OnHostLab, undisturb
     assert hosts.elsewhere("status", "mine/a").out.count("done with exit code 0") == 1
 
 
+@pytest.mark.long
 def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostLab) -> None:
     (hosts.lab.folder / "my_pole.py").write_text(ENV)
     hosts.write(

@@ -149,10 +149,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         yield Trained(summaries, shared, cache_folder(), before, attack)
 
 
+@pytest.mark.long
 def test_sync_has_the_bits_of_single(trained: Trained) -> None:
     check_all_are_the_same(trained.summaries, trained.cache)
 
 
+@pytest.mark.long
 def test_no_file_of_another_user_is_executed(trained: Trained) -> None:
     if trained.attack is None:
         pytest.skip("files of another user need root and cc")
@@ -166,6 +168,7 @@ def test_nothing_is_left_of_compilations_and_loads(trained: Trained) -> None:
     assert not run_folder_root().exists() or os.listdir(run_folder_root()) == []
 
 
+@pytest.mark.long
 def test_a_killed_compilation_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learner is killed while it waits for a compiler that hangs."""
     called, compiler, shared = tmp_path / "called", tmp_path / "c++", tmp_path / "shared"

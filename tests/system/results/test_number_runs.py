@@ -40,7 +40,7 @@ def plan_of(run_dir: Path, mode: Any, workers: int, env: EnvSection = WINDY, ste
 
 
 @pytest.mark.parametrize(
-    "env", [pytest.param(WINDY, id="actions"), pytest.param(RESTORED, id="states"), long(AGENTS, id="agents")]
+    "env", [long(WINDY, id="actions"), pytest.param(RESTORED, id="states"), long(AGENTS, id="agents")]
 )
 def test_the_same_bits_with_one_worker_and_with_two_that_die(
     tmp_path: Path, begin: Begin, reference: References, env: EnvSection
@@ -57,6 +57,7 @@ def test_the_same_bits_with_one_worker_and_with_two_that_die(
     assert_same(one.done(), alone)
 
 
+@pytest.mark.long
 def test_a_schedule_changes_the_bits_and_a_third_worker_does_not(
     tmp_path: Path, begin: Begin, reference: References
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_same_bits_with_one_worker_and_with_two_that_die(
         assert [policy(obs, 1.0).tolist() for _ in range(4)] == first
 
 
+@pytest.mark.long
 def test_a_critic_with_memory_of_its_own(tmp_path: Path, begin: Begin, reference: References) -> None:
     """Its state is the learner's alone: it is restored after a death, and by a resume."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import long
 from tests.support.runs.system_plans import CARTPOLE, DQN, IDLE_DQN, REPLAY, system_plan
 from tests.support.runs.system_runs import PlanRun
 from zmqrl.config.codec import replace
@@ -23,7 +24,9 @@ SLOW_WORKERS = (
 SLOW_LEARNER = ({**DQN, "batch_size": 2000}, EnvSection(num_envs=CARTPOLE.num_envs, segment_steps=16))
 
 
-@pytest.mark.parametrize(("algorithm", "env"), [SLOW_WORKERS, SLOW_LEARNER], ids=["workers", "learner"])
+@pytest.mark.parametrize(
+    ("algorithm", "env"), [pytest.param(*SLOW_WORKERS, id="workers"), long(*SLOW_LEARNER, id="learner")]
+)
 def test_ratio_is_held_when_one_side_is_slow(
     tmp_path: Path, begin: Callable[[RunPlan], PlanRun], algorithm: Mapping[str, Any], env: EnvSection
 ) -> None:
