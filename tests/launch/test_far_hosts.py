@@ -104,6 +104,7 @@ def test_code_for_a_workdir_that_cannot_be(connection: Connection, code: CodeArc
     assert failed.value.fix.startswith("check: ssh ") and "set hosts.h1.workdir" in failed.value.fix
 
 
+@pytest.mark.long
 def test_setup_of_two_hosts_and_one_that_is_not_there(lab: Lab, goods: InstallBundle, tmp_path: Path) -> None:
     """One venv is there, empty; one host has a Python that is in no venv; nobody answers at the third.
 

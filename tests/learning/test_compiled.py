@@ -220,6 +220,7 @@ def test_rounding_of_numbers_that_nearly_cancel_is_not_an_error(
         learner.run(CompiledExecutor(learner.net, cache), rows)
 
 
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.parametrize("size", [0.0, 3000.0])
 def test_a_frozen_number_is_found_despite_rounding(cache: Path, monkeypatch: pytest.MonkeyPatch, size: float) -> None:

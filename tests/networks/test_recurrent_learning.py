@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.contracts.suites import name_of
 from tests.networks import nets
+from tests.support.marks import long
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import state_of
 from zmqrl.algorithms.base import Algorithm
@@ -98,7 +99,7 @@ def test_contract(check: Callable[[AlgorithmMaker], None], network: NetworkSecti
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("network", [NetworkSection(hidden=(8,)), MODULE], ids=lambda section: section.kind)
+@pytest.mark.parametrize("network", [NetworkSection(hidden=(8,)), long(MODULE)], ids=lambda section: section.kind)
 def test_recorded_updates_are_the_eager_ones(network: NetworkSection) -> None:
     recorded_updates_are_the_eager_ones(lambda: made(network))
 

@@ -154,6 +154,7 @@ def changed_later(shell: Shell, goods: InstallBundle, python: Path) -> None:
 UV = shutil.which("uv", path=str(Path(sys.executable).parent))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(UV is None, reason="uv is not installed")
 def test_uv_does_it_where_it_is_installed_also_without_ensurepip(shell: Shell, goods: InstallBundle) -> None:
     assert UV is not None

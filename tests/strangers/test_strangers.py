@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from tests.support.marks import long
 from tests.support.running import ROOT
 from zmqrl.testing import check_algorithm
 from zmqrl.testing.probes import PROBES
@@ -43,7 +44,7 @@ def test_it_is_short_and_uses_public_names(module):
 
 
 @pytest.mark.whole
-@EACH
+@pytest.mark.parametrize("module", ["her_from_docs", long("r2d2_from_docs")])
 def test_it_passes_the_checks_without_the_probes(module):
     kind = made(module)
     report = check_algorithm(kind, kind.Config(**SMALLER.get(module, {})), skip=PROBE_NAMES)

@@ -95,6 +95,7 @@ def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Cras
     assert summary["weights_sha256"] == alone(tmp_path, total)
 
 
+@pytest.mark.long
 def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab, tmp_path: Path) -> None:
     run = crashed("back", NEVER_S, 1)
     assert copies(run) == [], "nothing was due"

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.marks import long
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import (
     A2C,
@@ -107,9 +106,6 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
 
 FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "sac": (SAC, PENDULUM),
-}
-"""Of each the run with a death in sync has the bits of the undisturbed one in single. On policy: Tally above."""
-FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "dqn": (DQN, CARTPOLE),
     "ppo": (PPO, CARTPOLE),
     "ppo-normalised": (NORMALISED, ACROBOT),
@@ -129,15 +125,11 @@ FURTHER: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
     "iql": (IQL, CARTPOLE),
     "cql": (CQL, PENDULUM),
 }
+"""Of each the run with a death in sync has the bits of the undisturbed one in single."""
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "env"),
-    [
-        *(pytest.param(*family, id=name) for name, family in FAMILIES.items()),
-        *(long(*family, id=name) for name, family in FURTHER.items()),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("algorithm", "env"), FAMILIES.values(), ids=FAMILIES)
 def test_a_worker_killed_in_a_run_of_each_family(
     tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any], env: EnvSection
 ) -> None:

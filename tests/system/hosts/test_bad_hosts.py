@@ -184,6 +184,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", FAULTS)
 def test_each_host_is_named_with_the_cause_and_the_fix(said: Mapping[str, str], host: str) -> None:
     cause, fix = FAULTS[host]
@@ -191,5 +192,6 @@ def test_each_host_is_named_with_the_cause_and_the_fix(said: Mapping[str, str], 
     assert fix in said[host]
 
 
+@pytest.mark.long
 def test_no_host_is_named_without_a_fault(said: Mapping[str, str]) -> None:
     assert set(said) <= set(FAULTS)

@@ -184,6 +184,7 @@ def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_
     assert data["hosts"]["h1"]["env"]["error"] is None and data["hosts"]["h0"]["hello"]["python"] == sys.executable
 
 
+@pytest.mark.long
 def test_a_killed_agent_in_a_namespace_comes_back_and_a_killed_launcher_leaves_nothing(
     lab: Lab, runs: list[FarRun]
 ) -> None:

@@ -139,6 +139,7 @@ def test_cables_that_are_out_for_a_moment_and_for_longer_than_the_lease(
     assert f"limits.host_lease_s ({LEASE_S:g} s)" in run.host("h2")["cause"]
 
 
+@pytest.mark.long
 def test_a_worker_host_unreachable_from_the_learners_host(begin: Begin, lab: Lab, undisturbed: dict[str, Any]) -> None:
     """The launcher hears both."""
     run = begin("partition", 1, 2, 3, learner={"host": "h1"}, rejoin="manual")

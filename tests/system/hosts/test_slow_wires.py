@@ -59,6 +59,7 @@ def test_many_agents_come_in_through_one_sshd(lab: Lab, agents: int) -> None:
     assert summary["ledger"]["balanced"] and summary["workers"] == agents
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lab", [3], indirect=True)
 def test_ten_megabytes_of_weights_reach_three_hosts_in_less_than_a_second(lab: Lab) -> None:
     """A sync round holds all of it, for six workers: train, save, notice, fetch, load, step, send; so it is a bound."""

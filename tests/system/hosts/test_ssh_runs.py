@@ -156,6 +156,7 @@ def test_a_remote_learner_stores_checkpoints_here_and_resumes_from_them(begin: B
     assert first.summary()["weights_sha256"] == alone and first.summary()["ledger"]["balanced"]
 
 
+@pytest.mark.long
 def test_secret_keys_stay_on_their_hosts_and_a_stopped_launcher_costs_every_host_its_lease(
     begin: Begin, lab: Lab
 ) -> None:

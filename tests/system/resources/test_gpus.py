@@ -60,6 +60,7 @@ def gpus_of(pid: int) -> str | None:
     return dict(entry.split("=", 1) for entry in entries if "=" in entry).get("CUDA_VISIBLE_DEVICES")
 
 
+@pytest.mark.long
 def test_auto_takes_the_processor_where_torch_cannot_use_the_gpu_and_says_so(
     tmp_path: Path, machine: dict[str, str]
 ) -> None:

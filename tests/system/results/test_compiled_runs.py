@@ -163,6 +163,7 @@ def test_no_file_of_another_user_is_executed(trained: Trained) -> None:
     assert trained.cache.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_compilations_and_loads(trained: Trained) -> None:
     assert set(os.listdir(trained.shared)) - trained.before == {trained.cache.parent.name}
     assert not run_folder_root().exists() or os.listdir(run_folder_root()) == []

@@ -129,7 +129,7 @@ def _assert_same_data(plan: RunPlan, other: RunPlan) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "kills"),
-    [(DQN, 2), pytest.param(HELD, 2, id="held"), long(PPO, 20, id="ppo"), long(DQN, 20, id="dqn_20")],
+    [(DQN, 2), long(HELD, 2, id="held"), long(PPO, 20, id="ppo"), long(DQN, 20, id="dqn_20")],
 )
 def test_async_records_each_segment_once(
     tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any], kills: int

@@ -59,6 +59,7 @@ def refused(run_dir: Path, code: int = 2) -> str:
     return said
 
 
+@pytest.mark.long
 def test_a_single_damaged_full_is_not_a_start_state(run_dir: Path) -> None:
     for path in fulls(run_dir)[:-1]:
         path.unlink()
@@ -83,6 +84,7 @@ def test_a_run_that_had_env_steps_by_any_record_is_not_begun_again(run_dir: Path
     assert f"the {STEPS:,} env steps of the run would be lost" in refused(run_dir)
 
 
+@pytest.mark.long
 def test_damaged_fulls_are_given_up_only_from_scratch(run_dir: Path) -> None:
     for path in fulls(run_dir):
         damage(path)
