@@ -126,19 +126,24 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
             f"tower {name!r}: learner and acting differ"
         )
         own = [tensor for layer in layers for tensor in layer_kind(layer.kind).shapes(layer)]
-        slope = torch.rand(out.shape, generator=torch.Generator().manual_seed(SEED))
-        trained = forward(layers, {**tensors, **_noise(layers)}, obs)
-        grads = torch.autograd.grad(trained, [tensors[tensor] for tensor in own], slope)
-        still = [tensor for tensor, grad in zip(own, grads, strict=True) if not grad.any()]
+        moved = set()
+        for noise in _noise(layers):
+            trained = forward(layers, {**tensors, **noise}, obs)
+            slope = torch.rand(trained.shape, generator=torch.Generator().manual_seed(SEED))
+            grads = torch.autograd.grad(trained, [tensors[tensor] for tensor in own], slope, allow_unused=True)
+            moved |= {tensor for tensor, grad in zip(own, grads, strict=True) if grad is not None and grad.any()}
+        still = [tensor for tensor in own if tensor not in moved]
         assert not still, f"tower {name!r}: no gradient: {still}"
 
 
-def _noise(layers: tuple[LayerSpec, ...]) -> dict[str, Tensor]:
+def _noise(layers: tuple[LayerSpec, ...]) -> list[dict[str, Tensor]]:
+    """Noise of one layer at a time: that of a layer after it is for as many rows as it makes of a row."""
     import torch
 
     drawn = torch.Generator().manual_seed(SEED)
     sizes = {layer.name: layer_kind(layer.kind).noise_size(layer) for layer in layers}
-    return {f"{name}.noise": torch.randn(ROWS, size, generator=drawn) for name, size in sizes.items() if size}
+    found = [{f"{name}.noise": torch.randn(ROWS, size, generator=drawn)} for name, size in sizes.items() if size]
+    return found or [{}]
 
 
 def _is_joined(layers: tuple[LayerSpec, ...]) -> bool:
