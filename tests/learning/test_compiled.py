@@ -233,6 +233,7 @@ def test_a_frozen_number_is_found_despite_rounding(cache: Path, monkeypatch: pyt
         learner.run(executor)
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_training_that_diverged_is_not_a_difference(cache: Path) -> None:
     """The learner names the group whose gradient is not finite."""

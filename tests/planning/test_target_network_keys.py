@@ -130,7 +130,11 @@ def test_a_target_network_that_hardly_moves_is_named(tmp_path: Path, flags: list
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("algo", "keys"),
-    [("dqn", {"target_update_every": 20}), ("dqn", {"target_tau": 0.05}), long("qrdqn", {"target_update_every": 20})],
+    [
+        ("dqn", {"target_update_every": 20}),
+        long("dqn", {"target_tau": 0.05}),
+        long("qrdqn", {"target_update_every": 20}),
+    ],
 )
 def test_the_value_of_a_constant_reward_is_learned(tmp_path: Path, algo: str, keys: dict[str, object]) -> None:
     """Reward 1 in each step, and episodes that are truncated: Q is 1 / (1 - gamma) = 10 for each action."""

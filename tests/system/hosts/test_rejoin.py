@@ -82,7 +82,8 @@ def test_in_async_nothing_is_lost_or_doubled(lab: Lab) -> None:
     assert err.count("back with 1 worker") == 1
 
 
-@pytest.mark.parametrize("client", ["paramiko", long("openssh")])
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["paramiko", "openssh"])
 def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> None:
     """Only the agent of a host ends; its sshd, and that of the jump host before it, live."""
     settings = dict(config(lab, "async", 100_000_000))

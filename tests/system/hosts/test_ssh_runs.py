@@ -141,6 +141,7 @@ def test_down_brings_one_run_down_and_leaves_another_on_the_same_hosts(begin: Be
     assert is_gone(lab, other.run_id)
 
 
+@pytest.mark.long
 def test_a_remote_learner_stores_checkpoints_here_and_resumes_from_them(begin: Begin, lab: Lab, alone: str) -> None:
     run = {"total_env_steps": STEPS // 2, "schedule_env_steps": STEPS}
     first = begin("far", count=2, learner={"host": "h0"}, run=run)

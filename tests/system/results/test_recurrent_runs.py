@@ -77,7 +77,8 @@ def test_a_critic_with_memory_of_its_own(tmp_path: Path, begin: Begin, reference
     assert {name: second[name] for name in SAME} == {name: straight[name] for name in SAME}
 
 
-@pytest.mark.parametrize("mode", [long("single"), "sync"])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["single", "sync"])
 def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str) -> None:
     straight = reference(_plan(tmp_path / "straight", mode, 3))
     first = begin(_plan(tmp_path / "cut", mode, 3, steps=STEPS // 2))

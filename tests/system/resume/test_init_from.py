@@ -54,6 +54,7 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     return Undisturbed(version_0, run.done())
 
 
+@pytest.mark.long
 def test_version_0_is_the_newest_of_the_other_run(source: Path, undisturbed: Undisturbed) -> None:
     for name, array in tensors.parse(newest(source / "checkpoints").read_bytes())[0].items():
         np.testing.assert_allclose(undisturbed.version_0[name], array, rtol=1e-9, err_msg=name)

@@ -154,6 +154,7 @@ def test_a_resume_owns_its_run_directory_before_it_moves_anything(tmp_path: Path
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == before
 
 
+@pytest.mark.long
 def test_runs_of_0_1_that_share_a_store_are_refused_with_the_command_that_moves_them(two: Path) -> None:
     for name in "AB":
         as_of_0_1(two / name, two / "store")  # B's overwrite A's, as they did

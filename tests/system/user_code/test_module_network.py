@@ -72,6 +72,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
     return folder, trained(folder, "single")
 
 
+@pytest.mark.long
 def test_sync_and_its_resume_have_the_bits_of_single(tmp_path: Path, single: tuple[Path, Summary]) -> None:
     trained(tmp_path / "half", "sync", run__total_env_steps=512)
     assert resume(tmp_path / "half", run__total_env_steps=1_024).weights_sha256 == single[1].weights_sha256

@@ -110,7 +110,11 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", [*(long(name) if name == "init-from" else name for name in COMMANDS), "python"])
+FURTHER = ("init-from", "resume")
+"""They plan a run as `seeds` does."""
+
+
+@pytest.mark.parametrize("name", [long(name) if name in FURTHER else name for name in (*COMMANDS, "python")])
 def test_no_module_of_the_user_is_imported_by_a_command(lab: Path, name: str) -> None:
     arguments = ["-c", PYTHON] if name == "python" else ["-m", "zmqrl", *COMMANDS[name]]
     command, imports = noted(lab, *arguments)
