@@ -83,6 +83,7 @@ def test_in_mode_single_on_a_terminal_it_opens_pdb_until_q_ends_the_run(folder: 
     assert (code, screen.count("(Pdb) ")) == (2, 5), "it is not restarted"
 
 
+@pytest.mark.long
 @pytest.mark.whole
 def test_in_other_modes_it_is_a_line_in_the_log(folder: Path) -> None:
     command = [sys.executable, *COMMAND, "--mode", "sync", "--plain", "--workers", "1"]

@@ -21,6 +21,7 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
+@pytest.mark.long
 def test_own_algorithm_trains_and_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is continued from Python, in a process that has torch."""
     run = tmp_path / "run"

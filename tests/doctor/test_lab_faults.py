@@ -261,6 +261,7 @@ def test_new_hosts_are_accepted_on_request_and_changed_ones_are_not(lab: Lab, tm
     assert f"{tmp_path}: No such file or directory" in ended.of("warnings", "unknown")["store"]
 
 
+@pytest.mark.long
 def test_the_learners_host_may_be_another_one(lab: Lab) -> None:
     learner, worker = lab.hosts[GOOD], lab.hosts[BLOCKED]
     hosts = {"gpu": {**entry(learner), "workers": 0}, "node": entry(worker), "local": {"workers": 1}}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.data_stores.memory_store import MemoryStore
+from tests.support.marks import long
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import Handover, LearnerReported
 from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
@@ -191,7 +192,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", ALGORITHMS)
+@pytest.mark.parametrize("kind", [long(kind) if kind == "held" else kind for kind in ALGORITHMS])
 def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     plan = _plan(tmp_path / "run", ALGORITHMS[kind])
     names, undisturbed = _run(plan, None, monkeypatch)

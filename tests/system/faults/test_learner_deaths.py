@@ -101,7 +101,8 @@ def test_sync_before_the_first_full(tmp_path: Path, begin: Begin, reference: Ref
     assert {n: summary[n] for n in SAME} == {n: straight[n] for n in SAME}
 
 
-@pytest.mark.parametrize("algorithm", [pytest.param(DQN, id="dqn"), long(PPO, id="ppo")])
+@pytest.mark.long
+@pytest.mark.parametrize("algorithm", [pytest.param(DQN, id="dqn"), pytest.param(PPO, id="ppo")])
 def test_async_continues_and_counts_its_losses(tmp_path: Path, begin: Begin, algorithm: Mapping[str, Any]) -> None:
     run = begin(_plan(tmp_path / "run", "async", algorithm, 12_000, every_s=0.4, env=SLOW))
     seen = sum(_kill_beyond_full(run, incarnation, rounds=4) for incarnation in (0, 1))

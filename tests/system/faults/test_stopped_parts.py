@@ -56,7 +56,7 @@ def _stop_for_a_while(run: PlanRun, place: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "place"),
-    [("async-dqn", "learner-0"), ("sync", "broker-0"), long("async-dqn", "broker-0"), long("sync", "learner-0")],
+    [long("async-dqn", "learner-0"), ("sync", "broker-0"), long("async-dqn", "broker-0"), long("sync", "learner-0")],
 )
 def test_a_part_that_is_stopped_and_continued(
     tmp_path: Path, begin: Begin, reference: References, kind: str, place: str

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.stand_ins.slow_store import FULL_S
-from tests.support.marks import long
 from tests.support.running import END_S
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import IDLE, SLOW_TALLY, TALLY, WAITING_TALLY, system_plan
@@ -234,8 +233,9 @@ def test_a_launcher_that_is_stopped_loses_every_host(tmp_path: Path, begin: Any)
     assert "local: no launcher heartbeat for limits.host_lease_s (2 s)" in err
 
 
+@pytest.mark.long
 @pytest.mark.timed
-@pytest.mark.parametrize("broker_too", [long(False, id="same broker"), pytest.param(True, id="new broker")])
+@pytest.mark.parametrize("broker_too", [pytest.param(False, id="same broker"), pytest.param(True, id="new broker")])
 def test_a_stopped_agent_has_failed_and_is_refused_when_it_continues(
     tmp_path: Path, begin: Any, one_slow_host: Mapping[str, Any], broker_too: bool
 ) -> None:

@@ -140,6 +140,7 @@ def test_commands_from_another_laptop_and_a_resume_after_a_reboot(hosts: OnHostL
     assert re.search(r"^  n2: NOT VERIFIED: ", down.out, re.M)
 
 
+@pytest.mark.long
 def test_what_would_end_with_the_laptop_or_the_login_is_refused_before_anything_is_copied(hosts: OnHostLab) -> None:
     """The key of n2 is in ~/.ssh of the laptop alone."""
     only_here = hosts.lab.known_hosts.parent / "only_here"

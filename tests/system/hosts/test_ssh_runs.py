@@ -105,6 +105,7 @@ def test_three_hosts_give_the_bits_of_one_while_unknown_peers_are_refused_and_co
     assert [path for host in lab.hosts for path in (host.tmp / "zmqrl" / "runs").glob("*")] == []
 
 
+@pytest.mark.long
 def test_a_killed_agent_and_a_killed_sshd_cost_their_hosts_and_no_bit(begin: Begin, alone: str) -> None:
     with lab_or_skip(3, isolated=True) as lab:
         run = begin("killed", lab=lab)

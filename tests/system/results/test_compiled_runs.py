@@ -191,6 +191,7 @@ def test_a_killed_compilation_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(shared) == [] and not list(root.glob("tmp-*"))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("unshare"), reason="mounts need root and unshare")
 def test_a_full_disk_is_named_and_not_tried_again(tmp_path: Path) -> None:
     disk, run_dir = tmp_path / "disk", tmp_path / "run"

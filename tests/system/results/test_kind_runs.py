@@ -67,6 +67,7 @@ def test_the_same_bits_with_three_workers_that_die(
     assert_same(killed, reference(three.plan))
 
 
+@pytest.mark.long
 @EACH
 def test_a_resume_with_two_workers(tmp_path: Path, begin: Begin, reference: References, kind: str) -> None:
     first = begin(plan_of(tmp_path / "cut", "sync", 2, kind, steps=STEPS // 2))

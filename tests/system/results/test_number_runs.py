@@ -68,7 +68,8 @@ def test_a_schedule_changes_the_bits_and_a_third_worker_does_not(
     assert_same(three.done(), alone)
 
 
-@pytest.mark.parametrize(("mode", "env"), [long("single", WINDY), long("sync", WINDY), ("sync", RESTORED)])
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "env"), [("single", WINDY), ("sync", WINDY), ("sync", RESTORED)])
 def test_a_resume(tmp_path: Path, begin: Begin, reference: References, mode: str, env: EnvSection) -> None:
     straight = reference(plan_of(tmp_path / "straight", mode, 2, env))
     first = begin(plan_of(tmp_path / "cut", mode, 2, env, steps=STEPS // 2))

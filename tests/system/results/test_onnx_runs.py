@@ -22,6 +22,7 @@ WORKER_MB = 80.0
 """Half of a worker that acts with torch."""
 
 
+@pytest.mark.long
 def test_an_async_run_trains_and_its_workers_have_no_torch(tmp_path: Path, begin: Callable[[RunPlan], PlanRun]) -> None:
     network = NetworkSection("tests.networks.nets:ImageAndVector", kwargs={"channels": 3}, runtime="onnx")
     folder = tmp_path / "run"

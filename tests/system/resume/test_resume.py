@@ -119,7 +119,8 @@ def test_a_run_stopped_in_the_middle_continues(
     _check(begin(second).done(), reference(plan), stopped["env_steps"])
 
 
-@pytest.mark.parametrize(("mode", "start"), [long("single", 254), ("sync", -1)])
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "start"), [("single", 254), ("sync", -1)])
 def test_a_space_with_an_offset_survives_a_death_and_a_resume(
     tmp_path: Path, begin: Begin, reference: References, mode: ModeName, start: int
 ) -> None:

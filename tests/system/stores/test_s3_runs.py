@@ -182,6 +182,7 @@ def test_training_continues_while_the_server_of_the_mirror_is_away(tmp_path: Pat
     assert _is_complete(run, own, lineage)
 
 
+@pytest.mark.long
 def test_the_last_copy_is_made_when_the_server_returns(tmp_path: Path, begin: Begin, own: S3Server) -> None:
     run = begin(tmp_path / "run", "run.total_env_steps=2e4", *PLAIN, *IDLE, f"store.mirror={MIRROR}")
     lineage = run.lineage()

@@ -36,6 +36,7 @@ def owner_of(store: Path, run_dir: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.long
 def test_two_runs_on_two_hosts_and_a_resume_on_the_other(lab: Lab) -> None:
     folder, (one, other) = lab.shared, lab.hosts
     sets = [word for pair in (f"store.path={folder}/store", *PLAIN) for word in ("--set", pair)]

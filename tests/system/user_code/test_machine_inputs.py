@@ -386,7 +386,8 @@ def renumber(lab: Lab, index: int, address: str) -> None:
         subprocess.run(network.command(["ip", "addr", *words, "dev", name]), check=True)
 
 
-@pytest.mark.parametrize(("mode", "tunnel"), [("sync", False), long("async", True)])
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "tunnel"), [("sync", False), ("async", True)])
 def test_another_address_of_the_learners_machine(lab: Lab, mode: str, tunnel: bool) -> None:
     run = FarRun(lab, mode, on_lab(lab, mode, tunnel=tunnel))
     try:
