@@ -10,7 +10,7 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.messages.samples import host_event
 from zmqrl.config.codec import replace
-from zmqrl.launch.run.bottleneck import bottleneck, relieved_workers, slowest, slowest_worker
+from zmqrl.launch.run.bottleneck import bottleneck, find_bottleneck, relieved_workers, slowest, slowest_worker
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.host_records import ProcessRecord
 from zmqrl.launch.run.problem_reports import SlowWorkerReport
@@ -107,3 +107,10 @@ def test_a_worker_that_the_broker_has_relieved_is_named(tmp_path: Path) -> None:
     assert "2 of its 2 vector envs move to faster workers" in str(state.problems[-1])
     tell(state, "relieved", role="broker", worker=1, factor=1.0, before=1, after=2)
     assert (relieved_workers(state), state.problems[-1].cause) == ([], "worker 1 is faster again")
+
+
+def test_none_is_named_where_the_learner_does_not_know_its_waits(tmp_path: Path) -> None:
+    state = RunState(stand_in_plan(tmp_path / "run"))
+    tell(state, "worker", role="worker", env_steps=10, wait_fraction=0.7)
+    tell(state, "ended", role="learner", wait_fraction=None, store_wait_fraction=None)
+    assert find_bottleneck(state) is None

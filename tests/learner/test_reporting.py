@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from zmqrl.learner.reporting import figures_of
+from zmqrl.learner.reporting import Rates, figures_of
 from zmqrl.messages.lines import child_event, line_of
 from zmqrl.messages.process import Metrics
 
@@ -23,3 +23,15 @@ def test_figures_arrive_whatever_their_size() -> None:
     figures = figures_of(given)
     assert figures == expected and type(figures["env_steps"]) is int
     assert child_event(line_of(Metrics(figures))) == Metrics(expected)
+
+
+def test_waits_are_unknown_before_the_second_sample() -> None:
+    """As in a run that ends before its first segment: 0 would mean that the learner never waited."""
+    rates = Rates()
+    for _ in range(2):
+        assert (rates.summary()["wait_fraction"], rates.summary()["store_wait_fraction"]) == (None, None)
+        rates.observe(1.0, 0, 0, 1.0, 0.0)
+    rates.observe(3.0, 8, 1, 2.0, 0.5)
+    assert rates.summary() == {
+        "env_steps_per_s": 4.0, "updates_per_s": 0.5, "wait_fraction": 0.5, "store_wait_fraction": 0.25
+    }  # fmt: skip

@@ -29,6 +29,8 @@ RATE_AFTER_FRACTION = 0.25
 """Rates of the summary leave out the first quarter of the env steps: start and warm-up."""
 SAMPLE_EVERY_S = 0.1
 MOST_SAMPLES, RECENT_SAMPLES = 2000, 500
+UNKNOWN = {"env_steps_per_s": 0.0, "updates_per_s": 0.0, "wait_fraction": None, "store_wait_fraction": None}
+"""Rates before the second sample."""
 
 
 class Reporter:
@@ -178,18 +180,16 @@ class Rates:
         first = next(i for i, s in enumerate(self.samples) if s.at_s >= start or i == len(self.samples) - 1)
         return self._between(max(0, first - 1), len(self.samples) - 1)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, Any]:
         """Rates after the first quarter of the env steps."""
-        if not self.samples:
-            return self._between(0, 0)
+        if len(self.samples) < 2:
+            return UNKNOWN
         begun = self.samples[0].env_steps
         mark = begun + RATE_AFTER_FRACTION * (self.samples[-1].env_steps - begun)
         first = next(i for i, s in enumerate(self.samples) if s.env_steps >= mark)
-        return self._between(min(first, max(0, len(self.samples) - 2)), len(self.samples) - 1)
+        return self._between(min(first, len(self.samples) - 2), len(self.samples) - 1)
 
     def _between(self, first: int, last: int) -> dict[str, float]:
-        if first >= last:
-            return dict.fromkeys(("env_steps_per_s", "updates_per_s", "wait_fraction", "store_wait_fraction"), 0.0)
         a, b = self.samples[first], self.samples[last]
         elapsed_s = max(b.at_s - a.at_s, 1e-9)
         return {

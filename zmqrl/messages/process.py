@@ -258,8 +258,8 @@ class LearnerEnded(EventMessage, frozen=True, tag="ended"):
     """Ledger of the learner in mode single."""
     env_steps_per_s: Finite
     updates_per_s: Finite
-    wait_fraction: Finite
-    store_wait_fraction: Finite
+    wait_fraction: Finite | None
+    store_wait_fraction: Finite | None
 
 
 class ProcessFault(EventMessage, frozen=True, tag="fault"):
