@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from zmqrl.ops.targets import n_step_targets
+from zmqrl.ops.targets import n_step_targets, rescaled, unscaled
 
 GAMMA = 0.9
 
@@ -56,3 +56,21 @@ def test_other_shapes_and_numbers_of_rewards_are_refused() -> None:
         n_step_targets(reward, flag, flag, torch.zeros(4, 2), GAMMA, 2)
     with pytest.raises(ValueError):
         n_step_targets(reward, flag, flag, reward, GAMMA, 0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-2])
+def test_rescaled_values(epsilon: float) -> None:
+    """h of Pohlen et al. 2018, section 3.2. The inverse is found by bisection, not by their formula."""
+    x = np.concatenate(([0.0], np.geomspace(1e-3, 1e4, 15)))
+    x = np.concatenate((-x[::-1], x))
+
+    def h(z: Any) -> Any:
+        return np.sign(z) * (np.sqrt(abs(z) + 1) - 1) + epsilon * z
+
+    np.testing.assert_allclose(rescaled(torch.from_numpy(x), epsilon).numpy(), h(x), atol=1e-12)
+    y = np.linspace(-150, 150, 31)
+    low, high = np.full(31, -1e7), np.full(31, 1e7)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = np.where(h(middle) < y, middle, low), np.where(h(middle) < y, high, middle)
+    np.testing.assert_allclose(unscaled(torch.from_numpy(y), epsilon).numpy(), low, rtol=1e-9, atol=1e-9)
