@@ -1,11 +1,12 @@
 """Scores of presets: `python -m benchmarks.scores [names]`.
 
 A resumable queue: each finished run is one JSON line of benchmarks/scores.jsonl (`--out FILE`) with its commit; what
-the file has is not run again. docs/scores.md (`--page FILE`) and what `zmqrl presets` shows (`--package FILE`) are
-made of it. Each row of `TABLE` is trained with seeds 1 to n to its limit of env steps. The version that the evaluator
-called best plays 100 greedy episodes on fresh seeds; its mean is the score. That of the last version, and the mean of
-the last 100 training episodes, are printed too. A row with `yardstick` is measured by runs of Stable-Baselines3 on the
-same machine (`pip install "zmqrl[bench]"`).
+the file has is not run again. The shortest rows are first, so that an interrupted queue has most of them.
+docs/scores.md (`--page FILE`) and what `zmqrl presets` shows (`--package FILE`) are made of it. Each row of `TABLE` is
+trained with seeds 1 to n to its limit of env steps. The version that the evaluator called best plays 100 greedy
+episodes on fresh seeds; its mean is the score. That of the last version, and the mean of the last 100 training
+episodes, are printed too. A row with `yardstick` is measured by runs of Stable-Baselines3 on the same machine
+(`pip install "zmqrl[bench]"`).
 """
 
 from __future__ import annotations
@@ -71,33 +72,35 @@ class Row:
     """What the bar is for."""
     yardstick: str | None = None
     """An env that SAC of Stable-Baselines3 learns for as many env steps, with seeds 1 and 2."""
+    minutes: float = 10.0
+    """Estimate of a run, while it has no result."""
 
 
 TABLE: tuple[Row, ...] = (
     Row("pendulum-sac", 20_000, -200.0, "rl-zoo -157.0"),
     Row("pendulum-td3", 20_000, -200.0, "rl-zoo -151.9"),
-    Row("pendulum-tqc", 20_000, -200.0, "threshold of pendulum-sac"),
+    Row("pendulum-tqc", 20_000, -200.0, "threshold of pendulum-sac", minutes=9),
     Row("pendulum-ddpg", 20_000, -200.0, "rl-zoo -152.1"),
-    Row("pendulum-mpo", 20_000, -200.0, "threshold of pendulum-sac"),
+    Row("pendulum-mpo", 20_000, -200.0, "threshold of pendulum-sac", minutes=8),
     Row("cartpole-sac", 50_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-ppo", 500_000, 475.0, "rl-zoo 500.0"),
     Row("cartpole-dqn", 500_000, 475.0, "CleanRL 488.7"),
     Row("cartpole-pqn", 500_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-qrdqn", 500_000, 450.0, "rl-zoo 500.0"),
-    Row("cartpole-c51", 100_000, 475.0, "CleanRL 481.2 (500,000 env steps)"),
-    Row("cartpole-rainbow", 100_000, 475.0, "threshold of gymnasium"),
-    Row("cartpole-rainbow-qrdqn", 100_000, 475.0, "threshold of gymnasium"),
-    Row("cartpole-iqn", 100_000, 475.0, "threshold of gymnasium"),
-    Row("cartpole-munchausen-dqn", 100_000, 475.0, "threshold of gymnasium"),
-    Row("cartpole-ape_x-dqn", 250_000, 450.0, "RLlib: 150 in CartPole-v0"),
+    Row("cartpole-c51", 100_000, 475.0, "CleanRL 481.2 (500,000 env steps)", minutes=2.5),
+    Row("cartpole-rainbow", 100_000, 475.0, "threshold of gymnasium", minutes=4),
+    Row("cartpole-rainbow-qrdqn", 100_000, 475.0, "threshold of gymnasium", minutes=4),
+    Row("cartpole-iqn", 100_000, 475.0, "threshold of gymnasium", minutes=2.5),
+    Row("cartpole-munchausen-dqn", 100_000, 475.0, "threshold of gymnasium", minutes=1.5),
+    Row("cartpole-ape_x-dqn", 250_000, 450.0, "RLlib: 150 in CartPole-v0", minutes=5),
     Row("cartpole-memory-ppo_gru", 300_000, 450.0, "threshold of gymnasium for the whole state: 475", seeds=5),
-    Row("cartpole-memory-r2d2", 300_000, 400.0, "RLlib: 150 after 1M"),
-    Row("cartpole-memory-ppo", 300_000, 450.0, "rl-zoo ppo_lstm, CartPoleNoVel-v1 500.0"),
-    Row("cartpole-a2c", 500_000, 475.0, "rl-zoo 500.0"),
-    Row("cartpole-impala", 500_000, 475.0, "RLlib asks for 450 within 2M"),
-    Row("cartpole-vmpo", 500_000, 475.0, "threshold of gymnasium"),
-    Row("cartpole-reinforce", 1_500_000, 400.0, "threshold of gymnasium: 475"),
-    Row("mountaincar-rnd-ppo", 500_000, -150.0, "rl-zoo -110.4; CleanRL without RND: -200.0"),
+    Row("cartpole-memory-r2d2", 300_000, 400.0, "RLlib: 150 after 1M", minutes=9),
+    Row("cartpole-memory-ppo", 300_000, 450.0, "rl-zoo ppo_lstm, CartPoleNoVel-v1 500.0", minutes=3),
+    Row("cartpole-a2c", 500_000, 475.0, "rl-zoo 500.0", minutes=2),
+    Row("cartpole-impala", 500_000, 475.0, "RLlib asks for 450 within 2M", minutes=1),
+    Row("cartpole-vmpo", 500_000, 475.0, "threshold of gymnasium", minutes=2),
+    Row("cartpole-reinforce", 1_500_000, 400.0, "threshold of gymnasium: 475", minutes=3),
+    Row("mountaincar-rnd-ppo", 500_000, -150.0, "rl-zoo -110.4; CleanRL without RND: -200.0", minutes=3),
     Row("acrobot-ppo", 500_000, -100.0, "rl-zoo -73.5"),
     Row("acrobot-dqn", 500_000, -100.0, "rl-zoo -76.6"),
     Row("acrobot-qrdqn", 500_000, -100.0, "rl-zoo -69.1", settings=COMPILED),
@@ -170,6 +173,12 @@ def train(row: Row, seed: int, commit: str) -> Result:
     )
 
 
+def minutes_of(row: Row, results: Sequence[Mapping[str, Any]]) -> float:
+    """Median of the runs that were done, else the estimate."""
+    measured = [r["wall_s"] / 60 for r in results if r["preset"] == row.preset]
+    return float(statistics.median(measured)) if measured else row.minutes
+
+
 def train_yardstick(row: Row, seed: int, commit: str) -> Result:
     """The same number of env steps by Stable-Baselines3."""
     assert row.yardstick is not None
@@ -194,6 +203,12 @@ def command(*words: str) -> str:
     if done.returncode:
         raise SystemExit(f"zmqrl {' '.join(words)}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
+
+
+def commit_of() -> str:
+    """The commit of the checkout, `-dirty` where files differ from it."""
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return git.stdout.strip()
 
 
 def finished(path: Path) -> list[Mapping[str, Any]]:
@@ -230,7 +245,7 @@ def of_package(results: Sequence[Mapping[str, Any]], rows: Sequence[Row] = TABLE
         row.preset: {
             "score": round(statistics.median(r["score"] for r in runs), 1),
             "scored_env_steps": row.env_steps,
-            "minutes": round(statistics.median(r["wall_s"] for r in runs) / 60, 1),
+            "minutes": round(minutes_of(row, runs), 1),
         }
         for row, runs in found.items()
         if runs
@@ -263,12 +278,13 @@ def main(words: Sequence[str] | None = None) -> int:
     if unknown := set(given.presets) - known:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
     rows = [row for row in TABLE if not given.presets or row.preset in given.presets]
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    rows.sort(key=lambda row: minutes_of(row, finished(given.out)))
+    commit = commit_of()
     jobs = [(row.preset, seed, row, train) for row in rows for seed in range(1, 1 + (given.seeds or row.seeds))]
     jobs += [(name_of_yardstick(row), seed, row, train_yardstick) for row in rows if row.yardstick for seed in (1, 2)]
     for name, seed, row, measured in () if given.no_runs else jobs:
         if not any(r["preset"] == name and r["seed"] == seed for r in finished(given.out)):
-            result = measured(row, seed, git.stdout.strip())
+            result = measured(row, seed, commit)
             with given.out.open("a") as out:
                 out.write(json.dumps(asdict(result)) + "\n")
             print(f"{name} seed {seed}: {result.score:.1f}", flush=True)

@@ -56,6 +56,23 @@ def test_what_is_finished_is_not_run_again(
     assert row == f"| {scored} | 450.0, -, 450.0 | 480.0, 400.0, 480.0 | rl-zoo 500.0 |"
 
 
+def test_the_shortest_rows_are_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what was measured; a row without results, by its estimate."""
+    trained: list[str] = []
+
+    def train(row: scores.Row, seed: int, commit: str) -> scores.Result:
+        trained.append(row.preset)
+        return scores.Result(commit, row.preset, row.env_steps, seed, 1.0, 0.0, "0-9", 1.0, 1.0)
+
+    monkeypatch.setattr(scores, "train", train)
+    monkeypatch.setattr(scores, "TABLE", [scores.Row(name, 1, None, "", 2, minutes=3.0) for name in "abc"])
+    earlier = [scores.Result("", name, 1, 1, 1.0, 0.0, "", 1.0, wall_s) for name, wall_s in (("a", 600.0), ("c", 60.0))]
+    (tmp_path / "out").write_text("".join(json.dumps(asdict(one)) + "\n" for one in earlier))
+    files = ("out", "page", "package")
+    assert scores.main([word for file in files for word in (f"--{file}", str(tmp_path / file))]) == 0
+    assert trained == ["c", "b", "b", "a"]
+
+
 def test_a_yardstick_is_run_too_and_makes_the_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
