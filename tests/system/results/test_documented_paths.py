@@ -215,7 +215,7 @@ def test_experience_enters_the_modules_of_the_page_in_order(run: RecordedRun, mo
     listed = page.of(mode)
     assert list(dict.fromkeys(module for module in path if module in listed)) == listed
     assert set(path) <= page.named(mode), "the page names every module that is entered"
-    assert len(listed) <= 16 and len(page.used) <= 37, sorted(page.used)
+    assert len(listed) <= 16 and len(page.used) <= 35, sorted(page.used)
     assert len(returns(path, listed)) <= 3, returns(path, listed)
 
 
