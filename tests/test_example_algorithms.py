@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from tests.support.marks import long
 from tests.support.running import ROOT
 from zmqrl.acting.base import ActingContext, Place, noise_for
 from zmqrl.acting.make_head import make_head
@@ -47,7 +48,7 @@ KINDS = {
         frozenset({"a_termination_has_no_value_after_it"}),
     ),
 }
-EACH = pytest.mark.parametrize("module", KINDS)
+EACH = pytest.mark.parametrize("module", [long(kind) if kind == "crossq" else kind for kind in KINDS])
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 from tests.export.parity import perturbed
+from tests.support.marks import long
 from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
 from zmqrl.acting.base import ActingContext, Place, Policy, noise_for
@@ -137,7 +138,7 @@ def loaded(spec: ActingSpec, weights: Weights, runtime: Literal["numpy", "torch"
     return policy
 
 
-@pytest.mark.parametrize("name", [*TOWERS, *CORES])
+@pytest.mark.parametrize("name", [long(name) if name == "own activation" else name for name in (*TOWERS, *CORES)])
 def test_outputs_and_states_are_those_of_numpy_and_torch(name: str) -> None:
     spec, weights = case(name)
     policy = onnx_policy(spec)

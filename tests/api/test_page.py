@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_script_runs(folder: Path) -> None:
     script = (folder / "study.py").read_text()
     assert script.count(WAIT) == 1

@@ -133,7 +133,7 @@ OF_PARTS = ("BC", "CQL", "DDPG", "Rainbow", "TQC")
 """Kinds that are made of parts of the others (IQL, SAC, TD3; C51 and a noisy DQN)."""
 SAME_RECORD = ("dict", "masked")
 """Recorded as with a vector."""
-LARGE_RECORD = ("A2C", "C51", "PQN", "QRDQN", "R2D2", "TD3", "VMPO")
+LARGE_RECORD = ("A2C", "C51", "IMPALA", "PQN", "QRDQN", "R2D2", "TD3", "VMPO")
 """Kinds whose parts are recorded in others too (PPO, PPOGRU, DQN, SAC, MPO), and whose graphs are large."""
 
 

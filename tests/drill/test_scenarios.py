@@ -34,10 +34,8 @@ KILL_AWAY = [("learner", "kill-away")]
 LEARNER_THEN_STORE = [("learner", "kill"), ("run", "store-away")]
 
 
-FURTHER = SCENARIOS.keys() - {"dqn-sync"}
-
-
-@pytest.mark.parametrize("scenario", [long(name) if name in FURTHER else name for name in FAULTS])
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", FAULTS)
 def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, FAULTS[scenario])
     assert not run.faults, run
@@ -76,7 +74,7 @@ def test_every_scenario_is_drilled_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "scenario"), [("lose", "ppo-sync"), ("double", "dqn-async-0.25"), long("tear", "dqn-sync")]
+    ("plant", "scenario"), [("lose", "ppo-sync"), long("double", "dqn-async-0.25"), long("tear", "dqn-sync")]
 )
 def test_a_planted_defect_is_found_and_named(tmp_path: Path, plant: str, scenario: str) -> None:
     run, outcomes, outside = drilled(tmp_path / "d", scenario, [("worker", "pause")], plant, after_s=1.5)

@@ -192,7 +192,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", [long(kind) if kind == "held" else kind for kind in ALGORITHMS])
+@pytest.mark.parametrize("kind", [kind if kind == "ppo" else long(kind) for kind in ALGORITHMS])
 def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     plan = _plan(tmp_path / "run", ALGORITHMS[kind])
     names, undisturbed = _run(plan, None, monkeypatch)

@@ -210,6 +210,7 @@ def test_the_hosts_own_index_has_not_got_it(shell: Shell, goods: InstallBundle, 
     assert "zmqrl setup hosts.yaml --limit node7 --wheels DIR" in fix
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_venv")
 def test_without_an_index_and_without_a_wheel_that_is_needed(shell: Shell, goods: InstallBundle) -> None:
     assert goods.wheels is not None

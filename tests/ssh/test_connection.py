@@ -276,6 +276,7 @@ def test_hosts_behind_one_jump_host_share_a_connection_to_it(lab: Lab) -> None:
     until(lambda: not sessions(lab.hosts[1]))
 
 
+@pytest.mark.long
 def test_forty_connections_at_once_come_through_one_sshd(lab: Lab, ssh: SshSection) -> None:
     """Its MaxStartups 10:30:100 hangs up on callers at random: none of that reaches the caller."""
     target, client = target_of(lab, 2), make_client(ssh)

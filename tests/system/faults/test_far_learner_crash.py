@@ -83,6 +83,7 @@ def copies(run: FarRun) -> list[int]:
     return sorted(int(path.stem.rpartition("-")[2]) for path in (run.run_dir / "checkpoints").glob("full-0-*"))
 
 
+@pytest.mark.long
 def test_the_copies_here_are_continued_from_while_the_host_is_away(crashed: Crashed, tmp_path: Path) -> None:
     run = crashed("away", 0.5, 1, 2, is_ready=lambda run: max(copies(run), default=0) > 0)
     copied = copies(run)

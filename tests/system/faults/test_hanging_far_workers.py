@@ -44,6 +44,7 @@ def config(lab: Lab, mode: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["sync", long("async")])
 def test_it_is_killed_and_replaced(lab: Lab, mode: str) -> None:
     settings = config(lab, mode)

@@ -141,6 +141,7 @@ def test_a_worker_killed_in_a_run_of_each_family(
     assert_same(summary, reference(run.plan))
 
 
+@pytest.mark.long
 def test_a_learner_with_several_optimisers_and_targets_killed(
     tmp_path: Path, begin: Begin, reference: References
 ) -> None:

@@ -153,6 +153,7 @@ def inner_agent(lab: Lab, run_id: str) -> int:
     return pid
 
 
+@pytest.mark.long
 def test_doctor_and_launch_name_each_fault_and_the_sound_hosts_give_the_bits_of_one(
     lab: Lab, runs: list[FarRun], alone: str
 ) -> None:

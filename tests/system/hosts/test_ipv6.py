@@ -30,6 +30,7 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
+@pytest.mark.long
 def test_a_worker_host_without_ipv4_participates_and_is_examined(lab: Lab) -> None:
     section = lab.hosts[1].hosts_yaml(workers=1)
     config = {

@@ -58,6 +58,7 @@ def masters() -> list[Path]:
     return list(run_folder_root().glob("ssh-*"))
 
 
+@pytest.mark.long
 def test_doctor_and_a_run_over_the_systems_ssh(lab: Lab, tmp_path: Path) -> None:
     with closed_at_the_end() as runs:
         runs.append(run := FarRun(lab, "openssh", config(lab, STEPS, SLOW_TALLY, workers=2)))

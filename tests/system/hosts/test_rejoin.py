@@ -120,6 +120,7 @@ def test_the_connection_of_a_replaced_agent_is_closed(lab: Lab, client: str) -> 
     assert code == 0 and run.summary()["ledger"]["balanced"], err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stops", [True, long(False)])
 def test_a_run_with_too_few_workers_pauses_continues_and_ends_with_a_full_checkpoint(lab: Lab, stops: bool) -> None:
     """At a stop, or by `limits.too_few_s`: tests/launch/test_too_few.py and test_ends.py have the latter."""

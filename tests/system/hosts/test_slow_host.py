@@ -68,6 +68,7 @@ def env_steps_per_s(run: FarRun) -> float:
     return max(found)
 
 
+@pytest.mark.long
 def test_the_slow_host_of_a_sync_run_is_named(lab: Lab) -> None:
     """Its steps take ten times longer, and its BLAS computes other bits: the assignment stays even."""
     slow = {"STEP_S": str(10 * QUICK_S), "OPENBLAS_CORETYPE": "Prescott"}

@@ -34,6 +34,7 @@ def test_the_same_bits_in_single_and_in_sync_with_a_killed_worker(
     assert_same(summary, reference(run.plan))
 
 
+@pytest.mark.long
 def test_one_policy_learns_what_each_agent_has_to_do(tmp_path: Path) -> None:
     """Each is rewarded for another action: 8 of 8 steps; a policy that ignores who acts has 2.7."""
     summary = train(

@@ -109,6 +109,7 @@ def test_threads_of_updates_are_not_those_of_acting(tmp_path: Path, begin: Begin
     assert begin(plan_of("sync")).done()["weights_sha256"] == reference(plan_of("single"))["weights_sha256"]
 
 
+@pytest.mark.long
 def test_an_env_of_single_does_not_change_the_settings_of_the_learner(
     tmp_path: Path, begin: Begin, reference: References
 ) -> None:
@@ -122,6 +123,7 @@ def test_an_env_of_single_does_not_change_the_settings_of_the_learner(
     )
 
 
+@pytest.mark.long
 def test_another_seed_gives_other_bits(tmp_path: Path, begin: Begin, reference: References) -> None:
     one, two = (system_plan(tmp_path / str(seed), "single", 1, TALLY, seed=seed) for seed in (1, 2))
     assert begin(two).done()["weights_sha256"] != reference(one)["weights_sha256"]

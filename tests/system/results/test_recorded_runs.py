@@ -127,6 +127,7 @@ def _assert_same_data(plan: RunPlan, other: RunPlan) -> None:
                 assert np.array_equal(episode[column], expected[name][column]), (name, column)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("algorithm", "kills"),
     [(DQN, 2), long(HELD, 2, id="held"), long(PPO, 20, id="ppo"), long(DQN, 20, id="dqn_20")],

@@ -37,6 +37,7 @@ def _plan(
     return system_plan(run_dir, mode, workers, ALGORITHM, env, steps=steps, schedule_steps=STEPS, **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env", [pytest.param(CARTPOLE, id="actions"), long(STATEFUL, id="states")])
 def test_the_same_bits_with_one_worker_and_with_two_that_die(
     tmp_path: Path, begin: Begin, reference: References, env: EnvSection

@@ -57,6 +57,7 @@ def test_the_same_bits_with_one_worker_and_with_three_that_die(
     assert_same(one.done(), alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [long("single"), "sync"])
 @EACH
 def test_a_resume(

@@ -115,6 +115,7 @@ def test_a_run_long_past_its_full_continues_with_an_empty_replay(tmp_path: Path,
     assert second["updates"] > then["updates"]
 
 
+@pytest.mark.long
 def test_a_resumed_attempt_continues_from_an_older_full_than_its_first(tmp_path: Path, begin: Begin) -> None:
     """The env steps before a leg are those that the broker was told, whatever FULL its second learner has."""
     plan = _plan(tmp_path / "run", IDLE_DQN, 2.0)

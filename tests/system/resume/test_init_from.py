@@ -76,6 +76,7 @@ def young(tmp_path: Path, begin: Begin, source: Path) -> PlanRun:
     pytest.fail(f"{ATTEMPTS} runs had their second full checkpoint before they were looked at")
 
 
+@pytest.mark.long
 def test_a_learner_killed_before_its_second_full_begins_with_the_same_weights(
     young: PlanRun, undisturbed: Undisturbed
 ) -> None:

@@ -126,6 +126,7 @@ def _is_complete(run: TrainRun, server: S3Server, lineage: str) -> bool:
     return {"config.json", "run.json", "summary.json", "metrics.jsonl", fulls[-1].name} <= names
 
 
+@pytest.mark.long
 def test_a_run_whose_directory_is_lost_continues_from_its_copy(
     tmp_path: Path, begin: Begin, service: S3Server, undisturbed: dict[str, Any]
 ) -> None:

@@ -71,6 +71,7 @@ def test_two_runs_with_one_store_keep_their_own_checkpoints(two: Path) -> None:
     assert not list((two / "store").glob("*.safetensors"))
 
 
+@pytest.mark.long
 def test_each_of_several_seeds_has_its_own_place(tmp_path: Path) -> None:
     train(tmp_path, "seeds", 2_048, 1, "--seeds", 2)
     lineages = [json.loads((tmp_path / f"seeds/seed-{n}/run.json").read_text())["lineage"] for n in (1, 2)]
@@ -80,6 +81,7 @@ def test_each_of_several_seeds_has_its_own_place(tmp_path: Path) -> None:
     assert [Path(owner["run_dir"]).name for owner in owners] == ["seed-1", "seed-2"]
 
 
+@pytest.mark.long
 def test_a_lineage_and_its_attempts_are_counted(tmp_path: Path) -> None:
     train(tmp_path, "A", 2_048, 1)
     first = json.loads((tmp_path / "A/run.json").read_text())
@@ -132,6 +134,7 @@ def _rename_counters(path: Path) -> None:
     os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))
 
 
+@pytest.mark.long
 def test_a_run_of_0_1_alone_in_its_store_is_resumed_and_gets_a_place(tmp_path: Path) -> None:
     first = train(tmp_path, "A", 2_048, 1)
     as_of_0_1(tmp_path / "A", tmp_path / "store")

@@ -134,6 +134,7 @@ def test_a_learner_whose_files_may_not_grow(tmp_path: Path, begin: Begin, undist
     assert_same(summary, undisturbed)
 
 
+@pytest.mark.long
 def test_a_full_that_cannot_be_written_does_not_stop_the_run(
     tmp_path: Path, begin: Begin, undisturbed: Mapping[str, Any]
 ) -> None:
@@ -270,6 +271,7 @@ def test_a_version_damaged_before_its_first_read(tmp_path: Path, begin: Begin, u
     assert_same(summary, undisturbed)
 
 
+@pytest.mark.long
 def test_a_best_that_cannot_be_written_is_reported(tmp_path: Path, begin: Begin) -> None:
     plan = system_plan(
         tmp_path / "run", "sync", 2, SLOW_TALLY, steps=10_000_000, evaluator=EvaluatorSection(episodes=2)

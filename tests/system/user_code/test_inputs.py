@@ -79,14 +79,16 @@ ENDS = [
         mode=SINGLE,
         prints=["step called sys.exit(0)", "exits.py:20", "restarts 1", "2,928 env steps"],
     ),
-    of_env(
-        "sys-exit",
-        "CartPole-v1",
-        "run.total_env_steps=20000",
-        "learner.executor=eager",
-        algo="quit_algo:Quit",
-        code=FAILED,
-        prints=["SystemExit", "quit_algo.py:", "in learn"],
+    long(
+        of_env(
+            "sys-exit",
+            "CartPole-v1",
+            "run.total_env_steps=20000",
+            "learner.executor=eager",
+            algo="quit_algo:Quit",
+            code=FAILED,
+            prints=["SystemExit", "quit_algo.py:", "in learn"],
+        )
     ),
     of_env(
         "seconds",

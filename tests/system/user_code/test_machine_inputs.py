@@ -121,7 +121,7 @@ hosts: {local: {workers: 1}}
 """
 
 
-@pytest.mark.parametrize(("limit_mb", "nested", "capacity"), [(700, False, 20_000_000), (400, True, 12_000_000)])
+@pytest.mark.parametrize(("limit_mb", "nested", "capacity"), [long(700, False, 20_000_000), (400, True, 12_000_000)])
 def test_replay_that_a_memory_limit_does_not_allow(tmp_path: Path, limit_mb: int, nested: bool, capacity: int) -> None:
     """The limit is of the group of the command, or of the one above it."""
     file = hosts_file(tmp_path, LARGE.replace("CAPACITY", str(capacity)))
@@ -133,7 +133,7 @@ def test_replay_that_a_memory_limit_does_not_allow(tmp_path: Path, limit_mb: int
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize(("reads", "nested"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("reads", "nested"), [long(1, False), (3, True)])
 def test_cache_of_files_is_available_memory(tmp_path: Path, reads: int, nested: bool) -> None:
     """In a container, which sees its own part of the tree, and in a job; a file read often is active cache."""
     big = tmp_path / "big.bin"

@@ -110,8 +110,8 @@ COMMANDS = {
 }
 
 
-FURTHER = ("init-from", "resume")
-"""They plan a run as `seeds` does."""
+FURTHER = ("init-from", "resume", "seeds")
+"""They plan a run as `preset` does."""
 
 
 @pytest.mark.parametrize("name", [long(name) if name in FURTHER else name for name in (*COMMANDS, "python")])
