@@ -30,6 +30,8 @@ class MetricsRow:
     """Seconds from the start of the command that this attempt is of."""
     env_steps: int
     """Valid rows stored by then; of a score: those of its version."""
+    attempt: int | None = None
+    """Number of the attempt. Where two overlap, the rows of the last one count. Rows before 0.3 have none."""
     updates: float | None = None
     """Optimiser steps. This and what follows is of the learner."""
     version: float | None = None

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, overload
 from zmqrl.api.runs import Run
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-from zmqrl.metrics.jsonl import read_metrics as rows_of
+from zmqrl.metrics.attempts import current_metrics
 
 Source: TypeAlias = "Run | str | PathLike[str]"
 
@@ -20,6 +20,8 @@ def read_metrics(run: Source, frame: Literal[False]) -> list[dict[str, float]]: 
 def read_metrics(run: Source, frame: bool | None = None) -> Any: ...
 def read_metrics(run: Source, frame: bool | None = None) -> Any:
     """The rows of `metrics.jsonl`: of training about one per second, and one per score of the evaluator.
+
+    Where two attempts overlap, the rows are those of the last one.
 
     Args:
         run: A run, or its directory.
@@ -33,7 +35,7 @@ def read_metrics(run: Source, frame: bool | None = None) -> Any:
     if not path.is_file():
         raise ConfigError(f"{directory} has no metrics.jsonl; a run writes its first row after about one second")
     pandas = None if frame is False else _pandas(required=frame is True)
-    rows = list(rows_of(path))
+    rows = current_metrics(path)
     return rows if pandas is None else pandas.DataFrame(rows)
 
 

@@ -61,7 +61,7 @@ class RunOutput:
         self._plan, self._state, self._directory, self._files = plan, state, directory, files
         self._quiet = quiet
         self._view: View = QuietView()
-        self._recorder = Recorder(directory.path, plan.started_at)
+        self._recorder = Recorder(directory.path, plan.started_at, plan.lineage.attempt)
         self._problems_log = directory.path / "logs" / PROBLEMS_LOG
         self._environment = EnvironmentWriter(plan)
         self._target, self._mirror = target_of(plan), None

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from zmqrl.errors import ConfigError
+from zmqrl.metrics.attempts import FORMER, counted_by, is_current, is_score_row
 from zmqrl.metrics.groups import METRICS, RunGroup
 from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
 from zmqrl.types import Array
@@ -30,6 +31,7 @@ ROW = np.dtype(
         ("value", np.float64),
         ("is_measured", np.bool_),
         ("is_score", np.bool_),
+        ("attempt", np.float64),
     ]
 )
 """Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator."""
@@ -84,15 +86,14 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
         rows = _rows(run / METRICS, metric)
         if unreadable := unreadable_lines(run / METRICS):
             left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
-        if not rows["is_measured"].any():
+        counted = counted_by(bool(rows["env_steps"].any()))
+        drawn = rows["is_measured"] & is_current(rows["attempt"], rows[counted], rows["is_score"])
+        if not drawn.any():
             left_out.append(f"{run}: no row with {metric} yet")
             continue
-        wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist())
-        measured = rows[rows["is_measured"]]
-        values = smoothed(measured["value"], window)
-        counted = "env_steps" if rows["env_steps"].any() else "updates"
-        wall = np.array(wall_s)[rows["is_measured"]]
-        found.append(Series(run, measured[counted], wall, values, counted == "updates"))
+        wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
+        values = smoothed(rows["value"][drawn], window)
+        found.append(Series(run, rows[counted][drawn], np.array(wall_s)[drawn], values, counted == "updates"))
     longer = [series for series in found if len(series.values) > 1]
     if longer:
         left_out += [f"{s.run}: a single row with {metric}" for s in found if len(s.values) == 1]
@@ -135,15 +136,12 @@ def _rows(path: Path, metric: str) -> Array:
             row.get("updates", 0.0),
             row.get(metric, 0.0),
             metric in row,
-            any(map(_is_score, row)),
+            is_score_row(row),
+            row.get("attempt", FORMER),
         )
         for row in read_metrics(path)
     )
     return np.fromiter(rows, ROW)
-
-
-def _is_score(name: str) -> bool:
-    return name.startswith("eval_")
 
 
 def smoothed(values: Array, window: int) -> Array:
@@ -185,14 +183,16 @@ def _at(grid: Array, x: Array, values: Array) -> Array:
     return np.interp(grid, x[order], values[order])
 
 
-def cumulative_wall_s(wall_s: Sequence[float], is_score: Sequence[bool]) -> list[float]:
+def cumulative_wall_s(wall_s: Sequence[float], is_score: Sequence[bool], attempt: Array) -> list[float]:
     """Cumulative seconds of each row: all earlier attempts, up to their last row, and those of its own attempt.
 
     Args:
         wall_s: Of each row, counted from the start of its attempt.
         is_score: Whether a row is of the evaluator.
+        attempt: Its number; `FORMER`: it is concluded from `wall_s`.
     """
-    starts = [0, *_starts(wall_s, is_score)]
+    former = int((attempt == FORMER).sum())
+    starts = [0, *_starts(wall_s[:former], is_score), *(np.flatnonzero(np.diff(attempt)) + 1).tolist()]
     earlier_s, total = 0.0, []
     for start, end in zip(starts, [*starts[1:], len(wall_s)], strict=True):
         total += [earlier_s + seconds for seconds in wall_s[start:end]]

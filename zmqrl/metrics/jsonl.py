@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line, `wall_s` and `env_steps` first; appended without blocking a run."""
+"""`metrics.jsonl`: a JSON object a line, first `wall_s`, `env_steps`, `attempt`; appended without blocking a run."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ class AppendFile:
 class MetricsLog:
     """Appends rows; a resumed run continues in the same file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, attempt: int) -> None:
         self._file = AppendFile(path)
+        self._attempt = attempt
         self._begin = b"" if _ends_with_a_line(path) else b"\n"
 
     def write(self, wall_s: float, env_steps: int, values: Mapping[str, float]) -> None:
         """One row, on disk as far as the kernel is concerned when this returns. OSError: see `AppendFile.write`."""
-        row = {"wall_s": round(wall_s, 3), "env_steps": env_steps, **values}
+        row = {"wall_s": round(wall_s, 3), "env_steps": env_steps, "attempt": self._attempt, **values}
         begin, self._begin = self._begin, b""
         self._file.write(begin + json.dumps(row).encode() + b"\n")
 
@@ -101,7 +102,10 @@ def last_metrics(path: Path) -> dict[str, float] | None:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, float]]:
-    """The rows of a run; lines that are none are left out, such as one that was cut off by a kill."""
+    """All rows of a run, also of attempts that were repeated (`attempts.current_metrics` is without those).
+
+    Lines that are none are left out, such as one that was cut off by a kill.
+    """
     return (row for row in _rows(path) if row is not None)
 
 

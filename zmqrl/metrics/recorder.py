@@ -75,10 +75,10 @@ TABLE = tuple(map(_table_entry, range(256)))
 class Recorder:
     """Writes both. Values that are not numbers are left out."""
 
-    def __init__(self, run_dir: Path, started_at: float) -> None:
-        """`started_at`: unix time of the start of the command."""
+    def __init__(self, run_dir: Path, started_at: float, attempt: int) -> None:
+        """`started_at`: unix time of the start of the command; `attempt`: its number."""
         self._started_at = started_at
-        self._jsonl = MetricsLog(run_dir / "metrics.jsonl")
+        self._jsonl = MetricsLog(run_dir / "metrics.jsonl", attempt)
         self._tensorboard = TensorBoardLog(run_dir / "tensorboard")
         self._workers: dict[int, Mapping[str, float]] = {}
         """The newest values of each worker that are not recorded, by its index."""

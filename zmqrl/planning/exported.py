@@ -8,9 +8,9 @@ from pathlib import Path
 
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.export.card import CardSource
+from zmqrl.metrics.attempts import current_metrics
 from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import METRICS
-from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.planning.policies import named_checkpoint, network_of, stored_checkpoints, trained_env
 from zmqrl.run_files.run_info import read_info
 from zmqrl.run_files.trust import opened
@@ -50,7 +50,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
 def _scores(run_dir: Path) -> dict[int | None, float]:
     """The mean returns that the evaluator has recorded, by the env steps of the version, in the order of the file."""
     try:
-        rows = read_metrics(run_dir / METRICS)
+        rows = current_metrics(run_dir / METRICS)
         return {int(row["env_steps"]): row[EVALUATED] for row in rows if EVALUATED in row}
     except OSError:
         return {}

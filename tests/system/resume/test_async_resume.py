@@ -85,6 +85,7 @@ def test_two_attempts_count_as_one_run(tmp_path: Path, begin: Begin, algorithm: 
     assert _counters(last)["schedule_env_steps"] == SCHEDULE_STEPS
     assert second["updates_lost"] == 0
     told = list(read_metrics(run.run_dir / "metrics.jsonl"))
+    assert {row["attempt"] for row in told} == {1, 2}
     means = [(row[RETURN], row.get("train_length_mean_100")) for row in told if RETURN in row]
     assert means and all(mean == length for mean, length in means), "a CartPole gives 1 each step"
     if algorithm is IDLE_PRIORITISED:
