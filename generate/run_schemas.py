@@ -58,6 +58,8 @@ class MetricsRow:
     """Off-policy: updates / (env_steps - `replay.learning_starts`)."""
     checkpoint_interval_s: float | None = None
     """Seconds between two durable full checkpoints."""
+    loaded_env_steps: float | None = None
+    """With `replay.load`: env steps of the data set, which are in no other count."""
     eval_return_mean: float | None = None
     """Mean return of a score of the evaluator."""
     eval_return_std: float | None = None
