@@ -6,7 +6,7 @@ docs/scores.md (`--page FILE`) and what `zmqrl presets` shows (`--package FILE`)
 trained with seeds 1 to n to its limit of env steps. The version that the evaluator called best plays 100 greedy
 episodes on fresh seeds; its mean is the score. That of the last version, and the mean of the last 100 training
 episodes, are printed too. A row with `yardstick` is measured by runs of Stable-Baselines3 on the same machine
-(`pip install "zmqrl[bench]"`).
+(`pip install '.[bench]'`).
 """
 
 from __future__ import annotations

@@ -170,3 +170,16 @@ def test_a_python_that_will_not_do_is_one_clear_line(checkout: Path, script: str
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (checkout / ".venv").exists()
+
+
+def test_no_advice_fetches_zmqrl_from_an_index() -> None:
+    """The name on PyPI is not of this project: whoever takes it would be installed. `.` is the checkout."""
+    files = [path for name in ("zmqrl", "docs", "examples", "README.md") for path in _text_files(ROOT / name)]
+    advice = re.compile(r"\b(?:pip|pipx|uv) install (?:-\S+ )*[\\\"']*zmqrl\b")
+    found = [f"{path}: {match[0]}" for path in files for match in advice.finditer(path.read_text())]
+    assert found == [] and len(files) > 500
+
+
+def _text_files(root: Path) -> list[Path]:
+    kinds = (".md", ".py", ".yaml", ".ipynb")
+    return [path for path in (root, *root.rglob("*")) if path.is_file() and path.suffix in kinds]

@@ -210,7 +210,7 @@ def test_a_host_without_the_runtime_of_its_workers(monkeypatch: pytest.MonkeyPat
     boot = replace(boot, plan=replace(boot.plan, config=config))
     check_host(boot)
     monkeypatch.setattr("zmqrl.agent.process.versions", lambda: {"onnxruntime": None})
-    with raises(ConfigError, key=(), value="far", fix='run there: pip install "zmqrl[onnx]"'):
+    with raises(ConfigError, key=(), value="far", fix="run there, in a checkout of zmqrl: pip install '.[onnx]'"):
         check_host(boot)
     check_host(remote_boot("runs/r/far"))
 

@@ -159,7 +159,7 @@ def test_a_video_that_cannot_be_made(
         assert cause in refused(tmp_path / kind, "--video", "out.mp4")
     assert not Path("out.mp4").exists()
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    assert 'pip install "zmqrl[video]"' in refused(stored, "--video", "out.mp4")
+    assert "pip install '.[video]'" in refused(stored, "--video", "out.mp4")
 
 
 def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -> None:

@@ -119,7 +119,7 @@ def test_every_preset_is_planned_or_names_its_extra(zmqrl: Command, name: str) -
     extra = missing_extra(name)
     if extra is not None:
         assert shown.code == 2
-        compare(shown.error, key=("env", "id"), fix=f'run: pip install "zmqrl[{extra}]"')
+        compare(shown.error, key=("env", "id"), fix=f"run in the checkout of zmqrl: pip install '.[{extra}]'")
     else:
         assert shown.code == 0, shown.err
     assert os.listdir() == []

@@ -85,9 +85,9 @@ def test_an_id_that_a_module_registers(monkeypatch: pytest.MonkeyPatch) -> None:
         (EnvSection(id="CartPol-v1"), ["env.id", "'CartPol-v1'", "'CartPole-v1'"]),
         (EnvSection(id="CartPole-v9"), ["env.id", "'CartPole-v1'"]),
         (EnvSection(kwargs={"gravty": 1}), ["env.kwargs", "gravty"]),
-        (EnvSection(id="ALE/Pong-v5"), ['pip install "zmqrl[atari]"']),
-        (EnvSection(id="minatar.gym:BaseEnv"), ['pip install "zmqrl[minatar]"']),
-        (EnvSection(id="HalfCheetah-v5"), ['pip install "zmqrl[mujoco]"']),
+        (EnvSection(id="ALE/Pong-v5"), ["pip install '.[atari]'"]),
+        (EnvSection(id="minatar.gym:BaseEnv"), ["pip install '.[minatar]'"]),
+        (EnvSection(id="HalfCheetah-v5"), ["pip install '.[mujoco]'"]),
         (
             EnvSection(id="no_such_envs:Walker"),
             [
@@ -214,7 +214,7 @@ FACTORIES = "tests.envs.faulty_factories"
         ),
         (
             EnvSection(wrappers=(f"{FACTORIES}:lacks_a_package",)),
-            f"env.wrappers: '{FACTORIES}:lacks_a_package' needs 'no_such_package', which is missing; run: pip install",
+            f"env.wrappers: '{FACTORIES}:lacks_a_package' needs 'no_such_package', which is missing; install the",
             "",
         ),
         (

@@ -244,7 +244,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ConfigError,
         key=(),
         what="--to onnx needs the package onnx, which is missing",
-        fix='run: pip install "zmqrl[onnx]"',
+        fix="run in the checkout of zmqrl: pip install '.[onnx]'",
     ):
         export(tmp_path / "a", "onnx", spec, weights, SOURCE)
     assert not (tmp_path / "a").exists()

@@ -122,5 +122,5 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_without_h5py_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with raises(ConfigError, fix='run: pip install "zmqrl[minari]"'):
+    with raises(ConfigError, fix="run in the checkout of zmqrl: pip install '.[minari]'"):
         _recorder(_plan(tmp_path), Counters())

@@ -106,7 +106,9 @@ def test_a_url_of_this_machine_or_with_tls_is_accepted(url: str) -> None:
 
 def test_a_missing_package_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with raises(ConfigError, key=("memory_backend", "kind"), fix="run: pip install 'zmqrl[redis]'"):
+    with raises(
+        ConfigError, key=("memory_backend", "kind"), fix="run in the checkout of zmqrl: pip install '.[redis]'"
+    ):
         RedisBackend(RedisConfig(LOCAL), bus_plan())
 
 

@@ -95,6 +95,7 @@ def test_what_does_not_fit_ends_before_the_start(tmp_path: Path, values: dict[st
 )
 def test_a_missing_package_is_named(tmp_path: Path, package: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    what, fix = f"'onnx' needs the package {package}, which is missing", 'run: pip install "zmqrl[onnx]"'
+    what = f"'onnx' needs the package {package}, which is missing"
+    fix = "run in the checkout of zmqrl: pip install '.[onnx]'"
     with raises(ConfigError, key=("network", "runtime"), what=what, fix=fix):
         planned(tmp_path, "async", network__kind=kind)

@@ -18,7 +18,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.loading import loading
 from zmqrl.types import Array, Weights
 
-INSTALL = 'pip install "zmqrl[onnx]"'
+INSTALL = "run in the checkout of zmqrl: pip install '.[onnx]'"
 ERRORS_ALONE = 3
 """Log level of ONNX Runtime."""
 
@@ -107,6 +107,6 @@ def _onnxruntime() -> Any:
             import onnxruntime
     except ImportError as error:
         raise ConfigError(
-            "the package onnxruntime is missing", key=("network", "runtime"), value="onnx", fix=f"run: {INSTALL}"
+            "the package onnxruntime is missing", key=("network", "runtime"), value="onnx", fix=INSTALL
         ) from error
     return onnxruntime

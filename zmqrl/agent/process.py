@@ -84,7 +84,9 @@ def check_host(boot: Boot) -> None:
         raise ConfigError(processor, key=(), value=boot.host)
     missing = missing_runtime(boot.plan.config, versions())
     if missing is not None:
-        raise ConfigError(missing, key=(), value=boot.host, fix='run there: pip install "zmqrl[onnx]"')
+        raise ConfigError(
+            missing, key=(), value=boot.host, fix="run there, in a checkout of zmqrl: pip install '.[onnx]'"
+        )
     check_descriptors(boot)
 
 

@@ -25,7 +25,7 @@ from zmqrl.types import Array, EnvSpec
 DATA, MAIN, METADATA = "data", "main_data.hdf5", "metadata.json"
 MINARI_VERSION = "0.5.0"
 """Version of the layout, as Minari compares it."""
-INSTALL = 'run: pip install "zmqrl[minari]"'
+INSTALL = "run in the checkout of zmqrl: pip install '.[minari]'"
 UNFINISHED = "unfinished"
 """Attribute of an episode that its env has not ended."""
 ROWS = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}

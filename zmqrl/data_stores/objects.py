@@ -26,7 +26,10 @@ RETRIES, RETRY_S = 2, 4.0
 PIECE_BYTES, PIECES_AT_ONCE = 8 << 20, 4
 """Larger objects are sent and fetched in pieces, each a request of its own."""
 LONGEST_CAUSE = 300
-NOT_INSTALLED = {"cause": "obstore is not installed on this host", "fix": "pip install 'zmqrl[object]'"}
+NOT_INSTALLED = {
+    "cause": "obstore is not installed on this host",
+    "fix": "run in the checkout of zmqrl: pip install '.[object]'",
+}
 MISSING, REFUSED = 404, (400, 401, 403)
 OTHER_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
 PLACE_MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")

@@ -71,7 +71,8 @@ class HostCheck:
         """The command that installs this zmqrl there."""
         if self.need.by_ssh:
             return self.again("setup")
-        return f"{self.need.python} -m pip install zmqrl=={self.needs.versions['zmqrl']}"
+        version = self.needs.versions["zmqrl"]
+        return f"in a checkout of zmqrl {version} there, run {self.need.python} -m pip install -c constraints.txt '.'"
 
     def there(self, command: str) -> str:
         """A command to be run on that host."""

@@ -63,7 +63,7 @@ def judge_versions(host: HostCheck) -> None:
         cause = f"missing in {hello.python}: {', '.join(missing)}"
         host.findings.fault("packages", cause, f"install them there: {host.install()}")
     if host.needs.acts_with_onnx and there.get(versions.ONNX, "") is None:
-        extra = "--extras onnx" if host.need.by_ssh else "and the extra: pip install 'zmqrl[onnx]'"
+        extra = "--extras onnx" if host.need.by_ssh else "with '.[onnx]' in place of '.'"
         cause = f"missing in {hello.python}: {versions.ONNX}, with which workers act (network.runtime: onnx)"
         host.findings.fault("packages", cause, f"install it there: {host.install()} {extra}")
     refused = [*versions.refusals(here, there), *versions.differences(here, there, EXAMINED_BY)]

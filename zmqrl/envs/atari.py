@@ -1,4 +1,4 @@
-"""Atari as Mnih et al. 2015 prepare it: one wrapper for `env.wrappers` (`pip install "zmqrl[atari]"`)."""
+"""Atari as Mnih et al. 2015 prepare it: one wrapper for `env.wrappers` (extra `atari`)."""
 
 from __future__ import annotations
 

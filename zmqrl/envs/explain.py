@@ -181,7 +181,7 @@ def _missing(key: Key, path: str, error: Exception, hints: str) -> ConfigError |
 
 def _near(env_id: str) -> str:
     if (game := OLD_ATARI.fullmatch(env_id)) is not None:
-        return f"in gymnasium it is 'ALE/{game[1]}-v5' (pip install \"zmqrl[atari]\"), see the preset pong-ppo"
+        return f"in gymnasium it is 'ALE/{game[1]}-v5' (extra atari of zmqrl), see the preset pong-ppo"
     module, colon, name = env_id.partition(":")
     if colon and module in sys.modules:
         return lacks(sys.modules[module], name)
@@ -208,4 +208,6 @@ def _entry_point(env_id: str) -> str:
 def _install(hints: str, missing: str | None) -> str:
     """The line that installs a package, where it is known."""
     extra = next((extra for text, extra in EXTRAS.items() if text in hints), None)
-    return f'run: pip install "zmqrl[{extra}]"' if extra else f"run: pip install {missing}" if missing else ""
+    if extra is not None:
+        return f"run in the checkout of zmqrl: pip install '.[{extra}]'"
+    return f"install the package that contains the module {missing!r}" if missing else ""

@@ -1,4 +1,4 @@
-"""MinAtar whose episodes follow from their seeds: a wrapper for `env.wrappers` (`pip install "zmqrl[minatar]"`)."""
+"""MinAtar whose episodes follow from their seeds: a wrapper for `env.wrappers` (extra `minatar`)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_FRAMES = 3_000
 """Most frames of a video: a longer episode is cut."""
 FRAMES_PER_S = 30.0
 """Frame rate of an env that declares none."""
-INSTALL = 'run: pip install "zmqrl[video]"'
+INSTALL = "run in the checkout of zmqrl: pip install '.[video]'"
 
 
 class RenderedEpisode:

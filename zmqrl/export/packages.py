@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from zmqrl.errors import ConfigError
 from zmqrl.networks.spec import LayerSpec
 
-INSTALL = 'run: pip install "zmqrl[onnx]"'
+INSTALL = "run in the checkout of zmqrl: pip install '.[onnx]'"
 
 
 def is_traced(layer: LayerSpec) -> bool:

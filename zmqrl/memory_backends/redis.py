@@ -57,7 +57,10 @@ class RedisBackend(MemoryBackend):
         super().__init__(config, plan)
         _check(config.url)
         if find_spec("redis") is None:
-            what, fix = "the package redis is not installed on this host", "run: pip install 'zmqrl[redis]'"
+            what, fix = (
+                "the package redis is not installed on this host",
+                "run in the checkout of zmqrl: pip install '.[redis]'",
+            )
             raise ConfigError(what, key=("memory_backend", "kind"), value="'redis'", fix=fix)
         self._key = f"zmqrl:{plan.run_id}:segments"
         self._receives = False

@@ -36,7 +36,8 @@ LOG_TAIL_BYTES = 16_000
 Warn: TypeAlias = Callable[[str, str], None]
 INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
 INSTALL_RUNTIME = (
-    'install it there: pip install "zmqrl[onnx]" (over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)'
+    "install it there: pip install '.[onnx]' in a checkout of zmqrl "
+    "(over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)"
 )
 
 
