@@ -6,7 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -19,13 +22,60 @@ from zmqrl.plugins import modules
 README_LINES = 200
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "zensical.toml", tmp_path)
+class Page(HTMLParser):
+    """Targets of links and names of anchors of a page of the site."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value is not None}
+        self.targets |= {found[name] for name in ("href", "src") if name in found}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "zensical.toml", folder)
     argv = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "First run" in (tmp_path / "site" / "index.html").read_text()
+    return folder / "site"
+
+
+def test_every_link_of_the_built_site_answers(site: Path) -> None:
+    texts = {path: path.read_text() for path in site.rglob("*.html") if path.name != "404.html"}
+    pages = {path: Page(text) for path, text in texts.items()}
+    assert "First run" in texts[site / "index.html"]
+    assert dead_links(pages) == [] and len(pages) > 100
+
+
+def dead_links(pages: Mapping[Path, Page]) -> list[str]:
+    found = []
+    for path, page in pages.items():
+        for target in page.targets:
+            parts = urlsplit(target)
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            file = file / "index.html" if file.is_dir() else file
+            is_there = file.exists() and (not parts.fragment or unquote(parts.fragment) in pages[file].anchors)
+            found += [] if parts.netloc or parts.scheme or is_there else [f"{path}: {target}"]
+    return found
+
+
+def test_a_dead_link_and_a_dead_anchor_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "index.html"
+    path.write_text('<a href="#there" id="there"></a><a href="#not"></a><a href="no/"></a><a href="https://a.org"></a>')
+    assert sorted(dead_links({path: Page(path.read_text())})) == [f"{path}: #not", f"{path}: no/"]
+
+
+def test_long_lines_of_code_wrap(site: Path) -> None:
+    styles = [target for target in Page((site / "index.html").read_text()).targets if target.endswith("wrap.css")]
+    assert ["white-space: pre-wrap" in (site / target).read_text() for target in styles] == [True]
 
 
 def test_the_navigation_has_every_page() -> None:
