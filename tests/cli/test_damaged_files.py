@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Callable
@@ -183,3 +184,20 @@ def test_a_damaged_version_is_named_with_those_that_can_be_loaded(
 def test_a_run_without_logs(zmqrl: Command, run: Path) -> None:
     shutil.rmtree(run / "logs", ignore_errors=True)
     assert "r has no logs" in fails(zmqrl, "logs", run)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "code"),
+    [
+        ("run.json", "status", 2),
+        ("status.json", "status", 0),
+        ("summary.json", "status", 0),
+        ("config.json", "eval", 2),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(
+    zmqrl: Command, run: Path, name: str, command: str, code: int
+) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert zmqrl(command, run).code == code

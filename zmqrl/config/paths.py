@@ -1,8 +1,10 @@
-"""Paths that a user wrote."""
+"""Paths that a user wrote, and files that may be of another user."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 from zmqrl.errors import ConfigError, key_of
@@ -25,3 +27,19 @@ def expanded(path: str | os.PathLike[str], key: str = "", source: str = "") -> P
         user = str(path)[1:].partition("/")[0]
         what = f"no user {user!r} on this machine" if user else "the home directory is unknown; set HOME"
         raise ConfigError(what, key=key_of(key) if key else (), value=repr(str(path)), source=source) from error
+
+
+def regular(path: str, flags: int) -> int:
+    """An `opener` of `open` that waits for no pipe. OSError: `path` is neither a file nor a folder."""
+    file = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # `open` itself refuses a folder
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def content_of(path: Path) -> bytes:
+    """The content of a file; a pipe or a device in its place is an OSError."""
+    with open(path, "rb", opener=regular) as file:
+        return file.read()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from zmqrl.config.paths import content_of
 from zmqrl.errors import ConfigError
 
 METRICS = "metrics.jsonl"
@@ -50,7 +51,7 @@ def env_ids(runs: Iterable[Path]) -> list[str]:
     found: dict[str, None] = {}
     for run in runs:
         try:
-            found[str(json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]["env"]["id"])] = None
+            found[str(json.loads(content_of(run / "config.json"))["config"]["env"]["id"])] = None
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return list(found)

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from zmqrl.config.paths import regular
+
 MOST_PENDING_BYTES = 4_000_000
 """While so much waits for the disk, further records are left out."""
 TAIL_BYTES = 65_536
@@ -91,7 +93,7 @@ def last_metrics(path: Path) -> dict[str, float] | None:
 
     Scores of the evaluator are passed over: their env steps are those of the version, which may be long past.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
@@ -115,7 +117,7 @@ def unreadable_lines(path: Path) -> int:
 
 
 def _rows(path: Path) -> Iterator[dict[str, float] | None]:
-    with path.open("rb") as lines:
+    with open(path, "rb", opener=regular) as lines:
         yield from map(_row, lines)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.paths import content_of
 from zmqrl.config.plan import Lineage
 from zmqrl.config.sections import Config
 from zmqrl.metrics.jsonl import last_metrics
@@ -63,7 +64,7 @@ def recorded_env_steps(run_dir: Path) -> int:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(content_of(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.codec import object_of
+from zmqrl.config.paths import content_of
 from zmqrl.run_files.run_directory import SUMMARY
 from zmqrl.summary import Summary
 
@@ -66,6 +67,6 @@ def damaged_records(run_dir: Path) -> Iterator[str]:
 
 
 def _valid(path: Path) -> dict[str, Any]:
-    data = object_of(path.read_bytes())
+    data = object_of(content_of(path))
     msgspec.convert(data, RECORDS[path.name])
     return data

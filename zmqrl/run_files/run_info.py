@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 from zmqrl.config.codec import object_of
+from zmqrl.config.paths import content_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.messages.files import RunRecord, decode
@@ -100,17 +101,23 @@ def refuse_damaged_info(run_dir: Path) -> None:
     """Raise `ConfigError` where the `run.json` of a run directory cannot be read."""
     if not is_run(run_dir):
         return
-    try:
-        _info(run_dir)
-    except (OSError, ValueError, WireError) as error:
-        cause = error.strerror if isinstance(error, OSError) else error
+    if (cause := damage_of(run_dir)) is not None:
         message = f"{run_dir / 'run.json'} cannot be read: {cause}; restore the file from a copy of the run"
         if (run_dir / "config.json").exists():
             message += f", or start a new run with its weights: --init-from {shlex.quote(str(run_dir))}"
-        raise ConfigError(message) from error
+        raise ConfigError(message)
+
+
+def damage_of(run_dir: Path) -> str | None:
+    """Why `read_info` reads nothing there; None: it does."""
+    try:
+        _info(run_dir)
+    except (OSError, ValueError, WireError) as error:
+        return str(error.strerror if isinstance(error, OSError) else error)
+    return None
 
 
 def _info(run_dir: Path) -> RunInfo:
-    content = (run_dir / "run.json").read_bytes()
+    content = content_of(run_dir / "run.json")
     object_of(content)  # its errors are of the file, those of `decode` of a message
     return decode(RunInfo, content)

@@ -13,6 +13,7 @@ import msgspec
 from zmqrl.config.codec import from_json, object_of, to_json
 from zmqrl.config.hosts import shortened
 from zmqrl.config.kinds import flat, nested
+from zmqrl.config.paths import content_of
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import without_secrets
 from zmqrl.data_stores.make import place_of
@@ -36,7 +37,7 @@ def stored_config(config: Config, env: EnvSpec | None = None) -> dict[str, Any]:
 def stored_format(run_dir: Path) -> int:
     """The format version of the `config.json` in `run_dir`; that of this zmqrl where there is none."""
     try:
-        return msgspec.json.decode((run_dir / "config.json").read_bytes(), type=_StoredConfig).format_version
+        return msgspec.json.decode(content_of(run_dir / "config.json"), type=_StoredConfig).format_version
     except (OSError, msgspec.MsgspecError):
         return FORMAT_VERSION
 
@@ -66,7 +67,7 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
         what = f"is not a run directory: {path} does not exist"
         raise ConfigError(what, key=(), value=str(run_dir), is_subject=True)
     try:
-        return parse_config(path.read_bytes(), str(path))
+        return parse_config(content_of(path), str(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 

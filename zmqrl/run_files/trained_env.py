@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from zmqrl.config.codec import object_of, to_json
+from zmqrl.config.paths import content_of
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError
 from zmqrl.types import EnvSpec
@@ -35,7 +36,7 @@ def read_trained_env(run_dir: Path) -> EnvSpec | None:
     """The env of the run; None: it is not stored. ConfigError: it is damaged."""
     path = run_dir / "config.json"
     try:
-        data = object_of(path.read_bytes()).get(KEY) if path.exists() else None
+        data = object_of(content_of(path)).get(KEY) if path.exists() else None
         return None if data is None else msgspec.convert(data, EnvSpec, strict=False)
     except (OSError, ValueError) as error:
         fix = "restore the file from a copy of the run"

@@ -9,6 +9,7 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zmqrl.config.paths import content_of
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 FOLDER = ".owner"
@@ -84,7 +85,7 @@ def changed_at_ns(folder: Path) -> int:
 def content(folder: Path, number: int) -> bytes:
     """Opened again each time: an NFS client looks at the server then. Empty while its owner creates it."""
     try:
-        return (folder / str(number)).read_bytes()
+        return content_of(folder / str(number))
     except FileNotFoundError:
         return b""
 
