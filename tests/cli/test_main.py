@@ -111,7 +111,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
         (["save"], "did you mean `zmqrl export RUN DIR`?"),
         (["load"], "did you mean `zmqrl eval RUN`, or in Python `zmqrl.load_policy(RUN)`?"),
         (["predict"], "zmqrl.load_policy(RUN)"),
-        (["runs"], "did you mean `zmqrl status`?"),
+        (["ps"], "did you mean `zmqrl runs`?"),
         (
             ["train", "--env", "CartPole-v1", "--algo", "foo"],
             "zmqrl: --algo: unknown algorithm 'foo'; known: a2c, bc, ",

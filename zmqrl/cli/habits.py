@@ -18,7 +18,7 @@ COMMANDS = {
     **dict.fromkeys(("fit", "learn", "run", "start"), "zmqrl train PRESET"),
     **dict.fromkeys(("cancel", "kill"), "zmqrl stop RUN"),
     **dict.fromkeys(("algos", "envs", "list", "ls"), "zmqrl presets"),
-    **dict.fromkeys(("ps", "runs", "top"), "zmqrl status"),
+    **dict.fromkeys(("ps", "top"), "zmqrl runs"),
     "attach": "zmqrl status -f RUN",
     "compare": "zmqrl plot RUN RUN",
     "help": "zmqrl --help",

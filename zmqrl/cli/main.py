@@ -26,6 +26,7 @@ COMMANDS = {
     "presets": "presets",
     "import": "import_preset",
     "setup": "hosts.setup",
+    "runs": "run.run_table",
     "status": "run.status",
     "logs": "run.logs",
     "worker": "hosts.worker",

@@ -53,6 +53,11 @@ def read_summary(run_dir: Path, run_id: str | None = None) -> dict[str, Any] | N
     return summary if summary is not None and run_id in (None, summary["run_id"]) else None
 
 
+def state_of(live: bool, record: Mapping[str, Any] | None) -> str:
+    """The phase of a live run, by its status; of another one how it ended, by its summary: `unknown` without one."""
+    return str((record or {}).get("phase" if live else "status", "starting" if live else "unknown"))
+
+
 def damaged_records(run_dir: Path) -> Iterator[str]:
     """A line for each record that is there and cannot be used."""
     for name in RECORDS:

@@ -78,9 +78,9 @@ def _data(directory: Path, info: RunInfo, live: bool) -> str:
 
 
 def _state(directory: Path, info: RunInfo, live: bool) -> str:
-    """The phase of a live run; of another one how it ended, which is `unknown` without a summary."""
-    record = _status(directory, info) if live else _summary(directory, info)
-    return str((record or {}).get("phase" if live else "status", "starting" if live else "unknown"))
+    from zmqrl.run_files.records import state_of
+
+    return state_of(live, _status(directory, info) if live else _summary(directory, info))
 
 
 def _watch(directory: Path, info: RunInfo) -> None:
