@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -83,21 +83,29 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     """
     found, left_out = [], []
     for run in group.runs:
-        rows = _rows(run / METRICS, metric)
+        rows = rows_of(read_metrics(run / METRICS), metric)
         if unreadable := unreadable_lines(run / METRICS):
             left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
-        counted = counted_by(bool(rows["env_steps"].any()))
-        drawn = rows["is_measured"] & is_current(rows["attempt"], rows[counted], rows["is_score"])
-        if not drawn.any():
+        series = series_from(run, rows, window)
+        if series is None:
             left_out.append(f"{run}: no row with {metric} yet")
-            continue
-        wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
-        values = smoothed(rows["value"][drawn], window)
-        found.append(Series(run, rows[counted][drawn], np.array(wall_s)[drawn], values, counted == "updates"))
+        else:
+            found.append(series)
     longer = [series for series in found if len(series.values) > 1]
     if longer:
         left_out += [f"{s.run}: a single row with {metric}" for s in found if len(s.values) == 1]
     return Drawn(tuple(longer or found), tuple(left_out))
+
+
+def series_from(run: Path, rows: Array, window: int) -> Series | None:
+    """The series of `rows`, `[n]` of `ROW`; None: none that counts has the metric. `window` as of `series_of`."""
+    counted = counted_by(bool(rows["env_steps"].any()))
+    drawn = rows["is_measured"] & is_current(rows["attempt"], rows[counted], rows["is_score"])
+    if not drawn.any():
+        return None
+    wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
+    values = smoothed(rows["value"][drawn], window)
+    return Series(run, rows[counted][drawn], np.array(wall_s)[drawn], values, counted == "updates")
 
 
 def iqm(scores: Array) -> Array:
@@ -127,9 +135,9 @@ def interval(scores: Array, indices: Array, confidence: float = CONFIDENCE) -> t
     return low, high
 
 
-def _rows(path: Path, metric: str) -> Array:
+def rows_of(rows: Iterable[dict[str, float]], metric: str) -> Array:
     """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
-    rows = (
+    found = (
         (
             row["wall_s"],
             row["env_steps"],
@@ -139,9 +147,9 @@ def _rows(path: Path, metric: str) -> Array:
             is_score_row(row),
             row.get("attempt", FORMER),
         )
-        for row in read_metrics(path)
+        for row in rows
     )
-    return np.fromiter(rows, ROW)
+    return np.fromiter(found, ROW)
 
 
 def smoothed(values: Array, window: int) -> Array:

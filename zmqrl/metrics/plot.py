@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from zmqrl.metrics.curves import EVALUATED, RETURN, X_AXES, IqmCurve, Series, XAxis, curve_of, series_of, unknown_metric
 from zmqrl.metrics.groups import RunGroup, env_ids
@@ -110,10 +110,15 @@ def draw(plot: Plot, out: Path) -> None:
 def write_csv(plot: Plot, path: Path) -> None:
     """Every point of every line. OSError when it cannot be written."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for line in plot.lines:
-            writer.writerows(_points(line))
+        write_points(plot.lines, file)
+
+
+def write_points(lines: Sequence[PlotLine], file: TextIO) -> None:
+    """Every point of the lines as CSV."""
+    writer = csv.writer(file)
+    writer.writerow(COLUMNS)
+    for line in lines:
+        writer.writerows(_points(line))
 
 
 def _points(line: PlotLine) -> Iterator[tuple[Any, ...]]:
