@@ -30,6 +30,7 @@ WITHOUT = {
     "fetch": "copies files",
     "import": "prints a preset",
     "install-unit": "writes a file",
+    "view": "serves a page",
     "trust": "prints a prefix per line",
     "watch": "opens a window",
 }

@@ -27,6 +27,7 @@ COMMANDS = {
     "import": "import_preset",
     "setup": "hosts.setup",
     "runs": "run.run_table",
+    "view": "view",
     "status": "run.status",
     "logs": "run.logs",
     "worker": "hosts.worker",

@@ -1,0 +1,109 @@
+"""What the page shows, as data: of runs that the list has, and the same points as `zmqrl plot`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.viewer.stored import rows, store
+from zmqrl.errors import ConfigError
+from zmqrl.metrics.curves import RETURN
+from zmqrl.metrics.groups import group_of
+from zmqrl.metrics.plot import make_plot
+from zmqrl.viewer.answers import Answers, as_json
+from zmqrl.viewer.row_cache import RowCache
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed in (1, 2, 3):
+        store(tmp_path / "lr" / f"seed-{seed}", range(0, 50 * seed, seed))
+    store(tmp_path / "b", gamma=0.5)
+    return tmp_path
+
+
+def named(*runs: Path) -> dict[str, list[str]]:
+    return {"run": list(map(str, runs))}
+
+
+def test_curves_are_those_of_plot(folder: Path) -> None:
+    seeds = sorted((folder / "lr").iterdir())
+    found = Answers(folder).curves({**named(*seeds), "band": ["1"], "x": ["wall_s"], "smooth": ["3"]})
+    (line,) = found["lines"]
+    (drawn,) = (x for x in make_plot([group_of(str(folder / "lr"))], RETURN, 3).lines if x.axis == "wall_s")
+    assert (line["label"], line["runs"]) == ("lr", 3) and found["metrics"][0] == "entropy"
+    for name in ("x", "value", "low", "high"):
+        assert line[name] == getattr(drawn.curve, name).tolist()
+    assert [line["label"] for line in Answers(folder).curves(named(*seeds))["lines"]] == [f"lr/{s.name}" for s in seeds]
+
+
+def test_csv_has_the_points_of_the_curves(folder: Path) -> None:
+    query, answers = named(folder / "b"), Answers(folder)
+    found = list(csv.DictReader(io.StringIO(answers.points(query))))
+    (line,) = answers.curves(query)["lines"]
+    assert [float(row["value"]) for row in found] == line["value"] and found[0]["label"] == "b"
+
+
+def test_of_a_file_that_grows_new_rows_alone_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = folder / "b" / "metrics.jsonl", RowCache()
+    before = cache.rows(path, RETURN)
+    assert len(before) == 50 and cache.rows(path, RETURN) is before
+    read = list[bytes]()
+    monkeypatch.setattr("zmqrl.metrics.jsonl._row", lambda line: read.append(line) or json.loads(line))
+    with path.open("a") as file:
+        file.write(rows([7.0, 8.0], 50) + '{"wall_s": 52, "env')
+        file.flush()
+        assert cache.rows(path, RETURN)["value"].tolist() == [*range(50), 7.0, 8.0]
+        assert len(read) == 2, "the row that is being written is left for later"
+        file.write('_steps": 520, "train_return_mean_100": 9.0}\n')
+    assert cache.rows(path, RETURN)["value"][-1] == 9.0 and len(read) == 3
+    path.unlink()
+    path.write_text(rows([1.0]))
+    assert cache.rows(path, RETURN)["value"].tolist() == [1.0]
+
+
+def test_a_curve_is_drawn_anew_where_its_run_has_grown(folder: Path) -> None:
+    answers, query = Answers(folder), named(folder / "b")
+    before = answers.curves(query)["lines"][0]["x"][-1]
+    with (folder / "b" / "metrics.jsonl").open("a") as file:
+        file.write(rows([1.0], 60))
+    assert (before, answers.curves(query)["lines"][0]["x"][-1]) == (490.0, 600.0)
+
+
+def test_details_log_and_differences(folder: Path) -> None:
+    answers, run = Answers(folder), named(folder / "b")
+    found = answers.details(run)
+    assert found["config"] == {"env.id": "CartPole-v1", "algorithm.kind": "ppo", "algorithm.gamma": 0.5}
+    assert found["status"] is None and found["summary"]["env_steps"] == 490
+    assert answers.log({**run, "log": found["logs"]}) == "first\nlast\n"
+    two = named(folder / "b", folder / "lr" / "seed-1")
+    assert answers.differences(two) == [("algorithm.gamma", 0.5, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("curves", {}),
+        ("curves", {"run": ["{}/b/../../secret"]}),
+        ("details", {"run": ["/etc"]}),
+        ("log", {"run": ["{}/b"], "log": ["../config.json"]}),
+        ("curves", {"run": ["{}/b"], "x": ["episodes"]}),
+        ("curves", {"run": ["{}/b"], "smooth": ["0"]}),
+    ],
+)
+def test_what_the_list_lacks_is_refused(folder: Path, name: str, query: dict[str, list[str]]) -> None:
+    filled = {key: [text.format(folder) for text in texts] for key, texts in query.items()}
+    with pytest.raises(ConfigError):
+        getattr(Answers(folder), name)(filled)
+
+
+def test_json_has_null_for_what_is_not_finite() -> None:
+    assert json.loads(as_json({"a": [float("nan"), np.inf, 1.0], "b": (float("-inf"),)})) == {
+        "a": [None, None, 1.0],
+        "b": [None],
+    }

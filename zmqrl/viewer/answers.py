@@ -1,0 +1,192 @@
+"""What the page of `zmqrl view` shows, as data: the runs below a folder, their curves, and one run in detail.
+
+A run is named by its directory, and only one that the list has is looked into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from operator import is_not
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import object_of, to_json
+from zmqrl.config.paths import content_of, regular
+from zmqrl.errors import ConfigError
+from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
+from zmqrl.metrics.groups import METRICS
+from zmqrl.metrics.jsonl import last_rows
+from zmqrl.metrics.plot import PlotLine, write_points
+from zmqrl.run_files.records import read_record
+from zmqrl.run_files.run_list import RunRow, runs_below
+from zmqrl.types import Array
+from zmqrl.viewer.row_cache import RowCache
+
+LIST_EVERY_S = 1.0
+"""The runs are listed again after this time."""
+MOST_LINES, MOST_CURVES, MOST_SMOOTHED = 200, 1_000, 10_000
+LOG_BYTES = 65_536
+"""The end of a log that is shown."""
+OF_SEEDS = re.compile(r"seed-\d+")
+Query = Mapping[str, Sequence[str]]
+
+
+class Answers:
+    """Used by several threads. The methods take the query of a request, and raise ConfigError for one that is wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._cache, self._lock = folder, RowCache(), threading.Lock()
+        self._rows: dict[str, RunRow] = {}
+        self._curves: dict[tuple[Any, ...], tuple[list[Array], IqmCurve | None]] = {}
+        self._listed_at_s = -float("inf")
+
+    def runs(self, query: Query) -> dict[str, Any]:
+        """The rows of `zmqrl runs`."""
+        with self._lock:
+            if time.monotonic() - self._listed_at_s > LIST_EVERY_S:
+                self._rows = {row.run_dir: row for row in runs_below(self._folder)}
+                self._listed_at_s = time.monotonic()
+            rows = [{**to_json(row), "name": self._name(row.run_dir)} for row in self._rows.values()]
+        return {"folder": str(self._folder.absolute()), "now": time.time(), "runs": rows}
+
+    def curves(self, query: Query) -> dict[str, Any]:
+        """The lines of the chart, and the names of the metrics that the runs have."""
+        runs = self._runs(query)
+        names = sorted({name for run in runs for name in _metric_names(run)})
+        return {"lines": [to_json(line) for line in map(_plain, self._lines(runs, query))], "metrics": names}
+
+    def points(self, query: Query) -> str:
+        """The points of these lines as CSV."""
+        text = io.StringIO()
+        write_points(list(self._lines(self._runs(query), query)), text)
+        return text.getvalue()
+
+    def details(self, query: Query) -> dict[str, Any]:
+        """Hosts, problems, result, configuration and names of the logs of one run."""
+        (run, *_) = self._runs(query)
+        status, summary = (read_record(run / name) for name in ("status.json", "summary.json"))
+        return {"status": status, "summary": summary, "config": _config(run), "logs": _logs(run)}
+
+    def log(self, query: Query) -> str:
+        """The end of a log of a run."""
+        (run, *_), name = self._runs(query), _one(query, "log", "")
+        if name not in _logs(run):
+            raise ConfigError(f"no log {name!r}")
+        with open(run / "logs" / name, "rb", opener=regular) as file:
+            file.seek(max(0, file.seek(0, io.SEEK_END) - LOG_BYTES))
+            return file.read().decode(errors="backslashreplace")
+
+    def differences(self, query: Query) -> list[tuple[str, Any, Any]]:
+        """Keys of the configuration whose values differ in two runs, with both values; null: the run lacks the key."""
+        one, other = [_config(run) for run in self._runs(query)[:2]]
+        keys = sorted({*one, *other})
+        return [(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
+
+    def _runs(self, query: Query) -> list[Path]:
+        """The runs that are named, each once."""
+        named = list(dict.fromkeys(query.get("run", ())))
+        if not named or not self._rows.keys() >= {*named}:
+            self.runs({})
+        unknown = [name for name in named if name not in self._rows]
+        if unknown or not named:
+            raise ConfigError(f"no run {unknown[0]!r}" if unknown else "run is required")
+        return [Path(name) for name in named[:MOST_LINES]]
+
+    def _name(self, run_dir: str) -> str:
+        path = Path(run_dir)
+        return str(path.relative_to(self._folder)) if path != self._folder else path.absolute().name
+
+    def _lines(self, runs: Sequence[Path], query: Query) -> Iterator[PlotLine]:
+        """One for each run, or with `band` for the seeds of a folder, as `zmqrl plot` draws them."""
+        metric, axis = _one(query, "metric", RETURN), _axis(_one(query, "x", X_AXES[0]))
+        window, groups = _window(_one(query, "smooth", "1")), dict[str, dict[Path, Array]]()
+        for run in runs:
+            is_of_seeds = "band" in query and OF_SEEDS.fullmatch(run.name)
+            label = self._name(str(run.parent if is_of_seeds else run))
+            with contextlib.suppress(OSError):  # no row yet
+                groups.setdefault(label, {})[run] = self._cache.rows(run / METRICS, metric)
+        for label, rows in groups.items():
+            curve = self._curve((label, metric, axis, window), rows, axis, window)
+            if curve is not None:
+                yield PlotLine(label, metric, axis, curve)
+
+    def _curve(self, key: tuple[Any, ...], rows: Mapping[Path, Array], axis: XAxis, window: int) -> IqmCurve | None:
+        """Interquartile mean of these runs, computed again where one has new rows."""
+        known, arrays = self._curves.get(key), list(rows.values())
+        if known is None or len(known[0]) != len(arrays) or any(map(is_not, known[0], arrays)):
+            found = [series_from(run, array, window) for run, array in rows.items()]
+            series = [one for one in found if one is not None]
+            known = arrays, curve_of(series, axis) if series else None
+            if len(self._curves) >= MOST_CURVES:
+                self._curves.clear()
+            self._curves[key] = known
+        return known[1]
+
+
+def _plain(line: PlotLine) -> dict[str, Any]:
+    curve = line.curve
+    points = {"x": curve.x, "value": curve.value, "low": curve.low, "high": curve.high}
+    return {"label": line.label, "runs": curve.runs, **{name: array.tolist() for name, array in points.items()}}
+
+
+def _metric_names(run: Path) -> set[str]:
+    with contextlib.suppress(OSError):
+        return {name for row in last_rows(run / METRICS) for name in row}
+    return set()
+
+
+def _config(run: Path) -> dict[str, Any]:
+    """Values by dotted keys; empty: the file cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return dict(_flat("", object_of(content_of(run / "config.json")).get("config")))
+    return {}
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}".lstrip("."), inner)
+    else:
+        yield key, value
+
+
+def _logs(run: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(path.name for path in (run / "logs").iterdir() if path.is_file())
+    return []
+
+
+def _one(query: Query, name: str, default: str) -> str:
+    return query[name][0] if query.get(name) else default
+
+
+def _axis(text: str) -> XAxis:
+    found = next((axis for axis in X_AXES if axis == text), None)
+    if found is None:
+        raise ConfigError(f"x is {text!r}; expected one of {', '.join(X_AXES)}")
+    return found
+
+
+def _window(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_SMOOTHED:
+        raise ConfigError(f"smooth is {text!r}; expected an integer from 1 to {MOST_SMOOTHED}")
+    return int(text)
+
+
+def as_json(data: Any) -> bytes:
+    """JSON that every browser reads: what is not a finite number is null."""
+    return json.dumps(_finite(data), allow_nan=False).encode()
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not -float("inf") < data < float("inf") else data

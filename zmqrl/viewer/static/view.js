@@ -1,0 +1,262 @@
+"use strict";
+// Text of runs is foreign: it becomes text nodes alone, never markup.
+
+const COLOURS = ["#0b7fd3", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0c8599", "#a07800", "#5f3dc4", "#868e96", "#e8590c"];
+const EVERY_MS = 2000;
+const MOST_LINES = 200;
+const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+const HOST_COLUMNS = [
+  ["host", "Host"], ["state", "State"], ["ready", "Ready"], ["workers", "Workers"], ["env_steps_per_s", "Env steps/s"],
+  ["cpu", "CPU"], ["pss_mb", "MB"], ["ms", "ms"], ["restarts", "Restarts"], ["cause", ""],
+];
+const chosen = new Set();
+let runs = [], now = 0, shown = null, chart = null, drawn = "", asks = 0;
+
+const at = (id) => document.getElementById(id);
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+
+function element(tag, text, kind) {
+  const made = document.createElement(tag);
+  if (text !== undefined && text !== null) made.textContent = String(text);
+  if (kind) made.className = kind;
+  return made;
+}
+
+const cell = (text, kind) => element("td", text === null || text === undefined ? "-" : text, kind);
+const count = (value) => (value === null ? "-" : value.toLocaleString("en"));
+const decimal = (value) => (value === null ? "-" : value.toFixed(1));
+const value = (data) => (typeof data === "string" ? data : JSON.stringify(data));
+
+function age(seconds) {
+  const [unit, size] = UNITS.find(([, size]) => seconds >= size) || UNITS[3];
+  return `${Math.max(0, Math.floor(seconds / size))}${unit}`;
+}
+
+async function answer(path, parameters = []) {
+  const query = new URLSearchParams(parameters);
+  const response = await fetch(`${path}?${query}`);
+  if (!response.ok) throw new Error(await response.text());
+  return response;
+}
+
+const data = async (path, parameters) => (await answer(path, parameters)).json();
+const named = () => [...chosen].slice(0, MOST_LINES).map((run) => ["run", run]);
+
+function matching() {
+  const words = at("text").value.toLowerCase().split(/\s+/).filter(Boolean);
+  return runs.filter((run) => {
+    const text = [run.name, run.run_id, run.env, run.algorithm, run.host].join(" ").toLowerCase();
+    return (!at("state").value || run.state === at("state").value) && words.every((word) => text.includes(word));
+  });
+}
+
+function row(run) {
+  const made = element("tr"), box = element("input"), open = element("button", run.name, "name"), name = element("td");
+  made.dataset.run = run.run_dir;
+  box.type = "checkbox";
+  box.checked = chosen.has(run.run_dir);
+  box.dataset.choose = run.run_dir;
+  box.setAttribute("aria-label", `draw ${run.name}`);
+  open.type = "button";
+  open.dataset.open = run.run_dir;
+  name.append(open);
+  if (run.reason) name.append(element("div", run.reason, "reason"));
+  const selected = element("td");
+  selected.append(box);
+  made.append(
+    selected, name, cell(run.state, run.live ? "live" : run.state), cell(decimal(run.train_return_mean_100), "number"),
+    cell(decimal(run.best_score), "number"), cell(count(run.env_steps), "number"),
+    cell(run.started_at === null ? null : age(now - run.started_at), "number"),
+    cell(run.env), cell(run.algorithm), cell(run.host),
+  );
+  return made;
+}
+
+function list() {
+  const found = matching(), focused = document.activeElement, body = at("rows");
+  const kept = focused && body.contains(focused) ? { ...focused.dataset } : null;
+  body.replaceChildren(...found.map(row));
+  if (kept) {
+    const kind = kept.open === undefined ? "choose" : "open";
+    [...body.querySelectorAll(`[data-${kind}]`)].find((made) => made.dataset[kind] === kept[kind])?.focus();
+  }
+  at("count").textContent = `${found.length} of ${runs.length}`;
+}
+
+function options(select, names, chosenName) {
+  const before = [...select.options].map((option) => option.value).join("\n");
+  if (before === names.join("\n")) return;
+  select.replaceChildren(...names.map((name) => new Option(name || "all", name, false, name === chosenName)));
+}
+
+async function refreshList() {
+  const found = await data("/api/runs");
+  runs = found.runs;
+  now = found.now;
+  at("folder").textContent = found.folder;
+  document.title = `zmqrl: ${found.folder}`;
+  options(at("state"), ["", ...new Set(runs.map((run) => run.state))], at("state").value);
+  list();
+}
+
+function parameters() {
+  const known = [["metric", at("metric").value || "train_return_mean_100"], ["x", at("axis").value]];
+  return [...named(), ...known, ["smooth", at("smooth").value || "1"], ...(at("band").checked ? [["band", "1"]] : [])];
+}
+
+async function refreshCurves() {
+  const number = ++asks;
+  at("empty").hidden = chosen.size > 0;
+  at("csv").hidden = chosen.size === 0;
+  if (chosen.size === 0) {
+    draw([]);
+    return;
+  }
+  const asked = parameters();
+  at("csv").href = `/api/points.csv?${new URLSearchParams(asked)}`;
+  const found = await data("/api/curves", asked);
+  if (number !== asks) return; // a later question was asked meanwhile
+  const metric = at("metric").value || "train_return_mean_100";
+  options(at("metric"), [...new Set([metric, ...found.metrics])].sort(), metric);
+  draw(found.lines);
+}
+
+function joined(lines) {
+  const tables = lines.map((line) => (line.runs > 1 ? [line.x, line.value, line.low, line.high] : [line.x, line.value]));
+  return uPlot.join(tables);
+}
+
+function draw(lines) {
+  const text = JSON.stringify([lines, isDark.matches, at("chart").clientWidth, at("axis").value]);
+  if (text === drawn) return;
+  drawn = text;
+  chart?.destroy();
+  chart = null;
+  if (!lines.length) return;
+  const style = getComputedStyle(document.documentElement);
+  const [ink, grid] = [style.getPropertyValue("--dim"), style.getPropertyValue("--line")];
+  const series = [{ label: at("axis").value === "wall_s" ? "seconds" : "env steps" }], bands = [];
+  lines.forEach((line, number) => {
+    const stroke = COLOURS[number % COLOURS.length];
+    const label = line.runs > 1 ? `${line.label} (${line.runs} runs)` : line.label;
+    const points = { show: line.x.length === 1 };
+    series.push({ label, stroke, width: 2, spanGaps: true, points });
+    if (line.runs > 1) {
+      bands.push({ series: [series.length + 1, series.length], fill: `${stroke}33` });
+      for (const bound of ["low", "high"]) {
+        series.push({ label: `${label}, ${bound}`, class: "bound", stroke: "transparent", spanGaps: true, points: { show: false } });
+      }
+    }
+  });
+  const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+  const size = { width: Math.max(200, at("chart").clientWidth), height: 320 };
+  chart = new uPlot({ ...size, series, bands, axes: [axis, { ...axis, size: 60 }], scales: { x: { time: false } } }, joined(lines), at("chart"));
+}
+
+async function refreshDifferences() {
+  at("differences").hidden = chosen.size !== 2;
+  if (chosen.size !== 2) return;
+  const asked = named();
+  const found = await data("/api/differences", asked);
+  if (String(asked) !== String(named())) return;
+  const names = [...chosen].map((run) => runs.find((known) => known.run_dir === run)?.name ?? run);
+  const head = element("tr");
+  head.append(...["Key", ...names].map((name) => element("th", name)));
+  at("different-runs").replaceChildren(head);
+  at("different").replaceChildren(...(found.length ? found : [["no differences", "", ""]]).map((texts) => {
+    const made = element("tr");
+    made.append(...texts.map((text) => cell(text === null ? null : value(text), "wrap")));
+    return made;
+  }));
+}
+
+function pairs(body, content) {
+  body.replaceChildren(...Object.entries(content || {}).map(([name, content]) => {
+    const made = element("tr");
+    made.append(element("th", name), cell(value(content), "wrap"));
+    return made;
+  }));
+}
+
+async function refreshDetails() {
+  at("details").hidden = shown === null;
+  if (shown === null) return;
+  const asked = shown, found = await data("/api/details", [["run", shown]]);
+  if (asked !== shown) return;
+  const run = runs.find((known) => known.run_dir === shown);
+  at("details-title").textContent = run ? run.name : shown;
+  at("place").textContent = [run?.run_id, run?.state, shown].filter(Boolean).join(", ");
+  const problems = [...(found.status?.problems || []), ...(found.summary?.error ? [found.summary.error] : [])];
+  at("problems").replaceChildren(...problems.map((text) => element("li", text)));
+  const head = element("tr"), hosts = found.status?.hosts || [];
+  head.append(...HOST_COLUMNS.map(([, title]) => element("th", title)));
+  at("hosts-head").replaceChildren(...(hosts.length ? [head] : []));
+  at("hosts").replaceChildren(...hosts.map((host) => {
+    const made = element("tr");
+    made.append(...HOST_COLUMNS.map(([name]) => cell(host[name] ?? (name === "cause" ? "" : null))));
+    return made;
+  }));
+  pairs(at("summary"), found.summary);
+  pairs(at("config"), found.config);
+  options(at("log"), found.logs, at("log").value);
+  await refreshLog();
+}
+
+async function refreshLog() {
+  const name = at("log").value, box = at("log-text");
+  const text = name && shown !== null ? await (await answer("/api/log", [["run", shown], ["log", name]])).text() : "";
+  if (box.textContent === text) return;
+  const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
+  box.textContent = text;
+  if (isAtEnd) box.scrollTop = box.scrollHeight;
+}
+
+async function reporting(...tasks) {
+  try {
+    for (const task of tasks) await task();
+    at("error").hidden = true;
+  } catch (error) {
+    at("error").textContent = error instanceof TypeError ? "zmqrl view does not answer: start it again" : error.message;
+    at("error").hidden = false;
+  }
+}
+
+function isActive(run) {
+  return run.live && (chosen.has(run.run_dir) || run.run_dir === shown);
+}
+
+async function follow() {
+  const begun = performance.now();
+  if (!document.hidden) {
+    await reporting(refreshList);
+    if (runs.some(isActive)) await reporting(refreshCurves, refreshDetails);
+  }
+  setTimeout(follow, Math.max(EVERY_MS, 3 * (performance.now() - begun)));
+}
+
+at("rows").addEventListener("change", (event) => {
+  const run = event.target.dataset.choose;
+  if (run === undefined) return;
+  if (event.target.checked) chosen.add(run);
+  else chosen.delete(run);
+  reporting(refreshCurves, refreshDifferences);
+});
+at("rows").addEventListener("click", async (event) => {
+  const run = event.target.dataset.open;
+  if (run === undefined) return;
+  shown = run;
+  await reporting(refreshDetails);
+  at("details").scrollIntoView({ block: "nearest" });
+});
+for (const id of ["text", "state"]) at(id).addEventListener("input", list);
+for (const id of ["metric", "axis", "smooth", "band"]) at(id).addEventListener("change", () => reporting(refreshCurves));
+for (const id of ["filters", "controls"]) at(id).addEventListener("submit", (event) => event.preventDefault());
+at("log").addEventListener("change", () => reporting(refreshLog));
+at("clear").addEventListener("click", () => {
+  chosen.clear();
+  list();
+  reporting(refreshCurves, refreshDifferences);
+});
+isDark.addEventListener("change", () => reporting(refreshCurves));
+addEventListener("resize", () => reporting(refreshCurves));
+follow();
