@@ -92,6 +92,8 @@ class Summary:
     """version, env_steps and written_at (unix time) of the FULL that this attempt continued from."""
     last_seen: Mapping[str, Any] | None = None
     """env_steps and at (unix time) of the last line that earlier attempts left in `metrics.jsonl`."""
+    eval_reports: Mapping[str, float] = field(default_factory=dict)
+    """Means of the numbers of `env.report` over the episodes of the evaluator's last complete score."""
     slowest: str | None = None
     """Sync: the worker that the others waited for at the end, and how much slower it was."""
     schema: int = SCHEMA

@@ -37,6 +37,10 @@ FIXED_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")
 """Columns of every segment."""
 STATE_COLUMN = "env_state"
 """Column uint8 `[1, N, bytes]`: the state of each env after the last step of a segment."""
+REPORT_COLUMN = "env_report"
+"""Column float64 `[T, N, names]`: numbers of `info` of each row (`env.report`); NaN where it does not have the name."""
+OTHER_COLUMNS = (STATE_COLUMN, REPORT_COLUMN)
+"""Columns that no algorithm reads."""
 ACTING_STATE = "state."
 """Columns float32 `[T / state_every, N, size]`: the recurrent state with which row 0, state_every, ... is acted."""
 ACTING_STATE_END = "state_end."

@@ -37,7 +37,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run: {total_env_steps: -5}", "hosts.yaml:1: run.total_env_steps: -5: must be greater than or equal to 1"),
         ("run: {mode: asink}", "hosts.yaml:1: run.mode: 'asink': must be 'single', 'sync', 'async' or 'offline'; did you mean 'async'?"),
         ("hosts:\n  local: {workers: many}", "hosts.yaml:2: hosts.local.workers: 'many': must be a valid integer, or 'auto'"),
-        ("env: 3", "hosts.yaml:1: env: 3: must be a mapping with the keys id, num_envs, vector_envs, segment_steps, kwargs, wrappers, schedule, frame_stack, max_episode_steps, recovery"),
+        ("env: 3", "hosts.yaml:1: env: 3: must be a mapping with the keys id, num_envs, vector_envs, segment_steps, kwargs, wrappers, schedule, report, frame_stack, max_episode_steps, recovery"),
         ("run: {seed: {a: 1}}", "hosts.yaml:1: run.seed: must be a valid integer, not a section"),
         ("algorithm: {learning_rate: .inf}", "hosts.yaml:1: algorithm.learning_rate: inf: a number must be finite"),
         ("algorithm: {kind: ppoo}", "hosts.yaml:1: algorithm.kind: unknown algorithm 'ppoo'"),

@@ -14,6 +14,7 @@ import pytest
 from tests.support.raising import fields, raises
 from zmqrl.config.codec import to_json
 from zmqrl.errors import ConfigError
+from zmqrl.planning.checks import check_settings
 from zmqrl.planning.configure import load as load_all
 from zmqrl.planning.configure import load_config
 from zmqrl.planning.directory_checks import check_new_directory, check_not_live, check_resume
@@ -152,3 +153,16 @@ def test_exact_recovery_may_be_disabled_and_not_enabled(run_dir: Path) -> None:
 def test_the_limit_of_steps_is_kept(run_dir: Path) -> None:
     with raises(ConfigError, key=("env", "max_episode_steps"), value="9", what=KEPT.format(run_dir, "null")):
         check_resume(run_dir, load_config("cartpole-ppo", overrides=["env.max_episode_steps=9"], workers=2))
+
+
+def test_the_best_version_is_by_a_name_of_the_report() -> None:
+    config = load_config("cartpole-ppo", overrides=["evaluator.best_by=cost", "env.report={comfort: mean}"])
+    with raises(
+        ConfigError,
+        key=("evaluator", "best_by"),
+        value="cost",
+        what="is not in env.report",
+        fix="set one of its names: comfort",
+    ):
+        check_settings(config, False)
+    check_settings(load_config("cartpole-ppo", overrides=["evaluator.best_by=cost", "env.report={cost: sum}"]), False)

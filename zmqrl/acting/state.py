@@ -10,7 +10,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.loading import np
 from zmqrl.networks.kinds.base import layer_kind
 from zmqrl.networks.spec import LayerSpec
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, PREVIOUS, STATE_COLUMN, Array, ColumnSpec
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, FIXED_COLUMNS, OTHER_COLUMNS, PREVIOUS, Array, ColumnSpec
 
 
 def zero_state(states: Iterable[ActingState], rows: int) -> dict[str, Array]:
@@ -60,7 +60,7 @@ def check_acting(spec: ActingSpec, steps: int) -> None:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"acting: {what} {twice} is declared more than once; each needs a name of its own")
     for extra in spec.extras:
-        reserved = extra.name in (*FIXED_COLUMNS, STATE_COLUMN)
+        reserved = extra.name in (*FIXED_COLUMNS, *OTHER_COLUMNS)
         if reserved or extra.name == PREVIOUS or extra.name.startswith((ACTING_STATE, ACTING_STATE_END)):
             raise ConfigError(
                 f"acting: extra {extra.name!r} has the name of a column of {'every segment' if reserved else 'state'}; "

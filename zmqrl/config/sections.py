@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import NODEFAULT, Struct, field, structs
 
@@ -20,6 +20,8 @@ from zmqrl.types import MODES, Mode, ModeName
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 """For dataclasses: pydantic refuses keys that they do not have."""
+
+Reduction: TypeAlias = Literal["mean", "sum", "last", "min", "max"]
 
 
 class Bounds(Struct, frozen=True):
@@ -120,6 +122,9 @@ class EnvSection(Section, frozen=True):
     schedule: Mapping[str, Number] = field(default_factory=dict)
     """Numbers for `on_progress(numbers)` of the env and its wrappers: `{name: number}`, or `{name: [[env step, value],
     ...]}`, linear between two points and constant outside (docs/envs.md)."""
+    report: Mapping[str, Reduction] = field(default_factory=dict)
+    """Numbers of `info` that are metrics of the run, each reduced to one per episode, such as `{cost: sum}`: mean, sum,
+    last, min or max of those of its steps (docs/envs.md)."""
     frame_stack: Positive = 1
     """k: an observation is the last k ones, `[k, ...]`, outside of all wrappers. Segments and replay hold each once."""
     max_episode_steps: Positive | None = None
@@ -211,6 +216,8 @@ class EvaluatorSection(Section, frozen=True):
     """Greedy episodes per score; 0 disables the evaluator."""
     nice: Annotated[int, Bounds(ge=0, le=19)] = 10
     """Niceness of the evaluator."""
+    best_by: str | None = None
+    """Name of `env.report` whose mean over the episodes is highest in the best version; null: that of the return."""
     final_limit_s: Annotated[float, Bounds(ge=0)] = 5.0
     """Time limit for the score of the final version at the end of a run."""
     video_every: Positive | None = None

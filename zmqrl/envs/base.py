@@ -239,6 +239,8 @@ class VectorEnv(ABC):
     num_envs: int
     on_replay: Callable[[], None] | None = None
     """Called with each step that `start` repeats: a long episode takes its time."""
+    reports: Array | None = None
+    """float64 `[N, names]`, of the newest step: what `report_on` names; NaN where `info` does not have it."""
 
     @abstractmethod
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:
@@ -255,6 +257,10 @@ class VectorEnv(ABC):
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
         """Step every env with `actions [N, ...]`, already clipped to the action space."""
+
+    @abstractmethod
+    def report_on(self, names: Sequence[str]) -> None:
+        """Read these names of `info` into `reports` in each step. Called once, before `start`."""
 
     def states(self) -> Array:
         """uint8 `[N, bytes]`: the state of each env, zeros where the next step resets; of envs that have one."""

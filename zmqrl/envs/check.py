@@ -52,7 +52,7 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
         begun, known = time.monotonic(), data_of(to_json(spec))
         drawn = stream(seed, "first steps")
         own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
-        steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0), drawn)
+        steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0, report=section.report), drawn)
         try:
             yield Stage("first reset and step")
             next(steps)

@@ -129,9 +129,11 @@ class ParallelVectorEnv(SlotVectorEnv):
         slot, returned = running[0], NOTHING
         try:
             returned = env.step(chosen)
-            obs, reward, terminated, truncated, _ = returned
+            obs, reward, terminated, truncated, info = returned
             for slot in running:
                 agent = agents[slot - slots.start]
+                if self.reports is not None:
+                    self._reader.read(slot, _of(agent, "info", info))
                 self._packer.write(slot, _of(agent, "observation", obs))
                 self._reward[slot] = number(_of(agent, REWARD, reward))
                 self._terminated[slot] = flag("terminated", _of(agent, "terminated", terminated))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from zmqrl.errors import name_of
 from zmqrl.plugins import FOREIGN, last_frame, shown_path
-from zmqrl.types import Array
+from zmqrl.types import LARGEST_FINITE, Array
 
 NOTHING: Any = object()
 """Mark in place of a returned value: the call has not returned."""
@@ -24,7 +26,7 @@ KINDS, FLAGS = "fiub", "iub"
 NUMBERS = frozenset((bool, int, float, *(kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in KINDS)))
 """Types that are one number each."""
 NO = np.False_
-REWARD = "reward"
+REWARD, INFO = "reward", "info"
 MOST_LAYERS = 50
 """Limit of the number of wrappers around an env."""
 
@@ -115,3 +117,60 @@ def place(env: Any, *methods: str) -> str:
                     return found
         env = inspect.getattr_static(env, "env", None)
     return found
+
+
+class InfoReader:
+    """Reads the numbers of `info` that `env.report` names."""
+
+    def __init__(self, names: Sequence[str], slots: int) -> None:
+        self._names = tuple(names)
+        self.values: Array = np.full((slots, len(self._names)), np.nan)
+        """float64 `[N, names]`, of the newest step; NaN: its `info` does not have the name."""
+
+    def reading(self, slot: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`step` of the env of `slot`, which also reads what it returns."""
+
+        def reads(action: Any) -> Any:
+            returned = step(action)
+            try:
+                info = returned[4]
+            except (TypeError, LookupError):  # the form is refused where it is unpacked
+                return returned
+            self.read(slot, info)
+            return returned
+
+        return reads
+
+    def read(self, slot: int, info: Any) -> None:
+        """Read `info` of one env. BadValue: it is not a dict, or a value is not a finite number."""
+        found = checked(info)
+        for place, name in enumerate(self._names):
+            value = found.get(name, NOTHING)
+            if type(value) is not float or not -LARGEST_FINITE <= value <= LARGEST_FINITE:
+                value = math.nan if value is NOTHING else _finite(name, value)
+            self.values[slot, place] = value
+
+    def read_vector(self, info: Any) -> None:
+        """Read `info` of a vector env, which has arrays, and flags `_NAME` of the envs that have the name."""
+        for place, name in enumerate(self._names):
+            there = checked(info).get(f"_{name}", [name in info] * len(self.values))
+            column = (_finite(name, info[name][slot]) if has else math.nan for slot, has in enumerate(there))
+            self.values[:, place] = list(column)
+
+
+def checked(info: Any) -> Any:
+    """`info`. BadValue: it is not a dict."""
+    if type(info) is not dict and not isinstance(info, Mapping):
+        raise BadValue(f"info of type {type(info).__name__}; expected a dict", INFO)
+    return info
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        found = float(number(value))
+        if abs(found) <= LARGEST_FINITE:
+            return found
+    except (BadValue, OverflowError):
+        pass
+    fix = f"return a number, or remove {name!r} from env.report"
+    raise BadValue(f"info[{name!r}] {value!r:.60}; expected a finite number: {fix}", INFO)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,10 @@ class SeededVectorEnv(SlotVectorEnv):
             self._fault_in(slot, "step", returned, error)
         self._check(None if is_checked else reward)
         return self._result
+
+    def report_on(self, names: Sequence[str]) -> None:
+        super().report_on(names)
+        self._steps = [self._reader.reading(slot, step) for slot, step in enumerate(self._steps)]
 
     def close(self) -> None:
         for env in self._envs:

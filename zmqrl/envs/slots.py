@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from zmqrl.envs.base import Numbers, StepResult, VectorEnv, Where, first_bad_slot
 from zmqrl.envs.packing import Packer
-from zmqrl.envs.returned import MOST_LAYERS, NOTHING, REWARD, BadValue, fault_of, place, raised
+from zmqrl.envs.returned import MOST_LAYERS, NOTHING, REWARD, BadValue, InfoReader, fault_of, place, raised
 from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.spaces import LARGEST_FLOAT32, forbids_all
@@ -66,6 +66,10 @@ class SlotVectorEnv(VectorEnv, ABC):
         self._result = StepResult(self._obs, self._reward, self._terminated, self._truncated)
         self._discrete = spec.action.kind == "discrete"
         self._packer = Packer(spec.observation, self._obs)
+
+    def report_on(self, names: Sequence[str]) -> None:
+        self._reader = InfoReader(names, self.num_envs)
+        self.reports = self._reader.values
 
     def ended(self) -> Array:
         phases = np.array(self._phase)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from zmqrl.envs.base import EnvSlotState, Numbers, StepResult, VectorEnv, Where,
 from zmqrl.envs.make import make_single
 from zmqrl.envs.packing import Packer
 from zmqrl.envs.parallel import ParallelVectorEnv
-from zmqrl.envs.returned import FLAGS, NOTHING, REWARD, fault_of, numbers, place
+from zmqrl.envs.returned import FLAGS, NOTHING, REWARD, InfoReader, fault_of, numbers, place
 from zmqrl.envs.seeded import SeededVectorEnv
 from zmqrl.envs.slots import ON_PROGRESS, pass_numbers
 from zmqrl.envs.vectorised import make_native
@@ -21,6 +21,7 @@ from zmqrl.errors import user_exceptions
 from zmqrl.random_streams import episode_seed
 from zmqrl.types import MODES, Array, EnvSpec, ModeName
 
+OneVectorEnv = TypeVar("OneVectorEnv", bound=VectorEnv)
 WHOLE_BATCH = -1
 """The slot in seeds and faults that concern no single env."""
 
@@ -65,7 +66,9 @@ class NativeVectorEnv(VectorEnv):
         returned = NOTHING
         try:
             returned = self._env.step(actions)
-            rows, gain, ended, cut, _ = returned
+            rows, gain, ended, cut, info = returned
+            if self.reports is not None:
+                self._reader.read_vector(info)
             obs, reward = self._read(rows), numbers(REWARD, gain, self._flags).astype(np.float64, copy=False)
             terminated = numbers("terminated", ended, self._flags, FLAGS).astype(bool, copy=False)
             truncated = numbers("truncated", cut, self._flags, FLAGS).astype(bool, copy=False)
@@ -79,6 +82,10 @@ class NativeVectorEnv(VectorEnv):
             )
         self._done = done
         return StepResult(obs, reward, terminated, truncated)
+
+    def report_on(self, names: Sequence[str]) -> None:
+        self._reader = InfoReader(names, self.num_envs)
+        self.reports = self._reader.values
 
     def park(self, slot: int) -> None:
         """Nothing: all envs are stepped in one call, and the caller reads the rows that it needs."""
@@ -112,17 +119,31 @@ def make_vector_env(
     if not MODES[mode].deterministic and spec.native_vector:
         native = make_native(section, section.num_envs)
         if native is not None:
-            return NativeVectorEnv(spec, native, section.num_envs, seed, vector_env, incarnation)
+            env = NativeVectorEnv(spec, native, section.num_envs, seed, vector_env, incarnation)
+            return _reporting(env, section.report)
     keyed = 0 if MODES[mode].deterministic else incarnation
-    return make_seeded(spec, partial(make_single, section), section.num_envs, seed, vector_env, keyed)
+    make = partial(make_single, section)
+    return make_seeded(spec, make, section.num_envs, seed, vector_env, keyed, section.report)
 
 
 def make_seeded(
-    spec: EnvSpec, make: Callable[[], Any], num_envs: int, seed: int, vector_env: int, incarnation: int = 0
+    spec: EnvSpec,
+    make: Callable[[], Any],
+    num_envs: int,
+    seed: int,
+    vector_env: int,
+    incarnation: int = 0,
+    report: Iterable[str] = (),
 ) -> SeededVectorEnv | ParallelVectorEnv | NativeVectorEnv:
     """Envs of `make` stepped one by one, of one agent or of several; a vectorised one as it is, with its own number."""
     if spec.vector_only:
         env = make()
-        return NativeVectorEnv(spec, env, env.num_envs, seed, vector_env, incarnation)
+        return _reporting(NativeVectorEnv(spec, env, env.num_envs, seed, vector_env, incarnation), report)
     kind = ParallelVectorEnv if spec.agents else SeededVectorEnv
-    return kind(spec, make, num_envs, seed, vector_env, incarnation)
+    return _reporting(kind(spec, make, num_envs, seed, vector_env, incarnation), report)
+
+
+def _reporting(env: OneVectorEnv, names: Iterable[str]) -> OneVectorEnv:
+    if names := tuple(names):
+        env.report_on(names)
+    return env

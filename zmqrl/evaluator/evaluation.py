@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.envs.base import StepResult
 from zmqrl.envs.make import make_for_scores, quiet
 from zmqrl.envs.vector import make_seeded
+from zmqrl.metrics.episode_reports import EpisodeReports
 from zmqrl.types import PREVIOUS, Array, EnvSpec
 
 OnStep: TypeAlias = Callable[[Array, Array, StepResult, Array], None]
@@ -30,6 +31,8 @@ class Score:
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    reports: Mapping[str, float] = field(default_factory=dict)
+    """Means over the episodes of the numbers of `env.report`."""
 
     @property
     def mean(self) -> float:
@@ -55,7 +58,8 @@ class EpisodePlayer:
     ) -> None:
         self._slots_per_env, self._action = spec.slots_per_env, spec.action
         make_one = partial(make, replace(section, num_envs=episodes))
-        self._env = make_seeded(spec, make_one, episodes * spec.slots_per_env, seed, EVALUATION)
+        self._report, slots = section.report, episodes * spec.slots_per_env
+        self._env = make_seeded(spec, make_one, slots, seed, EVALUATION, report=section.report)
         self._clipped = clip_to(spec.action)
 
     def play(self, policy: Policy, abandoned: Callable[[], bool] = lambda: False) -> Score | None:
@@ -82,6 +86,7 @@ class EpisodePlayer:
         slots = self._env.num_envs
         returns, lengths = np.zeros(slots), np.zeros(slots, np.int64)
         playing = np.ones(slots, bool)
+        reports = EpisodeReports(self._report, self._env.spec.id, (1, slots), None)
         if policy.numbers is not None:
             self._env.on_progress(policy.numbers)
         obs, state = self._env.start(), policy.zero_state(slots)
@@ -97,14 +102,17 @@ class EpisodePlayer:
                 on_step(before, actions, result, playing)
             returns[playing] += result.reward[playing]
             lengths += playing
-            for slot in np.nonzero((result.terminated | result.truncated) & playing)[0].tolist():
+            done = (result.terminated | result.truncated) & playing
+            if self._env.reports is not None:
+                reports.observe(0, self._env.reports[None], playing[None], done[None])
+            for slot in np.nonzero(done)[0].tolist():
                 playing[slot] = False
                 self._env.park(slot)
             obs = result.obs
             yield None
         agents = (-1, self._slots_per_env)
         of_envs = returns.reshape(agents).mean(axis=1), lengths.reshape(agents).max(axis=1)
-        yield Score(tuple(of_envs[0].tolist()), tuple(of_envs[1].tolist()))
+        yield Score(tuple(of_envs[0].tolist()), tuple(of_envs[1].tolist()), dict(reports.means()))
 
 
 def evaluate(policy: Policy, section: EnvSection, spec: EnvSpec, episodes: int, seed: int) -> Score:

@@ -93,6 +93,7 @@ class Evaluator:
         self._evaluation = EpisodePlayer(
             plan.config.scored_env, plan.env, plan.config.evaluator.episodes, plan.config.run.seed
         )
+        self._best_by = plan.config.evaluator.best_by
         best = store.best()
         self._best = best[2] if best is not None else -float("inf")
         self._stopping = False
@@ -156,9 +157,9 @@ class Evaluator:
         return True
 
     def _report(self, task: Evaluate, content: bytes, score: Score) -> None:
-        notice, best = task.notice, score.mean > self._best
-        if best:
-            best = self._keep(notice.version, content, score.mean)
+        notice, by = task.notice, self._best_by
+        value = score.mean if by is None else score.reports.get(by, -float("inf"))
+        best = value > self._best and self._keep(notice.version, content, value)
         report = VersionScore(
             version=notice.version,
             env_steps=notice.env_steps,
@@ -169,5 +170,6 @@ class Evaluator:
             best=best,
             final=task.final,
             updates=notice.updates,
+            reports=score.reports,
         )
         self._events.send(report)

@@ -43,6 +43,7 @@ def record(recorder: Recorder, event: HostEvent, state: RunState) -> None:
             recorder.record(state.wall_s, state.env_steps, metrics.values)
         case VersionScore() as score:
             scores = {"eval_return_mean": score.return_mean, "eval_return_std": score.return_std}
+            scores |= {f"eval_report/{name}": mean for name, mean in score.reports.items()}
             if state.plan.config.mode.offline:
                 scores["updates"] = score.updates
             recorder.record(state.wall_s, score.env_steps, scores)

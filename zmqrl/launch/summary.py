@@ -62,6 +62,7 @@ def summarise(
         bottleneck=find_bottleneck(state),
         slowest=None if late is None else str(late),
         relieved=relieved_workers(state),
+        eval_reports={} if state.score is None else state.score.reports,
         recovery=recovery_of(plan),
         resumed_from=None if state.resumed_from is None else to_json(state.resumed_from),
         last_seen=None if state.last_seen is None else to_json(state.last_seen),

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, Numbers
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import STATE_COLUMN, Array, SegmentMeta
+from zmqrl.types import REPORT_COLUMN, STATE_COLUMN, Array, SegmentMeta
+
+if TYPE_CHECKING:
+    from zmqrl.config.sections import EnvSection
+    from zmqrl.metrics.episode_reports import EpisodeReports
 
 RECORD_COLUMNS = ("action", "terminated", "truncated")
 """What `advance` reads of every segment."""
@@ -38,13 +43,20 @@ class EpisodeTracker:
         saves_state: bool = False,
         acting_states: Sequence[str] = (),
         slots_per_env: int = 1,
+        section: EnvSection | None = None,
     ) -> None:
         """`replayable` is false in async: there a new incarnation begins afresh and no actions are kept.
 
         `saves_state`: segments have the envs' states, and no actions are kept either. `acting_states`: columns of
         recurrent state at the end of a segment. `slots_per_env`: of the env, whose agents' episodes count one by one.
+        `section`: its `report` is reduced too.
         """
         self._num_envs = num_envs
+        self.reports: EpisodeReports | None = None
+        if section is not None and section.report:
+            from zmqrl.metrics.episode_reports import EpisodeReports  # most runs start without
+
+            self.reports = EpisodeReports(section.report, section.id, (vector_envs, num_envs), WINDOW)
         self._replayable = replayable
         acting_states = tuple(acting_states) if replayable else ()
         self.record_columns = (*RECORD_COLUMNS, *((STATE_COLUMN, "obs") if saves_state else ()), *acting_states)
@@ -97,7 +109,11 @@ class EpisodeTracker:
             vector_env, incarnation = meta.id.vector_env, meta.id.incarnation
             if not self._replayable and incarnation != self._incarnation[vector_env]:
                 self._running[vector_env], self._length[vector_env] = 0.0, 0
+                if self.reports is not None:
+                    self.reports.begin_anew(vector_env)
             self._incarnation[vector_env] = incarnation
+            if self.reports is not None:
+                self.reports.observe(vector_env, columns[REPORT_COLUMN][:, cut], columns["valid"][:, cut], done[:, cut])
             reward = columns["reward"][:, cut]
             if any_done[cut].any():
                 self._finish(vector_env, reward, done[:, cut], columns["valid"][:, cut])
@@ -114,6 +130,7 @@ class EpisodeTracker:
             "returns": np.array(self.returns, np.float64),
             "lengths": np.array(self.lengths, np.int64),
             "total": np.array(self.total),
+            **({} if self.reports is None else self.reports.arrays()),
         }
         records = [record.before if v in without else record.arrays() for v, record in enumerate(self._records)]
         arrays.update({name: np.stack([record[name] for record in records]) for name in RECORD_ARRAYS})
@@ -143,6 +160,8 @@ class EpisodeTracker:
         self.returns = deque(arrays["returns"].tolist(), maxlen=WINDOW)
         self.lengths = deque(arrays["lengths"].tolist(), maxlen=WINDOW)
         self.total = int(arrays["total"])
+        if self.reports is not None:
+            self.reports.load_arrays(arrays)
         ends = np.cumsum(arrays["action_rows"])
         numbers = bytes(arrays["numbers"]).split(b"\n") if "numbers" in arrays else []
         for vector_env in range(known):

@@ -25,7 +25,7 @@ from zmqrl.learner.counters import RunProgress
 from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.messages.process import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
-from zmqrl.types import Array, SegmentId, SegmentMeta, Version, Weights
+from zmqrl.types import REPORT_COLUMN, Array, SegmentId, SegmentMeta, Version, Weights
 
 if TYPE_CHECKING:
     from zmqrl.data_sets.rows import LoadedReplay
@@ -172,7 +172,9 @@ def held_segments(arrays: Weights) -> tuple[list[SegmentMeta], dict[str, Array]]
         return [], {}
     rows = arrays["held_metas"].tolist()
     metas = [SegmentMeta(SegmentId(*row[:3]), Version(*row[3:5]), row[5]) for row in rows]
-    return metas, unprefixed("held", arrays)
+    held = unprefixed("held", arrays)
+    held.pop(REPORT_COLUMN, None)  # it was counted, and `env.report` may have changed
+    return metas, held
 
 
 def restore_segments(arrays: Weights, source: SegmentSource) -> list[TakenSegment]:

@@ -137,6 +137,8 @@ class Reporter:
             values["train_return_mean_100"] = progress.episodes.mean_return
         if progress.episodes.mean_length is not None:
             values["train_length_mean_100"] = progress.episodes.mean_length
+        if progress.episodes.reports is not None:
+            values |= {f"report/{name}": mean for name, mean in progress.episodes.reports.means()}
         self._events.send(Metrics(figures_of(values)))
 
     def _replay_ratio(self) -> float:

@@ -131,4 +131,5 @@ def _episodes(plan: RunPlan) -> EpisodeTracker:
     saves_state = any(column.name == STATE_COLUMN for column in plan.columns)
     acting = [column.name for column in plan.columns if column.name.startswith(ACTING_STATE_END)]
     config, agents = plan.config, plan.env.slots_per_env
-    return EpisodeTracker(plan.streams, config.env.num_envs, config.continues_episodes, saves_state, acting, agents)
+    streams, envs = plan.streams, config.env.num_envs
+    return EpisodeTracker(streams, envs, config.continues_episodes, saves_state, acting, agents, config.env)

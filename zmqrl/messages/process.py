@@ -228,6 +228,8 @@ class VersionScore(EventMessage, frozen=True, tag="score"):
     best: bool
     final: bool
     updates: Count = 0
+    reports: Mapping[Name, Finite] = {}
+    """means over the episodes of the numbers of `env.report`"""
 
 
 class LearnerEnded(EventMessage, frozen=True, tag="ended"):

@@ -12,7 +12,7 @@ from zmqrl.broker.leases import least_slack
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
 from zmqrl.replay.segment_replay import check_spec
-from zmqrl.types import ACTING_STATE, STATE_COLUMN, ColumnSpec, EnvSpec
+from zmqrl.types import ACTING_STATE, REPORT_COLUMN, STATE_COLUMN, ColumnSpec, EnvSpec
 
 SPARE_STREAMS = 64
 """async: vector envs reserved for workers added during the run (`zmqrl scale`)."""
@@ -32,6 +32,7 @@ def columns_of(config: Config, env: EnvSpec, acting: ActingSpec) -> tuple[Column
         *acting.extras,
         *state_columns(acting, steps, envs),
         *_states(config, env),
+        *_reports(config),
     )
 
 
@@ -39,6 +40,12 @@ def _states(config: Config, env: EnvSpec) -> tuple[ColumnSpec, ...]:
     if not config.mode.deterministic or env.state is None:
         return ()
     return (ColumnSpec(STATE_COLUMN, "uint8", (1, config.env.num_envs, env.state.nbytes)),)
+
+
+def _reports(config: Config) -> tuple[ColumnSpec, ...]:
+    env = config.env
+    shape = env.segment_steps, env.num_envs, len(env.report)
+    return (ColumnSpec(REPORT_COLUMN, "float64", shape),) if env.report else ()
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,7 @@ def check_settings(config: Config, is_here: bool) -> Mapping[str, int]:
     """Rollout workers per host. ConfigError for what is wrong whatever the env is."""
     workers = _workers(config)
     _check_limits(config.limits)
+    _check_best_by(config)
     check_parts(config)
     if is_here:
         check_processor(config, workers)
@@ -207,6 +208,13 @@ def _workers(config: Config) -> Mapping[str, int]:
         what = f"all hosts together have {counted(total, 'worker')}"
         raise ConfigError(what, key=("min_workers",), value=str(config.min_workers), fix=f"set at most {total}")
     return workers
+
+
+def _check_best_by(config: Config) -> None:
+    name, known = config.evaluator.best_by, config.env.report
+    if name is not None and name not in known:
+        fix = f"set one of its names: {', '.join(known)}" if known else f"add it, for example {{{name}: mean}}"
+        raise ConfigError("is not in env.report", key=("evaluator", "best_by"), value=name, is_subject=True, fix=fix)
 
 
 def _check_limits(limits: LimitsSection) -> None:

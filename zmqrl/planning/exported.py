@@ -31,7 +31,8 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
     algorithm, weights, metadata = network_of(run_dir, config, env, version, content)
     env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
     best, scores = store.best(), _scores(run_dir)
-    score = best[2] if best is not None and best[0] == version else scores.get(env_steps)
+    is_return = config.evaluator.best_by is None
+    score = best[2] if is_return and best is not None and best[0] == version else scores.get(env_steps)
     info = read_info(run_dir)
     source = CardSource(
         config.env.id,
@@ -42,7 +43,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
         score,
         env_steps,
         config.env.frame_stack,
-        () if score is not None else tuple(_scored(best, scores)),
+        () if score is not None else tuple(_scored(best if is_return else None, scores)),
     )
     return algorithm.acting(), weights, source
 

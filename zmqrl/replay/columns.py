@@ -8,9 +8,9 @@ from dataclasses import fields
 from zmqrl.errors import ConfigError
 from zmqrl.replay.base import ReplaySample, SequenceSample
 from zmqrl.replay.spec import ReplaySpec
-from zmqrl.types import PREVIOUS, STATE_COLUMN
+from zmqrl.types import FIXED_COLUMNS, OTHER_COLUMNS, PREVIOUS
 
-FIXED = frozenset(("obs", "action", "reward", "terminated", "truncated", "valid", STATE_COLUMN))
+FIXED = frozenset((*FIXED_COLUMNS, *OTHER_COLUMNS))
 STATE_PREFIX = "state."
 """`state.<name> [T / k, N, size]`: the recurrent state with which every k-th row was acted."""
 

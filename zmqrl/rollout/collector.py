@@ -12,9 +12,9 @@ from zmqrl.acting.previous import PreviousStep
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import unpack_state, zero_state
 from zmqrl.config.codec import replace
-from zmqrl.envs.base import EnvSlotState, Numbers, VectorEnv
+from zmqrl.envs.base import EnvSlotState, Numbers, StepResult, VectorEnv
 from zmqrl.random_streams import stream
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, STATE_COLUMN, Array, Version
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, REPORT_COLUMN, STATE_COLUMN, Array, Version
 
 PURPOSE = "acting"
 
@@ -99,7 +99,7 @@ class Collector:
         terminated, truncated, valid = columns["terminated"], columns["truncated"], columns["valid"]
         steps, envs = reward.shape
         state, every = self._state, self._state_every or steps
-        act, clipped, step, context = self._policy.act, self.clipped, self._env.step, self._context(columns, index)
+        act, clipped, step, context = self._policy.act, self.clipped, self._step(columns), self._context(columns, index)
         ended, ended_count, rows = self._ended, self._ended_count, 0
         depth = len(obs) - steps  # frames of a stack; each is stored once, after those that the first row needs
         obs[:depth] = self._obs if depth == 1 else np.moveaxis(self._obs, 1, 0)
@@ -131,6 +131,20 @@ class Collector:
     def close(self) -> None:
         """Close the env."""
         self._env.close()
+
+    def _step(self, columns: Mapping[str, Array]) -> Callable[[Array], StepResult]:
+        """`step` of the env; it writes the next row of what the env reports, if it reports anything."""
+        env, reports = self._env, self._env.reports
+        if reports is None:
+            return env.step
+        rows = iter(columns[REPORT_COLUMN])
+
+        def step(actions: Array) -> StepResult:
+            result = env.step(actions)
+            next(rows)[:] = reports
+            return result
+
+        return step
 
     def _context(self, columns: Mapping[str, Array], index: int) -> ActingContext:
         """What the policy needs for the segment, with its noise."""
