@@ -13,7 +13,7 @@ from zmqrl.metrics.groups import RunGroup
 from zmqrl.metrics.recorder import Recorder
 
 
-def _recorded(folder: Path, rows: Iterable[tuple[int, float, int, str]], counted: str = "env_steps") -> Path:
+def recorded(folder: Path, rows: Iterable[tuple[int, float, int, str]], counted: str = "env_steps") -> Path:
     """A run with `rows` of attempt, wall_s, env steps or updates, and name; the value is the attempt."""
     for attempt, wall_s, x, name in rows:
         recorder = Recorder(folder, 0.0, attempt)
@@ -23,7 +23,7 @@ def _recorded(folder: Path, rows: Iterable[tuple[int, float, int, str]], counted
 
 
 def test_the_last_attempt_counts_where_two_overlap(tmp_path: Path) -> None:
-    run = _recorded(
+    run = recorded(
         tmp_path,
         [
             *((1, 1.0, 10, RETURN), (1, 2.0, 20, RETURN), (1, 2.5, 10, EVALUATED), (1, 3.0, 30, RETURN)),
@@ -46,7 +46,7 @@ def test_the_last_attempt_counts_where_two_overlap(tmp_path: Path) -> None:
 
 
 def test_attempts_of_a_run_without_env_steps_overlap_by_updates(tmp_path: Path) -> None:
-    run = _recorded(tmp_path, [(1, 1.0, 100, "loss"), (1, 2.0, 200, "loss"), (2, 1.0, 150, "loss")], "updates")
+    run = recorded(tmp_path, [(1, 1.0, 100, "loss"), (1, 2.0, 200, "loss"), (2, 1.0, 150, "loss")], "updates")
     rows = current_metrics(run / "metrics.jsonl")
     assert [(row["updates"], row["loss"]) for row in rows] == [(100, 1), (150, 2)]
 
@@ -54,6 +54,6 @@ def test_attempts_of_a_run_without_env_steps_overlap_by_updates(tmp_path: Path) 
 def test_rows_that_were_written_before_rows_had_an_attempt_precede_all_others(tmp_path: Path) -> None:
     former = [{"wall_s": 2.0, "env_steps": 10, RETURN: 0.0}, {"wall_s": 1.0, "env_steps": 20, RETURN: 0.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in former))
-    run = _recorded(tmp_path, [(3, 1.0, 15, RETURN)])
+    run = recorded(tmp_path, [(3, 1.0, 15, RETURN)])
     (series,) = series_of(RunGroup("g", (run,)), RETURN, 1).series
     assert (series.env_steps.tolist(), series.wall_s.tolist()) == ([10.0, 15.0], [2.0, 4.0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -86,19 +86,24 @@ def _group(argument: str) -> RunGroup:
 @click.command("export")
 @click.argument("run")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--to", "form", type=click.Choice(["onnx", "numpy"]), required=True, help="Format of the policy.")
+@click.option("--to", "form", type=click.Choice(["onnx", "numpy", "csv"]), required=True, help="Format.")
 @CHECKPOINT
-def export_command(run: str, folder: Path, form: Form, checkpoint: str) -> None:
-    """Write the greedy policy of RUN to DIR, with a model card.
+def export_command(run: str, folder: Path, form: Form | Literal["csv"], checkpoint: str) -> None:
+    """Write the policy or the metrics of RUN to DIR.
 
-    RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes policy.onnx; --to numpy writes
-    policy.py, which requires only numpy and safetensors.
+    RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes the greedy policy as policy.onnx,
+    --to numpy as policy.py, which requires only numpy and safetensors, both with a model card. --to csv writes
+    metrics.csv, and episodes.csv if the run has it.
     """
     from zmqrl.export.write import export
-    from zmqrl.planning.exported import exported_of
+    from zmqrl.planning.exported import export_csv, exported_of
 
     with run_directory(run) as run_dir:
-        for path in export(folder, form, *exported_of(run_dir, checkpoint)):
+        if form == "csv":
+            written = export_csv(run_dir, folder)
+        else:
+            written = export(folder, form, *exported_of(run_dir, checkpoint))
+        for path in written:
             click.echo(str(path))
 
 

@@ -100,6 +100,9 @@ class RunSection(Section, frozen=True):
     record: str | None = None
     """Folder on the learner's host for a data set of all env steps (docs/offline.md), relative to the run directory.
     Needs the extra `minari` on that host."""
+    episodes_csv: bool = False
+    """Write `episodes.csv` in the run directory: a row for each training episode (docs/results.md). Needs a learner on
+    this machine."""
     debug: bool = False
     """Check invariants at every update (first-minibatch ratio 1) and fill freed slots with NaN."""
 

@@ -50,7 +50,7 @@ class FullCheckpoints:
         """What the learner computes on, as of `made_with`; None until it is known."""
         self.loaded: LoadedReplay | None = None
         """Replay of a data set."""
-        self.sync: Callable[[], None] = lambda: None
+        self.syncs: list[Callable[[], None]] = []
         """Makes what a FULL refers to durable, before a durable FULL. StoreError."""
         self._every_s = plan.config.run.checkpoint_every_s
         self._store, self._writer, self._progress, self._source = store, writer, progress, source
@@ -61,6 +61,11 @@ class FullCheckpoints:
         self._background: BackgroundWrite | None = None
         self.spent_s = 0.0
         """Time that the run waited for FULL."""
+
+    def sync(self) -> None:
+        """What FULL counts of other files survives a power cut. StoreError."""
+        for sync in self.syncs:
+            sync()
 
     @property
     def interval_s(self) -> float:

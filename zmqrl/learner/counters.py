@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from zmqrl.algorithms.base import Progress
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import ReplaySection
-from zmqrl.learner.episodes import EpisodeTracker
+from zmqrl.learner.episodes import EndedEpisode, EpisodeTracker
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.replay.limiter import updates_due
 from zmqrl.types import SegmentMeta, Version
@@ -47,6 +47,8 @@ class Counters:
     """(incarnation, index) of the next segment of each vector env that was not used."""
     recorded: int = 0
     """Bytes of the recording of all of this (`run.record`)."""
+    episodes_nbytes: int = 0
+    """Bytes of `episodes.csv`, likewise (`run.episodes_csv`)."""
 
     @property
     def version(self) -> Version:
@@ -111,6 +113,8 @@ class RunProgress:
         self.oldest_incarnation = oldest_incarnation
         """Segments of earlier ones are abandoned: the learner rolled back."""
         self._counted = counted
+        self.record_episodes: Callable[[Iterable[EndedEpisode]], None] | None = None
+        """Receives the episodes that ended in a batch (`run.episodes_csv`)."""
         self.lags = LagHistogram()
 
     @property
@@ -136,7 +140,9 @@ class RunProgress:
         """Count a batch that is about to be used."""
         self.lags.observe(max(0, self.counters.n - meta.version.n) for meta in batch.metas)
         self.count(batch.metas)
-        self.episodes.observe(batch)
+        ended = self.episodes.observe(batch)
+        if self.record_episodes is not None:
+            self.record_episodes(ended)
 
     def count(self, metas: Iterable[SegmentMeta]) -> None:
         """Count env steps of segments that this learner was given."""

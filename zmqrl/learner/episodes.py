@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from zmqrl.envs.base import EnvSlotState, Numbers
 from zmqrl.learner.env_slot_record import EnvSlotRecord
 from zmqrl.replay.base import SegmentBatch
-from zmqrl.types import REPORT_COLUMN, STATE_COLUMN, Array, SegmentMeta
+from zmqrl.types import REPORT_COLUMN, STATE_COLUMN, Array, SegmentId, SegmentMeta
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import EnvSection
@@ -30,6 +30,17 @@ RECORD_ARRAYS = ("episode", "resetting", "begun", "place")
 """What FULL holds of each record alongside its actions."""
 WINDOW = 100
 """Finished episodes in the mean return."""
+
+
+class EndedEpisode(NamedTuple):
+    """A training episode that has ended."""
+
+    segment: SegmentId
+    """The one in which it ended."""
+    env: int
+    """Its place in the vector env."""
+    return_: float
+    length: int
 
 
 class EpisodeTracker:
@@ -99,8 +110,9 @@ class EpisodeTracker:
         record = self._records[vector_env]
         return record.next_index, record.states()
 
-    def observe(self, batch: SegmentBatch) -> None:
-        """Count the rewards of `batch`, in its order."""
+    def observe(self, batch: SegmentBatch) -> list[EndedEpisode]:
+        """Count the rewards of `batch`, in its order; the episodes that ended in it."""
+        ended: list[EndedEpisode] = []
         columns, envs = batch.columns, self._num_envs
         done: Array = (columns["terminated"] | columns["truncated"]) & columns["valid"]
         any_done: Array = np.asarray(done.any(axis=0))
@@ -116,10 +128,12 @@ class EpisodeTracker:
                 self.reports.observe(vector_env, columns[REPORT_COLUMN][:, cut], columns["valid"][:, cut], done[:, cut])
             reward = columns["reward"][:, cut]
             if any_done[cut].any():
-                self._finish(vector_env, reward, done[:, cut], columns["valid"][:, cut])
+                episodes = self._finish(vector_env, reward, done[:, cut], columns["valid"][:, cut])
+                ended += [EndedEpisode(meta.id, *episode) for episode in episodes]
             else:
                 self._running[vector_env] += reward.sum(axis=0, dtype=np.float64)
                 self._length[vector_env] += columns["valid"][:, cut].sum(axis=0)
+        return ended
 
     def arrays(self, without: Collection[int] = ()) -> dict[str, Array]:
         """For FULL. Of the vector envs `without` the record before the last segment, of the others the current one."""
@@ -177,13 +191,17 @@ class EpisodeTracker:
                 own["actions"] = arrays["actions"][int(ends[vector_env]) - rows : int(ends[vector_env])]
             self._records[vector_env].load_arrays(own)
 
-    def _finish(self, vector_env: int, reward: Array, done: Array, valid: Array) -> None:
+    def _finish(self, vector_env: int, reward: Array, done: Array, valid: Array) -> list[tuple[int, float, int]]:
+        """Env, return and length of each episode that ends."""
         sums, counts = reward.cumsum(axis=0, dtype=np.float64), valid.cumsum(axis=0)
         running, length = self._running[vector_env], self._length[vector_env]
+        ended = []
         for t, env in zip(*(axis.tolist() for axis in done.nonzero()), strict=True):
-            self.returns.append(float(running[env] + sums[t, env]))
-            self.lengths.append(int(length[env] + counts[t, env]))
-            self.total += 1
+            ended.append((env, float(running[env] + sums[t, env]), int(length[env] + counts[t, env])))
             running[env], length[env] = -sums[t, env], -counts[t, env]
         running += sums[-1]
         length += counts[-1]
+        self.returns.extend(return_ for _, return_, _ in ended)
+        self.lengths.extend(steps for _, _, steps in ended)
+        self.total += len(ended)
+        return ended

@@ -114,7 +114,13 @@ def make_session(
         from zmqrl.learner.recording import Recording  # most runs start without
 
         recording = Recording(plan, spawn, start.counters, writer)
-        checkpoints.sync = recording.sync
+        checkpoints.syncs.append(recording.sync)
+    if plan.config.run.episodes_csv:
+        from zmqrl.learner.episodes_file import EpisodesFile  # most runs start without
+
+        episodes_file = EpisodesFile(plan, spawn, start.counters, writer)
+        progress.record_episodes = episodes_file.record
+        checkpoints.syncs.append(episodes_file.sync)
     reporter = Reporter(plan, algorithm, events, progress, publisher, checkpoints)
     reporter.loaded_env_steps = None if loaded is None else loaded.env_steps
     return Session(plan, ends.source, ends.channel, progress, end, publisher, checkpoints, reporter, recording, loaded)

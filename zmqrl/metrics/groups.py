@@ -10,7 +10,7 @@ from pathlib import Path
 from zmqrl.config.paths import content_of
 from zmqrl.errors import ConfigError
 
-METRICS = "metrics.jsonl"
+METRICS, EPISODES_CSV = "metrics.jsonl", "episodes.csv"
 
 
 @dataclass(frozen=True)

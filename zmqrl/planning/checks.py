@@ -172,6 +172,9 @@ def check_settings(config: Config, is_here: bool) -> Mapping[str, int]:
     workers = _workers(config)
     _check_limits(config.limits)
     _check_best_by(config)
+    if config.run.episodes_csv and config.learner.host != LOCAL:
+        what, fix = f"would be written on {config.learner.host}, the learner's host", "remove it"
+        raise ConfigError(what, key=("run", "episodes_csv"), value="true", is_subject=True, fix=fix)
     check_parts(config)
     if is_here:
         check_processor(config, workers)

@@ -1,20 +1,25 @@
-"""What `zmqrl export` writes of a run: a checkpoint, and what is known of it."""
+"""What `zmqrl export` writes of a run: a checkpoint, and what is known of it; or the metrics."""
 
 from __future__ import annotations
 
+import csv
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.errors import ConfigError
 from zmqrl.export.card import CardSource
 from zmqrl.metrics.attempts import current_metrics
 from zmqrl.metrics.curves import EVALUATED
-from zmqrl.metrics.groups import METRICS
+from zmqrl.metrics.groups import EPISODES_CSV, METRICS
 from zmqrl.planning.policies import named_checkpoint, network_of, stored_checkpoints, trained_env
 from zmqrl.run_files.run_info import read_info
 from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
+
+METRICS_CSV = "metrics.csv"
 
 
 def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, CardSource]:
@@ -46,6 +51,34 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
         () if score is not None else tuple(_scored(best if is_return else None, scores)),
     )
     return algorithm.acting(), weights, source
+
+
+def export_csv(run_dir: Path, folder: Path) -> list[Path]:
+    """Write the file metrics.csv, and a copy of `episodes.csv` if the run has one; the files that were written.
+
+    Raises:
+        ConfigError: The run has no metrics, or a file exists or cannot be written.
+    """
+    try:
+        rows = current_metrics(run_dir / METRICS)
+    except OSError as error:
+        raise ConfigError(f"has no {METRICS}: {error.strerror}", value=str(run_dir), is_subject=True) from error
+    written = [folder / METRICS_CSV]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with written[0].open("x", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
+            table.writeheader()
+            table.writerows(rows)
+        if (run_dir / EPISODES_CSV).is_file():
+            written.append(folder / EPISODES_CSV)
+            with (run_dir / EPISODES_CSV).open("rb") as content, written[1].open("xb") as copy:
+                shutil.copyfileobj(content, copy)
+    except FileExistsError as error:
+        raise ConfigError("exists", value=error.filename, is_subject=True, fix="name a new directory") from error
+    except OSError as error:
+        raise ConfigError(f"{folder}: the tables cannot be written: {error.strerror}") from error
+    return written
 
 
 def _scores(run_dir: Path) -> dict[int | None, float]:

@@ -22,7 +22,7 @@ from zmqrl.data_stores.make import is_shared, make_store, shared_directory
 from zmqrl.data_stores.no_full import check_nothing_loads, no_full
 from zmqrl.data_stores.owner import check_owner
 from zmqrl.errors import ConfigError, HostFailed, HostUnreachable, StoreError
-from zmqrl.metrics.groups import METRICS
+from zmqrl.metrics.groups import EPISODES_CSV, METRICS
 from zmqrl.orchestrators.make import access_of
 from zmqrl.run_files.lineage import recorded_env_steps
 from zmqrl.run_files.run_directory import SUMMARY, RunDirectory
@@ -30,7 +30,7 @@ from zmqrl.run_files.run_info import RunInfo, read_info
 from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.url_mirror import check_mirror_owner
 
-RESULTS = (SUMMARY, METRICS, "tensorboard", "videos")
+RESULTS = (SUMMARY, METRICS, "tensorboard", "videos", EPISODES_CSV)
 """Results of earlier attempts in a run directory: a run that begins at env step 0 has its own."""
 
 

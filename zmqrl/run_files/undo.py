@@ -15,7 +15,7 @@ from zmqrl.errors import StoreError
 from zmqrl.supervision.owner_record import FOLDER
 
 RECORDS = ("config.json", "run.json", "status.json", INITIAL)
-MADE = (*RECORDS, "metrics.jsonl", "logs", "checkpoints", "tensorboard", "environment", FOLDER)
+MADE = (*RECORDS, "metrics.jsonl", "episodes.csv", "logs", "checkpoints", "tensorboard", "environment", FOLDER)
 """What an attempt makes directly in the run directory; anything else there is its user's."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -40,7 +41,9 @@ def plan_of(run_dir: Path, mode: Any, workers: int, steps: int = STEPS, **more: 
         kwargs={"log": str(log)},
         report=REPORT,  # type: ignore[arg-type]
     )
-    return system_plan(run_dir, mode, workers, ALGORITHM, room, steps=steps, schedule_steps=STEPS, **more)
+    return system_plan(
+        run_dir, mode, workers, ALGORITHM, room, steps=steps, schedule_steps=STEPS, episodes_csv=True, **more
+    )
 
 
 def counted(plan: RunPlan, slots: list[tuple[int, int]], episodes: int) -> dict[str, float]:
@@ -52,6 +55,18 @@ def counted(plan: RunPlan, slots: list[tuple[int, int]], episodes: int) -> dict[
             found += [list(map(float, file.read_text().split()))] if file.is_file() else []
     assert len(found) >= 5
     return dict(zip(REPORT, np.mean(found, axis=0).tolist(), strict=True))
+
+
+def ended(plan: RunPlan) -> list[tuple[str, ...]]:
+    """What `episodes.csv` has of each episode."""
+    with Path(plan.run_dir, "episodes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [tuple(row[name] for name in ("env_steps", "vector_env", "env", "return", "length")) for row in rows]
+
+
+def length_of(plan: RunPlan, vector_env: int, slot: int, episode: int) -> int:
+    drawn = np.random.default_rng(episode_seed(plan.config.run.seed, vector_env, slot, episode))
+    return int(drawn.integers(3, 13))
 
 
 def reported(plan: RunPlan) -> dict[str, float]:
@@ -69,6 +84,12 @@ def test_a_run_whose_worker_dies_has_the_numbers_that_the_envs_count(tmp_path: P
     assert summary["restarts"] == 1 and summary["env_steps"] >= STEPS and summary["episodes"] < 100
     slots = [(vector_env, slot) for vector_env in range(4) for slot in range(2)]
     assert reported(plan) == pytest.approx(counted(plan, slots, 100))
+    rows = ended(plan)
+    assert len(rows) == summary["episodes"] and max(int(row[0]) for row in rows) <= summary["env_steps"]
+    lengths = [[int(float(row[4])) for row in rows if row[1:3] == (str(v), str(env))] for v, env in slots]
+    assert lengths == [
+        [length_of(plan, *slot, episode) for episode in range(len(of))] for slot, of in zip(slots, lengths, strict=True)
+    ]
 
     played = counted(plan, [(EVALUATION, slot) for slot in range(5)], 1)
     rows = [row for row in current_metrics(Path(plan.run_dir, "metrics.jsonl")) if "eval_report/cost" in row]
@@ -93,3 +114,4 @@ def test_the_same_numbers_in_each_mode_and_after_a_resume(tmp_path: Path, begin:
     slots = [(vector_env, slot) for vector_env in range(4) for slot in range(2)]
     assert reported(alone.plan) == pytest.approx(counted(alone.plan, slots, 100))
     assert reported(alone.plan) == reported(one.plan) == reported(two.plan) == reported(again)
+    assert ended(alone.plan) == ended(one.plan) == ended(two.plan) == ended(again)
