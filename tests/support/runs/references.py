@@ -20,7 +20,7 @@ from zmqrl.planning.plan_run import plan_run
 class References:
     """Called with the plan of a disturbed run in single or sync: the summary of its undisturbed run in single.
 
-    `test_determinism` holds that both modes give the same bits for any number of workers.
+    `test_kind_runs` holds that both modes give the same bits for any number of workers.
     """
 
     def __init__(self, folder: Path) -> None:

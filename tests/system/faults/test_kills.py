@@ -16,30 +16,9 @@ import pytest
 
 from tests.support.runs.references import References
 from tests.support.runs.system_plans import (
-    A2C,
-    ACROBOT,
-    APPO,
     CARTPOLE,
-    CQL,
-    DDPG,
-    DQN,
     IDLE,
-    IMPALA,
-    IQL,
-    MPO,
-    NORMALISED,
-    PENDULUM,
-    PPO,
-    PPO_GRU,
-    PQN,
-    QRDQN,
-    REINFORCE,
-    SAC,
-    SAC_DISCRETE,
     SLOW_TALLY,
-    TD3,
-    TQC,
-    VMPO,
     system_plan,
 )
 from tests.support.runs.system_runs import PlanRun, assert_same, newest_n
@@ -102,43 +81,6 @@ def test_the_directory_of_the_sockets_removed(tmp_path: Path, begin: Begin, undi
     summary = run.done()
     assert summary["restarts"] == 3
     assert_same(summary, undisturbed)
-
-
-FAMILIES: Mapping[str, tuple[Mapping[str, Any], EnvSection]] = {
-    "sac": (SAC, PENDULUM),
-    "dqn": (DQN, CARTPOLE),
-    "ppo": (PPO, CARTPOLE),
-    "ppo-normalised": (NORMALISED, ACROBOT),
-    "ppo-gru": (PPO_GRU, CARTPOLE),
-    "a2c": (A2C, CARTPOLE),
-    "reinforce": (REINFORCE, CARTPOLE),
-    "impala": (IMPALA, CARTPOLE),
-    "appo-lstm": (APPO, CARTPOLE),
-    "pqn": (PQN, CARTPOLE),
-    "td3": (TD3, PENDULUM),
-    "qrdqn": (QRDQN, CARTPOLE),
-    "sac-discrete": (SAC_DISCRETE, CARTPOLE),
-    "tqc": (TQC, PENDULUM),
-    "ddpg": (DDPG, PENDULUM),
-    "mpo": (MPO, PENDULUM),
-    "vmpo": (VMPO, CARTPOLE),
-    "iql": (IQL, CARTPOLE),
-    "cql": (CQL, PENDULUM),
-}
-"""Of each the run with a death in sync has the bits of the undisturbed one in single."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("algorithm", "env"), FAMILIES.values(), ids=FAMILIES)
-def test_a_worker_killed_in_a_run_of_each_family(
-    tmp_path: Path, begin: Begin, reference: References, algorithm: Mapping[str, Any], env: EnvSection
-) -> None:
-    run = begin(system_plan(tmp_path / "run", "sync", 2, algorithm, env, steps=4000))
-    run.wait_for_updates(2)
-    run.kill("worker-0")
-    summary = run.done()
-    assert summary["restarts"] == 1
-    assert_same(summary, reference(run.plan))
 
 
 @pytest.mark.long
