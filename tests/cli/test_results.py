@@ -97,3 +97,12 @@ def test_bench_passes_its_options_on(zmqrl: Command, monkeypatch: pytest.MonkeyP
     assert zmqrl("bench", "e2e", "--repeats", "2", "--sb3-python", "/py").out == "{}\n"
     assert zmqrl("bench", "e2e").code == 0
     assert requested == [{"repeats": 2, "sb3_python": "/py"}, {}]
+
+
+def test_status_prints_figures_for_prometheus(zmqrl: Command, finished: Path) -> None:
+    printed = zmqrl("status", finished / "seed-1", "--prometheus")
+    labels = f'{{run="{finished / "seed-1"}",env="CartPole-v1",algorithm="zmqrl.bench.noop:NoUpdate",host="'
+    assert printed.code == 0 and printed.out.startswith("# HELP zmqrl_run_live ")
+    assert f"zmqrl_run_exit_code{labels}" in printed.out
+    for option in ("-f", "--json"):
+        assert zmqrl("status", finished / "seed-1", "--prometheus", option).code == 2

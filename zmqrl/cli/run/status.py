@@ -43,16 +43,22 @@ class _StatusCommand(OnCommand):
     help="Print the status each second until the run ends; on a terminal, show the launcher's live view.",
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON object; with -f, one per second.")
-def status_command(run: str | None, follow: bool, as_data: bool) -> None:
+@click.option("--prometheus", is_flag=True, help="Print the figures for the textfile collector of the node exporter.")
+def status_command(run: str | None, follow: bool, as_data: bool, prometheus: bool) -> None:
     """Show the state of RUN. The first line of the output names the run."""
     from zmqrl.cli.run.find_run import find_run
     from zmqrl.run_files.records import damaged_records
     from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
+    if prometheus and (follow or as_data):
+        raise click.UsageError("--prometheus cannot be used with -f or --json")
     directory, info = find_run(run)
     for text in damaged_records(directory):
         click.echo(text, err=True)
+    if prometheus:
+        click.echo(_prometheus(directory, info))
+        return
     if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
     state, active = launcher_state(directory, info), (OwnerState.HERE, OwnerState.ELSEWHERE)
@@ -71,10 +77,24 @@ def status_command(run: str | None, follow: bool, as_data: bool) -> None:
 
 
 def _data(directory: Path, info: RunInfo, live: bool) -> str:
+    return json.dumps(_record(directory, info, live))
+
+
+def _record(directory: Path, info: RunInfo, live: bool) -> dict[str, Any]:
     """`status` and `summary` are status.json and summary.json; null: this attempt has not written it."""
     place = {"run_id": info.run_id, "run_dir": str(directory.absolute()), "live": live}
     place["state"] = _state(directory, info, live)
-    return json.dumps({**place, "status": _status(directory, info), "summary": _summary(directory, info)})
+    return {**place, "status": _status(directory, info), "summary": _summary(directory, info)}
+
+
+def _prometheus(directory: Path, info: RunInfo) -> str:
+    from zmqrl.run_files.run_info import is_live
+    from zmqrl.run_files.stored_config import read_config
+    from zmqrl.views.prometheus import prometheus_text
+
+    record, config = _record(directory, info, is_live(directory, info)), read_config(directory)
+    labels = {"run": record["run_dir"], "env": config.env.id, "algorithm": str(config.algorithm.get("kind"))}
+    return prometheus_text({**labels, "host": info.host}, {**record, "attempt": info.attempt})
 
 
 def _state(directory: Path, info: RunInfo, live: bool) -> str:
