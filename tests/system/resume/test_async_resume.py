@@ -59,7 +59,9 @@ def _full(plan: RunPlan) -> Full:
 
 def _second_attempt(plan: RunPlan, steps: int = ENDLESS) -> RunPlan:
     config = replace(plan.config, run=replace(plan.config.run, total_env_steps=steps))
-    return replace(plan, run_id=f"{plan.run_id}-b", resume=True, started_at=time.time(), config=config)
+    lineage = replace(plan.lineage, attempt=plan.lineage.attempt + 1)
+    run_id, now = f"{plan.run_id}-b", time.time()
+    return replace(plan, run_id=run_id, resume=True, started_at=now, config=config, lineage=lineage)
 
 
 def _counters(full: Full) -> dict[str, Any]:
