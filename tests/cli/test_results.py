@@ -22,7 +22,9 @@ def seeds(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished, folder)
     for file in folder.glob("seed-*/metrics.jsonl"):
         row = next(row for row in map(json.loads, file.read_text().splitlines()) if "version" in row)
-        rows = [{**row, "env_steps": row["env_steps"] * n, "wall_s": row["wall_s"] * n} for n in (1, 2, 3)]
+        rows = [
+            {**row, "env_steps": row["env_steps"] * n, "wall_s": row["wall_s"] * n, "episodes": n} for n in (1, 2, 3)
+        ]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -37,14 +39,16 @@ def test_plot_draws_seeds_as_one_band(zmqrl: Command, seeds: Path, suffix: str) 
 
 def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> None:
     runs, options = (f"{seeds}/seed=both", f"{seeds}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
-    ended = zmqrl("plot", *runs, "--metric", "version", *options)
+    ended = zmqrl("plot", *runs, "--metric", "version", "--metric", "updates", "--x", "episodes", "--final", *options)
     assert ended.code == 0, ended.err
     assert ended.out.split() == ["returns.png", "c.csv"]
     with Path("c.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {(row["label"], row["metric"], row["runs"]) for row in rows} == {
-        ("both", "version", "2"),
-        ("one", "version", "1"),
+    assert {(row["label"], row["metric"], row["axis"], row["runs"]) for row in rows} == {
+        (label, metric, axis, runs)
+        for label, runs in (("both", "2"), ("one", "1"))
+        for metric in ("version", "updates")
+        for axis in ("episodes", "final")
     }
     assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
     ended = zmqrl("plot", seeds, "--metric", "versoin")

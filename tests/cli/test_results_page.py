@@ -23,7 +23,17 @@ def runs(tmp_path: Path) -> None:
     for name in ("cartpole", "lr-1e-3", "lr-3e-4"):
         folder = tmp_path / "runs" / name
         store_run("cartpole-ppo", folder, 4)
-        rows = [{"wall_s": n, "env_steps": n, "train_return_mean_100": 2 * n, "entropy": 1 / n} for n in (1, 2, 3)]
+        rows = [
+            {
+                "wall_s": n,
+                "env_steps": n,
+                "train_return_mean_100": 2 * n,
+                "entropy": 1 / n,
+                "approx_kl": n,
+                "episodes": n,
+            }
+            for n in (1, 2, 3)
+        ]
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tracemalloc
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,9 @@ import pytest
 from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
-from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, series_of, smoothed
+from zmqrl.metrics.curves import EVALUATED, RETURN, curve_of, interval, resamples, series_of, smoothed
 from zmqrl.metrics.groups import RunGroup, group_of
-from zmqrl.metrics.plot import MARKED, draw, make_plot
+from zmqrl.metrics.plot import FINAL, MARKED, draw, make_plot, write_csv
 
 
 def _run(folder: Path, *rows: tuple[float, float], name: str = RETURN, env: str = "CartPole-v1") -> Path:
@@ -51,10 +53,61 @@ def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:
     ]
     drawn = series_of(RunGroup("g", tuple(runs)), RETURN, 1)
     curve = curve_of(drawn.series, "env_steps")
-    assert (curve.x[0], curve.x[-1], curve.runs) == (10, 90, 3)
+    assert (curve.x[0], curve.x[-1], {*curve.there.tolist()}) == (10, 90, {3})
     assert curve.value[-1] == pytest.approx((9 + 5 + 1) / 3)
     assert curve.low[-1] == pytest.approx(1 + 4 / 3, abs=1.4) and curve.high[-1] > curve.value[-1]
-    assert curve_of(drawn.series, "wall_s").x[-1] == 9.0
+
+
+def test_on_the_wall_clock_a_curve_is_of_the_runs_that_are_there(tmp_path: Path) -> None:
+    """Seeds one after the other on a busy machine share no time; before, the curve was a single point."""
+    rows = {"a": (10, 20), "b": (300, 310), "c": (305, 400)}
+    runs = [_run(tmp_path / name, *((steps, steps / 100) for steps in ends)) for name, ends in rows.items()]
+    drawn = series_of(RunGroup("g", tuple(runs)), RETURN, 1)
+    curve = curve_of(drawn.series, "wall_s")
+    assert (curve.x[0], curve.x[-1]) == (1.0, 40.0) and {*curve.there.tolist()} == {0, 1, 2}
+    for x, value, count in ((1.0, 0.1, 1), (2.0, 0.2, 1), (30.5, 3.05, 2), (40.0, 4.0, 1)):
+        point = curve.x.tolist().index(x)
+        assert (curve.value[point], curve.there[point]) == (pytest.approx(value), count)
+    alone = curve.there == 1
+    assert np.array_equal(curve.low[alone], curve.value[alone]) and np.array_equal(
+        curve.high[alone], curve.value[alone]
+    )
+    assert np.isnan(curve.value[curve.there == 0]).all()
+    assert curve_of(drawn.series, "env_steps").there.tolist() == curve.there.tolist(), "they share no env steps either"
+    plot = make_plot([RunGroup("g", tuple(runs))])
+    write_csv(plot, tmp_path / "points.csv")
+    with (tmp_path / "points.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["runs"] for line in lines} == {"1", "2"} and all(line["value"] != "nan" for line in lines)
+    draw(plot, tmp_path / "with.svg")
+
+
+def test_episodes_of_scores_are_those_of_their_version(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    rows = [{"wall_s": n, "env_steps": 10 * n, "episodes": n * n, RETURN: float(n)} for n in (1, 2, 3)]
+    lines = [json.dumps(row) for row in (*rows, {"wall_s": 4, "env_steps": 20, EVALUATED: 7.0})]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    plot = make_plot([group_of(str(run))], columns=("episodes",))
+    found = {line.metric: (line.curve.x[0], line.curve.x[-1]) for line in plot.lines}
+    assert found == {RETURN: (1, 9), EVALUATED: (4, 4)}
+    without = _run(tmp_path / "without", (0, 1.0), (10, 2.0))
+    with raises(ConfigError, key=("--x",), value="episodes"):
+        make_plot([group_of(str(without))], columns=("episodes",))
+
+
+def test_last_values_have_the_interval_of_the_runs(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / f"seed-{n}", (100, 3.0 * n), (0, 0.0), (90, 99.0)) for n in (1, 2, 3)]
+    plot = make_plot([RunGroup("g", tuple(runs))], (RETURN, "env_steps"), columns=("env_steps", FINAL))
+    (line,) = (line for line in plot.lines if (line.axis, line.metric) == (FINAL, RETURN))
+    assert [values.tolist() for _, values in line.marks] == [[3.0], [6.0], [9.0]]
+    scores = np.array([[3.0], [6.0], [9.0]])
+    bounds = interval(scores, resamples(3, 1))
+    assert (line.curve.value[0], line.curve.low[0], line.curve.high[0]) == (6.0, *bounds)
+    assert {(line.panel, line.axis) for line in plot.lines} == {*product((RETURN, "env_steps"), ("env_steps", FINAL))}
+    draw(plot, tmp_path / "plot.svg")
+    write_csv(plot, tmp_path / "plot.csv")
+    assert f"g,{RETURN},final,,6.0," in (tmp_path / "plot.csv").read_text()
 
 
 def test_scores_that_come_late_are_put_in_order(tmp_path: Path) -> None:
@@ -129,7 +182,7 @@ def test_a_plot_has_the_evaluated_return_and_the_env(tmp_path: Path) -> None:
         what="metric 'eval_return_men' is not in metrics.jsonl of the given runs",
         fix=f"did you mean '{EVALUATED}'?",
     ):
-        make_plot([group_of(str(run))], "eval_return_men")
+        make_plot([group_of(str(run))], ("eval_return_men",))
     empty = _run(tmp_path / "empty")
     with raises(ConfigError, key=(), what="metrics.jsonl of the given runs is empty"):
         make_plot([group_of(str(empty))])
@@ -150,15 +203,15 @@ def test_few_scores_of_a_run_are_marked(tmp_path: Path) -> None:
     plots = {run.name: make_plot([group_of(str(run))]) for run in (few, many)}
     marks = {(line.metric, line.axis): line.marks for line in plots["few"].lines}
     for axis, x in (("env_steps", [0, 100]), ("wall_s", [0, 10])):
-        found = marks[EVALUATED, axis]
-        assert found is not None and found[0].tolist() == x and found[1].tolist() == [-500.0, -85.0]
-        assert marks[RETURN, axis] is None
-    assert all(line.marks is None for line in plots["many"].lines)
+        ((at, values),) = marks[EVALUATED, axis]
+        assert at.tolist() == x and values.tolist() == [-500.0, -85.0]
+        assert not marks[RETURN, axis]
+    assert not any(line.marks for line in plots["many"].lines)
     both = make_plot([RunGroup("both", (few, few))])
-    assert all(line.marks is None for line in both.lines), "the curve is not that of one run"
+    assert not any(line.marks for line in both.lines), "the curve is not that of one run"
 
     plot = plots["few"]
-    plain = replace(plot, lines=tuple(replace(line, marks=None) for line in plot.lines))
+    plain = replace(plot, lines=tuple(replace(line, marks=()) for line in plot.lines))
     shapes = []
     for name, drawn in (("with", plot), ("without", plain)):
         draw(drawn, tmp_path / f"{name}.svg")
@@ -170,6 +223,6 @@ def test_a_run_without_env_steps_is_drawn_by_its_updates(tmp_path: Path) -> None
     rows = [{"wall_s": 1.0 + n, "env_steps": 0, "updates": 100.0 * n, EVALUATED: float(n)} for n in (1, 2, 3)]
     (tmp_path / "config.json").write_text(json.dumps({"config": {"env": {"id": "CartPole-v1"}}}))
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    plot = make_plot([RunGroup("offline", (tmp_path,))], EVALUATED)
+    plot = make_plot([RunGroup("offline", (tmp_path,))], (EVALUATED,))
     lines = {line.axis: line.curve.x for line in plot.lines}
     assert (lines["env_steps"][0], lines["env_steps"][-1], plot.has_updates) == (100.0, 300.0, True)

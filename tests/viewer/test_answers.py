@@ -35,7 +35,7 @@ def test_curves_are_those_of_plot(folder: Path) -> None:
     seeds = sorted((folder / "lr").iterdir())
     found = Answers(folder).curves({**named(*seeds), "band": ["1"], "x": ["wall_s"], "smooth": ["3"]})
     (line,) = found["lines"]
-    (drawn,) = (x for x in make_plot([group_of(str(folder / "lr"))], RETURN, 3).lines if x.axis == "wall_s")
+    (drawn,) = (x for x in make_plot([group_of(str(folder / "lr"))], (RETURN,), 3).lines if x.axis == "wall_s")
     assert (line["label"], line["runs"]) == ("lr", 3) and found["metrics"][0] == "entropy"
     for name in ("x", "value", "low", "high"):
         assert line[name] == getattr(drawn.curve, name).tolist()

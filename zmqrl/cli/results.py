@@ -15,7 +15,9 @@ from zmqrl.errors import ConfigError
 if TYPE_CHECKING:
     from zmqrl.export.card import Form
     from zmqrl.metrics.groups import RunGroup
+    from zmqrl.metrics.plot import Column
 
+AXES = ("env_steps", "wall_s", "episodes")
 BENCHES = ("bus", "sync", "e2e")
 
 
@@ -29,8 +31,20 @@ BENCHES = ("bus", "sync", "e2e")
     help="Image file: .png, .svg or .pdf.",
 )
 @click.option(
-    "--metric", metavar="NAME", help="Draw this metric of metrics.jsonl. Default: training and evaluation return."
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Draw this metric of metrics.jsonl; repeat it for several. Default: training and evaluation return.",
 )
+@click.option(
+    "--x",
+    "axes",
+    multiple=True,
+    type=click.Choice(AXES),
+    help="Draw against this; repeat it for several. Default: env_steps and wall_s.",
+)
+@click.option("--final", is_flag=True, help="Also draw the last values of the runs, with their interval.")
 @click.option(
     "--smooth",
     type=click.IntRange(1),
@@ -40,7 +54,15 @@ BENCHES = ("bus", "sync", "e2e")
     help="Window of the running mean, in rows of metrics.jsonl.",
 )
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the drawn points to this file.")
-def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: int, csv_file: Path | None) -> None:
+def plot_command(
+    runs: tuple[str, ...],
+    out: Path,
+    metrics: tuple[str, ...],
+    axes: tuple[Column, ...],
+    final: bool,
+    smooth: int,
+    csv_file: Path | None,
+) -> None:
     """Draw returns against env steps and wall-clock time.
 
     RUN is a run directory, a run id, the folder of a run with --seeds, or a common prefix of the paths of run
@@ -48,15 +70,16 @@ def plot_command(runs: tuple[str, ...], out: Path, metric: str | None, smooth: i
     interquartile mean, with a 95 % bootstrap interval.
     """
     from zmqrl.data_stores.files import check_file
-    from zmqrl.metrics.curves import RETURN
-    from zmqrl.metrics.plot import draw, make_plot, write_csv
+    from zmqrl.metrics.curves import RETURN, X_AXES
+    from zmqrl.metrics.plot import FINAL, draw, make_plot, write_csv
 
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError("the suffix must be .png, .svg or .pdf", key=("--out",), value=str(out))
     for key, path in (("--out", out), ("--csv", csv_file)):
         if path is not None:
             check_file(key, path)
-    plot = make_plot([_group(run) for run in runs], metric or RETURN, smooth)
+    columns = (*dict.fromkeys(axes or X_AXES), *([FINAL] if final else []))
+    plot = make_plot([_group(run) for run in runs], tuple(dict.fromkeys(metrics)) or (RETURN,), smooth, columns)
     for text in plot.left_out:
         click.echo(f"not drawn: {text}", err=True)
     for key, path, write in (("--out", out, draw), ("--csv", csv_file, write_csv)):

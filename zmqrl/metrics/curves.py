@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from zmqrl.types import Array
 
 RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
 POINTS = 200
-XAxis: TypeAlias = Literal["env_steps", "wall_s"]
+XAxis: TypeAlias = Literal["env_steps", "wall_s", "episodes"]
 X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
+"""The axes that are drawn unless others are named."""
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2_000, 0
 MOST_ADJUSTED_S = 0.5
 """`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
@@ -28,13 +30,17 @@ ROW = np.dtype(
         ("wall_s", np.float64),
         ("env_steps", np.float64),
         ("updates", np.float64),
+        ("episodes", np.float64),
         ("value", np.float64),
         ("is_measured", np.bool_),
         ("is_score", np.bool_),
         ("attempt", np.float64),
     ]
 )
-"""Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator."""
+"""Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator.
+
+`episodes` is NaN in rows without it, as scores are.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,23 +52,36 @@ class Series:
     """Updates of a run without env steps (mode offline)."""
     wall_s: Array
     """Cumulative over the attempts of the run."""
+    episodes: Array
+    """Finished training episodes; of a score: when its version was published. NaN in a run that counts none."""
     values: Array
     counts_updates: bool = False
 
     def x(self, axis: XAxis) -> Array:
-        """Env steps, or seconds."""
-        return self.env_steps if axis == "env_steps" else self.wall_s
+        """Env steps, seconds or episodes."""
+        return {"env_steps": self.env_steps, "wall_s": self.wall_s, "episodes": self.episodes}[axis]
+
+    @property
+    def last(self) -> Series:
+        """A single row, of the most env steps; each x is 0."""
+        newest, zero = np.argsort(self.env_steps, kind="stable")[-1:], np.zeros(1)
+        return Series(self.run, zero, zero, zero, self.values[newest])
 
 
 @dataclass(frozen=True)
 class IqmCurve:
-    """A metric of a group of runs: the IQM over the runs with its interval. Of one row, a single point."""
+    """A metric of a group of runs: the IQM over the runs with its interval. Of one row, a single point.
+
+    Where no run is, `value`, `low` and `high` are NaN.
+    """
 
     x: Array
     value: Array
     low: Array
     high: Array
     runs: int
+    there: Array
+    """How many of the runs each point is of."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +123,9 @@ def series_from(run: Path, rows: Array, window: int) -> Series | None:
     if not drawn.any():
         return None
     wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
+    x, episodes = rows[counted][drawn], _episodes(rows, counted)[drawn]
     values = smoothed(rows["value"][drawn], window)
-    return Series(run, rows[counted][drawn], np.array(wall_s)[drawn], values, counted == "updates")
+    return Series(run, x, np.array(wall_s)[drawn], episodes, values, counted == "updates")
 
 
 def iqm(scores: Array) -> Array:
@@ -142,6 +162,7 @@ def rows_of(rows: Iterable[dict[str, float]], metric: str) -> Array:
             row["wall_s"],
             row["env_steps"],
             row.get("updates", 0.0),
+            row.get("episodes", math.nan),
             row.get(metric, 0.0),
             metric in row,
             is_score_row(row),
@@ -164,15 +185,32 @@ def smoothed(values: Array, window: int) -> Array:
 
 
 def curve_of(series: Sequence[Series], axis: XAxis) -> IqmCurve:
-    """The IQM of the series over the range that all of them have."""
+    """The IQM of the series over the range that all of them have.
+
+    On the wall clock, and where they have no common range, it is over the ranges of all: at each point the IQM of the
+    runs that are there.
+    """
     xs = [s.x(axis) for s in series]
-    low, high = max(x.min() for x in xs), min(x.max() for x in xs)
-    grid = np.linspace(low, high, POINTS) if high > low else np.array([max(low, high)])
-    values = np.stack([_at(grid, x, s.values) for x, s in zip(xs, series, strict=True)])[:, None]
-    lower = upper = values[0, 0]
-    if len(series) > 1:
-        lower, upper = interval(values, resamples(len(series), 1))
-    return IqmCurve(grid, iqm(values), lower, upper, len(series))
+    starts, ends = [x.min() for x in xs], [x.max() for x in xs]
+    low, high = max(starts), min(ends)
+    grid = np.linspace(low, high, POINTS)
+    if axis == "wall_s" or low >= high:
+        grid = np.union1d(np.linspace(min(starts), max(ends), POINTS), [*starts, *ends])
+    values = np.stack([_at(grid, x, s.values) for x, s in zip(xs, series, strict=True)])
+    there = np.stack([(grid >= start) & (grid <= end) for start, end in zip(starts, ends, strict=True)])
+    return IqmCurve(grid, *_bands(values, there), len(series), there.sum(axis=0))
+
+
+def _bands(values: Array, there: Array) -> tuple[Array, Array, Array]:
+    """IQM and bounds of its interval, each `[points]`, of `values [runs, points]` where `there`."""
+    bands = np.full((3, values.shape[1]), np.nan)
+    for present in np.unique(there, axis=1).T:
+        points = (there == present[:, None]).all(axis=0)
+        scores = values[present][:, points][:, None]
+        if len(scores):
+            bounds = interval(scores, resamples(len(scores), 1)) if len(scores) > 1 else (scores[0, 0], scores[0, 0])
+            bands[:, points] = iqm(scores), *bounds
+    return bands[0], bands[1], bands[2]
 
 
 def unknown_metric(groups: Sequence[RunGroup], metric: str) -> ConfigError:
@@ -184,6 +222,12 @@ def unknown_metric(groups: Sequence[RunGroup], metric: str) -> ConfigError:
     near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
     what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names))}"
     return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs", fix=what)
+
+
+def _episodes(rows: Array, counted: str) -> Array:
+    """Episodes of each row: between the rows that have them by env steps."""
+    counts = rows[~np.isnan(rows["episodes"])]
+    return _at(rows[counted], counts[counted], counts["episodes"]) if len(counts) else rows["episodes"]
 
 
 def _at(grid: Array, x: Array, values: Array) -> Array:
