@@ -32,6 +32,7 @@ WITHOUT = {
     "install-unit": "writes a file",
     "view": "serves a page",
     "trust": "prints a prefix per line",
+    "upload": "sends rows",
     "watch": "opens a window",
 }
 

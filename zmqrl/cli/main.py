@@ -44,6 +44,7 @@ COMMANDS = {
     "record": "play",
     "plot": "results",
     "export": "results",
+    "upload": "upload",
     "trust": "results",
     "bench": "results",
     "drill": "start.drill",

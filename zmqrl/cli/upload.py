@@ -1,0 +1,89 @@
+"""`upload`: the metrics of runs to Weights & Biases or MLflow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from zmqrl.metrics.upload import Upload
+
+POLL_S = 1.0
+
+
+@click.command("upload")
+@click.argument("service", type=click.Choice(["wandb", "mlflow"]), metavar="wandb|mlflow")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the runs have ended.")
+@click.option("--project", default="zmqrl", show_default=True, help="Project of W&B, or experiment of MLflow.")
+@click.option(
+    "--to",
+    "place",
+    metavar="PLACE",
+    help="wandb: folder for offline directories; default: the service. mlflow: URI of the tracking store or server; "
+    "default: $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db.",
+)
+@click.option(
+    "--retry",
+    "retry_s",
+    type=click.FloatRange(0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Try a service that fails again for so long.",
+)
+def upload_command(
+    service: str, runs: tuple[str, ...], follow: bool, project: str, place: str | None, retry_s: float
+) -> None:
+    """Send the rows of metrics.jsonl to W&B or MLflow.
+
+    RUN is a run directory or a run id. The command is a process of its own: it reads the files of the runs, and
+    training does not depend on it. Executed again, it continues after the last row that the service has.
+    """
+    uploads = [_upload(service, run, project, place, retry_s) for run in dict.fromkeys(runs)]
+    open_ones = list(uploads)
+    try:
+        while open_ones:
+            for upload in [*open_ones]:
+                has_ended, exit_code = _end(upload.run.directory)
+                upload.step()
+                if not upload.is_waiting and (has_ended or not follow):
+                    open_ones.remove(upload)
+                    upload.destination.close(exit_code)
+                    click.echo(f"{upload.run.directory}: {upload.sent} new rows in {service}, {upload.run.id}")
+            if open_ones:
+                time.sleep(POLL_S)  # the pace of metrics.jsonl
+    finally:
+        for upload in open_ones:
+            upload.destination.close(None)
+
+
+def _upload(service: str, run: str, project: str, place: str | None, retry_s: float) -> Upload:
+    from zmqrl.cli.run.find_run import find_run
+    from zmqrl.config.codec import to_json
+    from zmqrl.config.webhook import without_secrets
+    from zmqrl.metrics.upload import Upload, UploadedRun
+    from zmqrl.metrics.upload_mlflow import MlflowRun
+    from zmqrl.metrics.upload_wandb import WandbRun
+    from zmqrl.run_files.stored_config import read_config
+
+    directory, info = find_run(run)
+    config = to_json(without_secrets(read_config(directory)))
+    uploaded = UploadedRun(info.lineage or info.run_id, directory, project, config)
+    folder = None if place is None else Path(place)
+    target = MlflowRun(uploaded, place) if service == "mlflow" else WandbRun(uploaded, folder)
+    return Upload(uploaded, target, retry_s, lambda text: click.echo(text, err=True))
+
+
+def _end(directory: Path) -> tuple[bool, int | None]:
+    """Whether a run has ended, and its exit code."""
+    from zmqrl.run_files.records import read_summary
+    from zmqrl.run_files.run_info import is_live, read_info
+
+    info = read_info(directory)
+    if info is None or is_live(directory, info):
+        return False, None
+    return True, int((read_summary(directory, info.run_id) or {}).get("exit_code", 1))
