@@ -38,6 +38,7 @@ NO_MESSAGES = {
     "launch/run/host_events.py": {"leases"},  # figures by name
     "launcher_place/launcher_host.py": {"code", "preset", "run_dir", "run_id"},  # of config.json and `status --json`
     "run_files/records.py": {"run_id"},  # of summary.json
+    "run_files/run_list.py": {"error", "run_id"},  # of summary.json and status.json
     "run_files/url_mirror.py": {"path", "store"},  # of config.json
     "orchestrators/login_session.py": {"user"},  # of a line of a shell
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
