@@ -65,6 +65,7 @@ SUMMARY_KEYS = [
     "recovery",
     "resumed_from",
     "last_seen",
+    "eval_reports",
     "slowest",
     "schema",
     "versions",
