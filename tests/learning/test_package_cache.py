@@ -20,14 +20,13 @@ from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.learning import package_cache
 from zmqrl.learning.package_cache import (
-    PART,
-    PART_S,
     REDIRECTED,
     cache_folder,
     compilation_folder,
     keep_package,
     read_package,
 )
+from zmqrl.wire.kept_files import PART, PART_S
 from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE
 
 ANOTHER_USER = 40_002

@@ -12,7 +12,6 @@ import platform
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -20,45 +19,36 @@ from pathlib import Path
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.base import Report
-from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, is_own, make_private, read_own, temporary_folder
+from zmqrl.wire.kept_files import keep, own_cache, read_kept
+from zmqrl.wire.runtime_folder import RUNTIME_VARIABLE, temporary_folder
 
 FIX = "start a new run with learner.executor: eager"
 """A resume keeps the executor."""
 FORMAT = 2
 """Packages of 0.2.0 have no checksum."""
-DIGEST_BYTES = 32
 COMPILATION_BYTES, LEAST_BYTES = 50_000_000, 1_000_000
 """Free space that a compilation must have, and with less than which its failure is one of the disk."""
 OTHER_DISK = f"set ${RUNTIME_VARIABLE} to a folder on another disk, or {FIX}"
-PART, PART_S = ".part", 3600.0
-"""Name of a file that is being written, and the age from which one is of a process that was killed."""
 REDIRECTED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
 
 
 def cache_folder() -> Path:
     """The packages for this machine: `compiled/<machine>` in `$ZMQRL_CACHE`, else in `~/.cache/zmqrl`.
 
-    Machines that share a home directory have folders of their own, unless their packages are the same. Where `compiled`
-    is another user's, as in a shared `$ZMQRL_CACHE`, `compiled-<uid>` takes its place.
+    Machines that share a home directory have folders of their own, unless their packages are the same.
     """
-    home = Path("/", os.path.expanduser("~"))  # of a user without one: /~, which cannot be made
-    base = os.environ.get("ZMQRL_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache", "zmqrl")
-    usual = Path(base, "compiled")
-    folder = usual if is_own(usual) or not os.path.lexists(usual) else Path(base, f"compiled-{os.getuid()}")
     machine = (cpu_flags(), platform.libc_ver(), version("torch"), FORMAT)
-    return folder / hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
+    return own_cache("compiled") / hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
 
 
 def read_package(path: Path, report: Report) -> bytes | None:
     """The package that is kept in `path`. None: there is none of this user, or it was reported as damaged."""
     try:
-        stored = read_own(path)
+        package = read_kept(path)
     except OSError:
         return None
-    package = stored[DIGEST_BYTES:]
-    if stored != _stored(path, package):
+    if package is None:
         report(f"{path} is damaged: its checksum differs", "the update is compiled again")
-        return None
     return package
 
 
@@ -66,9 +56,7 @@ def keep_package(path: Path, package: bytes, report: Report) -> None:
     """Keep it for later runs. Reported when that fails."""
     folder = path.parent
     try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        make_private(folder)
-        _replace(path, _stored(path, package))
+        keep(path, package)
     except (ConfigError, OSError) as error:
         cause = f"{folder}: {error.strerror}" if isinstance(error, OSError) else str(error)
         cause = _full(folder) if _is_of_disk(error) else cause
@@ -124,27 +112,6 @@ def cpu_flags() -> str:
             if line.startswith(("flags", "Features")):
                 return f"{platform.machine()} {' '.join(sorted(line.partition(':')[2].split()))}"
     return platform.machine()
-
-
-def _stored(path: Path, package: bytes) -> bytes:
-    """Content of the file: the checksum is also that of the name."""
-    return hashlib.sha256(path.stem.encode() + package).digest() + package
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """After a power cut the name has the whole content, or does not exist."""
-    for left in path.parent.glob(f"*{PART}"):
-        if time.time() - left.stat().st_mtime > PART_S:
-            left.unlink(missing_ok=True)
-    descriptor, part = tempfile.mkstemp(suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)
 
 
 @contextmanager
