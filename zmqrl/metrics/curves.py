@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -12,9 +11,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from zmqrl.errors import ConfigError
-from zmqrl.metrics.attempts import FORMER, counted_by, is_current, is_score_row
+from zmqrl.metrics.attempts import FORMER, counted_by, is_current
 from zmqrl.metrics.groups import METRICS, RunGroup
 from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
+from zmqrl.metrics.thinning import MOST_ADJUSTED_S, thinned
 from zmqrl.types import Array
 
 RETURN, EVALUATED = "train_return_mean_100", "eval_return_mean"
@@ -23,24 +23,6 @@ XAxis: TypeAlias = Literal["env_steps", "wall_s", "episodes"]
 X_AXES: tuple[XAxis, ...] = ("env_steps", "wall_s")
 """The axes that are drawn unless others are named."""
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2_000, 0
-MOST_ADJUSTED_S = 0.5
-"""`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
-ROW = np.dtype(
-    [
-        ("wall_s", np.float64),
-        ("env_steps", np.float64),
-        ("updates", np.float64),
-        ("episodes", np.float64),
-        ("value", np.float64),
-        ("is_measured", np.bool_),
-        ("is_score", np.bool_),
-        ("attempt", np.float64),
-    ]
-)
-"""Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator.
-
-`episodes` is NaN in rows without it, as scores are.
-"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +84,7 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     """
     found, left_out = [], []
     for run in group.runs:
-        rows = rows_of(read_metrics(run / METRICS), metric)
+        rows = thinned(read_metrics(run / METRICS), metric).rows
         if unreadable := unreadable_lines(run / METRICS):
             left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
         series = series_from(run, rows, window)
@@ -117,14 +99,17 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
 
 
 def series_from(run: Path, rows: Array, window: int) -> Series | None:
-    """The series of `rows`, `[n]` of `ROW`; None: none that counts has the metric. `window` as of `series_of`."""
+    """The series of thinned `rows`, `[n]` of `thinning.ROW`; None: none that counts has the metric.
+
+    `window` as of `series_of`: it has as many of them as have so many rows of the file.
+    """
     counted = counted_by(bool(rows["env_steps"].any()))
     drawn = rows["is_measured"] & is_current(rows["attempt"], rows[counted], rows["is_score"])
     if not drawn.any():
         return None
     wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
     x, episodes = rows[counted][drawn], _episodes(rows, counted)[drawn]
-    values = smoothed(rows["value"][drawn], window)
+    values = smoothed(rows["value"][drawn], round(window / rows["rows"][drawn].mean()))
     return Series(run, x, np.array(wall_s)[drawn], episodes, values, counted == "updates")
 
 
@@ -153,24 +138,6 @@ def interval(scores: Array, indices: Array, confidence: float = CONFIDENCE) -> t
     means = np.stack([iqm(scores[drawn, tasks]) for drawn in indices])
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
-
-
-def rows_of(rows: Iterable[dict[str, float]], metric: str) -> Array:
-    """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
-    found = (
-        (
-            row["wall_s"],
-            row["env_steps"],
-            row.get("updates", 0.0),
-            row.get("episodes", math.nan),
-            row.get(metric, 0.0),
-            metric in row,
-            is_score_row(row),
-            row.get("attempt", FORMER),
-        )
-        for row in rows
-    )
-    return np.fromiter(found, ROW)
 
 
 def smoothed(values: Array, window: int) -> Array:
