@@ -16,12 +16,13 @@ from operator import is_not
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from zmqrl.config.codec import object_of, to_json
 from zmqrl.config.paths import content_of, regular
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
 from zmqrl.metrics.groups import METRICS
-from zmqrl.metrics.jsonl import last_rows
 from zmqrl.metrics.plot import PlotLine, write_points
 from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
@@ -58,8 +59,9 @@ class Answers:
     def curves(self, query: Query) -> dict[str, Any]:
         """The lines of the chart, and the names of the metrics that the runs have."""
         runs = self._runs(query)
-        names = sorted({name for run in runs for name in _metric_names(run)})
-        return {"lines": [to_json(line) for line in map(_plain, self._lines(runs, query))], "metrics": names}
+        lines = [_plain(line) for line in self._lines(runs, query)]
+        names = {name for run in runs for name in self._metric_names(run, _one(query, "metric", RETURN))}
+        return {"lines": lines, "metrics": sorted(names)}
 
     def points(self, query: Query) -> str:
         """The points of these lines as CSV."""
@@ -102,6 +104,11 @@ class Answers:
         path = Path(run_dir)
         return str(path.relative_to(self._folder)) if path != self._folder else path.absolute().name
 
+    def _metric_names(self, run: Path, metric: str) -> set[str]:
+        with contextlib.suppress(OSError):
+            return self._cache.names(run / METRICS, metric)
+        return set()
+
     def _lines(self, runs: Sequence[Path], query: Query) -> Iterator[PlotLine]:
         """One for each run, or with `band` for the seeds of a folder, as `zmqrl plot` draws them."""
         metric, axis = _one(query, "metric", RETURN), _axis(_one(query, "x", X_AXES[0]))
@@ -133,12 +140,6 @@ def _plain(line: PlotLine) -> dict[str, Any]:
     curve = line.curve
     points = {"x": curve.x, "value": curve.value, "low": curve.low, "high": curve.high}
     return {"label": line.label, "runs": curve.runs, **{name: array.tolist() for name, array in points.items()}}
-
-
-def _metric_names(run: Path) -> set[str]:
-    with contextlib.suppress(OSError):
-        return {name for row in last_rows(run / METRICS) for name in row}
-    return set()
 
 
 def _config(run: Path) -> dict[str, Any]:
@@ -181,7 +182,10 @@ def _window(text: str) -> int:
 
 def as_json(data: Any) -> bytes:
     """JSON that every browser reads: what is not a finite number is null."""
-    return json.dumps(_finite(data), allow_nan=False).encode()
+    try:
+        return msgspec.json.encode(data)
+    except (OverflowError, UnicodeEncodeError):  # a name that is not UTF-8, an integer of more than 64 bits
+        return json.dumps(_finite(data), allow_nan=False).encode()
 
 
 def _finite(data: Any) -> Any:
