@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.viewer.stored import rows, store
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN
 from zmqrl.metrics.groups import group_of
+from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.metrics.plot import make_plot
 from zmqrl.viewer.answers import Answers, as_json
 from zmqrl.viewer.row_cache import RowCache
@@ -85,6 +87,47 @@ def test_details_log_and_differences(folder: Path) -> None:
     assert answers.differences(two) == [("algorithm.gamma", 0.5, 0.9)]
 
 
+def test_videos_are_those_of_the_evaluator(folder: Path) -> None:
+    """Neither one that is being written, nor another type, nor what a link leads to."""
+    run, hostile = folder / "b", '"><img src=x>.gif'
+    videos = run / "videos"
+    videos.mkdir()
+    for name in ("000000100-v1.mp4", hostile, ".000000200-v2.mp4.tmp.mp4", "page.html", "secret"):
+        (videos / name).write_bytes(b"content")
+    (videos / "link.mp4").symlink_to(videos / "secret")
+    (run / "logs" / "link.log").symlink_to(run / "config.json")
+    os.mkfifo(videos / "pipe.mp4")
+    (videos / "folder.mp4").mkdir()
+    answers, query = Answers(folder), named(run)
+    found = answers.details(query)
+    assert found["videos"] == [hostile, "000000100-v1.mp4"] and found["logs"] == ["local-learner-0.log"]
+    assert answers.video({**query, "video": [hostile]}) == ("image/gif", b"content")
+    assert answers.video({**query, "video": ["000000100-v1.mp4"]}) == ("video/mp4", b"content")
+    for name in ("link.mp4", "pipe.mp4", "folder.mp4", "page.html", ".", "..", ".000000200-v2.mp4.tmp.mp4"):
+        with pytest.raises(ConfigError):
+            answers.video({**query, "video": [name]})
+    videos.rename(folder / "elsewhere")
+    videos.symlink_to(folder / "elsewhere")
+    with pytest.raises(ConfigError):
+        answers.video({**query, "video": ["000000100-v1.mp4"]})
+
+
+def test_a_large_video_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "b" / "videos").mkdir()
+    (folder / "b" / "videos" / "a.mp4").write_bytes(b"content")
+    monkeypatch.setattr("zmqrl.viewer.answers.MOST_VIDEO_BYTES", 6)
+    with pytest.raises(ConfigError):
+        Answers(folder).video({**named(folder / "b"), "video": ["a.mp4"]})
+
+
+def test_a_run_without_a_count_of_episodes_has_no_curve_over_them(folder: Path) -> None:
+    path = folder / "b" / "metrics.jsonl"
+    path.write_text("".join(json.dumps({**row, "episodes": 3 * row["wall_s"]}) + "\n" for row in read_metrics(path)))
+    query = {**named(folder / "b", folder / "lr" / "seed-1"), "x": ["episodes"]}
+    (line,) = Answers(folder).curves(query)["lines"]
+    assert (line["label"], line["x"][0], line["x"][-1]) == ("b", 0.0, 147.0)
+
+
 @pytest.mark.parametrize(
     ("name", "query"),
     [
@@ -92,7 +135,10 @@ def test_details_log_and_differences(folder: Path) -> None:
         ("curves", {"run": ["{}/b/../../secret"]}),
         ("details", {"run": ["/etc"]}),
         ("log", {"run": ["{}/b"], "log": ["../config.json"]}),
-        ("curves", {"run": ["{}/b"], "x": ["episodes"]}),
+        ("video", {"run": ["{}/b"], "video": ["../config.json"]}),
+        ("video", {"run": ["{}/b"], "video": ["{}/b/config.json"]}),
+        ("video", {"run": ["{}/b"]}),
+        ("curves", {"run": ["{}/b"], "x": ["value"]}),
         ("curves", {"run": ["{}/b"], "smooth": ["0"]}),
     ],
 )

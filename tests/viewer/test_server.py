@@ -17,7 +17,8 @@ from zmqrl.viewer.server import PAGES, ViewServer
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ViewServer]:
-    store(tmp_path / "a")
+    (store(tmp_path / "a") / "videos").mkdir()
+    (tmp_path / "a" / "videos" / "1-v1.mp4").write_bytes(b"\0\xff")
     with ViewServer(tmp_path) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -43,15 +44,30 @@ def test_the_token_of_the_url_becomes_a_cookie(server: ViewServer) -> None:
     own = cookie.partition(";")[0]
     status, headers, content = asked(server, "/api/runs", cookie=own)
     assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
-    assert [run["name"] for run in json.loads(content)["runs"]] == ["a"]
+    assert [found["name"] for found in json.loads(content)["runs"]] == ["a"]
+    run = json.loads(content)["runs"][0]["run_dir"]
     for path in PAGES:
         status, headers, content = asked(server, path, cookie=own)
         assert status == 200 and content and "default-src 'none'" in headers["Content-Security-Policy"]
+    status, headers, content = asked(server, f"/api/video?run={run}&video=1-v1.mp4", cookie=own)
+    assert (status, headers["Content-Type"], content) == (200, "video/mp4", b"\0\xff")
+    assert asked(server, f"/api/video?run={run}&video=..%2Fconfig.json", cookie=own)[0] == 400
     for path, expected in (("/view.py", 404), ("/../view.py", 404), ("/api/details?run=/etc", 400)):
         assert asked(server, path, cookie=own)[0] == expected
 
 
-@pytest.mark.parametrize("path", ["/", "/api/runs", "/?token=wrong", "/?token=", "/view.js", "/api/log?run=a&log=b"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/api/runs",
+        "/?token=wrong",
+        "/?token=",
+        "/view.js",
+        "/api/log?run=a&log=b",
+        "/api/video?run=a&video=1-v1.mp4",
+    ],
+)
 def test_without_the_token_nothing_is_served(server: ViewServer, path: str) -> None:
     for cookie in ("", "zmqrl=x", f"{server.cookie}=wrong", f"{server.cookie}=", "=;;\x01"):
         status, _, content = asked(server, path, cookie=cookie)

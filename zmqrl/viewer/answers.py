@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import is_not
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+import numpy as np
 
 from zmqrl.config.codec import object_of, to_json
 from zmqrl.config.paths import content_of, regular
@@ -34,6 +36,8 @@ LIST_EVERY_S = 1.0
 MOST_LINES, MOST_CURVES, MOST_SMOOTHED = 200, 1_000, 10_000
 LOG_BYTES = 65_536
 """The end of a log that is shown."""
+VIDEOS, VIDEO_TYPES = "videos", {".mp4": "video/mp4", ".gif": "image/gif"}
+MOST_VIDEO_BYTES = 256_000_000
 OF_SEEDS = re.compile(r"seed-\d+")
 Query = Mapping[str, Sequence[str]]
 
@@ -70,19 +74,31 @@ class Answers:
         return text.getvalue()
 
     def details(self, query: Query) -> dict[str, Any]:
-        """Hosts, problems, result, configuration and names of the logs of one run."""
+        """Hosts, problems, result, configuration and names of the logs and videos of one run."""
         (run, *_) = self._runs(query)
         status, summary = (read_record(run / name) for name in ("status.json", "summary.json"))
-        return {"status": status, "summary": summary, "config": _config(run), "logs": _logs(run)}
+        files = {"logs": _files(run / "logs"), "videos": _videos(run)}
+        return {"status": status, "summary": summary, "config": _config(run), **files}
 
     def log(self, query: Query) -> str:
         """The end of a log of a run."""
         (run, *_), name = self._runs(query), _one(query, "log", "")
-        if name not in _logs(run):
+        if name not in _files(run / "logs"):
             raise ConfigError(f"no log {name!r}")
-        with open(run / "logs" / name, "rb", opener=regular) as file:
+        with open(run / "logs" / name, "rb", opener=_no_link) as file:
             file.seek(max(0, file.seek(0, io.SEEK_END) - LOG_BYTES))
             return file.read().decode(errors="backslashreplace")
+
+    def video(self, query: Query) -> tuple[str, bytes]:
+        """Type and content of a video that the evaluator of a run has written."""
+        (run, *_), name = self._runs(query), _one(query, "video", "")
+        if name not in _videos(run):
+            raise ConfigError(f"no video {name!r}")
+        with open(run / VIDEOS / name, "rb", opener=_no_link) as file:
+            content = file.read(MOST_VIDEO_BYTES + 1)
+        if len(content) > MOST_VIDEO_BYTES:
+            raise ConfigError(f"{name} has more than {MOST_VIDEO_BYTES / 1e6:.0f} MB")
+        return VIDEO_TYPES[Path(name).suffix], content
 
     def differences(self, query: Query) -> list[tuple[str, Any, Any]]:
         """Keys of the configuration whose values differ in two runs, with both values; null: the run lacks the key."""
@@ -128,7 +144,7 @@ class Answers:
         known, arrays = self._curves.get(key), list(rows.values())
         if known is None or len(known[0]) != len(arrays) or any(map(is_not, known[0], arrays)):
             found = [series_from(run, array, window) for run, array in rows.items()]
-            series = [one for one in found if one is not None]
+            series = [one for one in found if one is not None and not np.isnan(one.x(axis)).any()]
             known = arrays, curve_of(series, axis) if series else None
             if len(self._curves) >= MOST_CURVES:
                 self._curves.clear()
@@ -157,10 +173,21 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _logs(run: Path) -> list[str]:
+def _files(folder: Path) -> list[str]:
+    """Names of the files in a folder of a run. A link leads outside of it."""
     with contextlib.suppress(OSError):
-        return sorted(path.name for path in (run / "logs").iterdir() if path.is_file())
+        if not folder.is_symlink():
+            return sorted(entry.name for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False))
     return []
+
+
+def _videos(run: Path) -> list[str]:
+    """Names of the whole videos: one that is being written begins with a dot."""
+    return [name for name in _files(run / VIDEOS) if Path(name).suffix in VIDEO_TYPES and not name.startswith(".")]
+
+
+def _no_link(path: str, flags: int) -> int:
+    return regular(path, flags | os.O_NOFOLLOW)
 
 
 def _one(query: Query, name: str, default: str) -> str:
@@ -168,9 +195,10 @@ def _one(query: Query, name: str, default: str) -> str:
 
 
 def _axis(text: str) -> XAxis:
-    found = next((axis for axis in X_AXES if axis == text), None)
+    axes: tuple[XAxis, ...] = get_args(XAxis)
+    found = next((axis for axis in axes if axis == text), None)
     if found is None:
-        raise ConfigError(f"x is {text!r}; expected one of {', '.join(X_AXES)}")
+        raise ConfigError(f"x is {text!r}; expected one of {', '.join(axes)}")
     return found
 
 

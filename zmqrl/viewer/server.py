@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from zmqrl.errors import ConfigError
-from zmqrl.viewer.answers import Answers, Query, as_json
+from zmqrl.viewer.answers import VIDEO_TYPES, Answers, Query, as_json
 
 LOG = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
@@ -37,7 +37,7 @@ PAGES = {
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data:; media-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         response = self._refused(parts.query) or self._response(parts.path, parse_qs(parts.query))
         self.send_response(response.status)
-        kind = f"{response.kind}; charset=utf-8"
+        kind = response.kind if response.kind in VIDEO_TYPES.values() else f"{response.kind}; charset=utf-8"
         length = str(len(response.content))
         for name, value in {"Content-Type": kind, "Content-Length": length, **HEADERS, **response.headers}.items():
             self.send_header(name, value)
@@ -135,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if path in data:
                 return PageContent(HTTPStatus.OK, "application/json", as_json(data[path](query)), {})
+            if path == "/api/video":
+                return PageContent(HTTPStatus.OK, *answers.video(query), {})
             if path in texts:
                 saved = {"Content-Disposition": "attachment; filename=points.csv"} if path.endswith(".csv") else {}
                 kind = "text/csv" if saved else "text/plain"

@@ -135,7 +135,7 @@ function draw(lines) {
   if (!lines.length) return;
   const style = getComputedStyle(document.documentElement);
   const [ink, grid] = [style.getPropertyValue("--dim"), style.getPropertyValue("--line")];
-  const series = [{ label: at("axis").value === "wall_s" ? "seconds" : "env steps" }], bands = [];
+  const series = [{ label: at("axis").value === "wall_s" ? "seconds" : at("axis").selectedOptions[0].text }], bands = [];
   lines.forEach((line, number) => {
     const stroke = COLOURS[number % COLOURS.length];
     const label = line.runs > 1 ? `${line.label} (${line.runs} runs)` : line.label;
@@ -198,8 +198,23 @@ async function refreshDetails() {
   }));
   pairs(at("summary"), found.summary);
   pairs(at("config"), found.config);
+  at("videos").hidden = !found.videos.length;
+  options(at("video"), found.videos, at("video").value || found.videos.at(-1));
+  showVideo();
   options(at("log"), found.logs, at("log").value);
   await refreshLog();
+}
+
+function showVideo() {
+  const name = at("video").value, frame = at("video-frame");
+  const source = name ? `/api/video?${new URLSearchParams([["run", shown], ["video", name]])}` : "";
+  if (frame.dataset.source === source) return;
+  frame.dataset.source = source;
+  const made = element(name.endsWith(".gif") ? "img" : "video");
+  if (name.endsWith(".gif")) made.alt = name;
+  else made.controls = true;
+  made.src = source;
+  frame.replaceChildren(...(name ? [made] : []));
 }
 
 async function refreshLog() {
@@ -252,6 +267,7 @@ for (const id of ["text", "state"]) at(id).addEventListener("input", list);
 for (const id of ["metric", "axis", "smooth", "band"]) at(id).addEventListener("change", () => reporting(refreshCurves));
 for (const id of ["filters", "controls"]) at(id).addEventListener("submit", (event) => event.preventDefault());
 at("log").addEventListener("change", () => reporting(refreshLog));
+at("video").addEventListener("change", showVideo);
 at("clear").addEventListener("click", () => {
   chosen.clear();
   list();
