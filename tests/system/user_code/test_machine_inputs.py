@@ -840,22 +840,9 @@ def test_the_paths_of_every_command_are_tried() -> None:
     """A new command, or a new value of one, is a path for `all_commands.py` or listed here."""
     values = (
         *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "extras"),
-        *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metric", "smooth"),
-        *(
-            "entry",
-            "form",
-            "repeats",
-            "scenario",
-            "for_s",
-            "faults",
-            "only",
-            "at_least",
-            "plant",
-            "shell",
-            "env_limit",
-            "named",
-        ),
-        "entry",
+        *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metrics", "smooth"),
+        *("entry", "form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit"),
+        *("named", "states", "since_s", "port", "service", "project", "retry_s", "axes"),
         "directory",  # of fetch, which needs another machine
     )
     for name in (*main.COMMANDS, *main.INTERNAL):
