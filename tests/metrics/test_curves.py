@@ -40,9 +40,14 @@ def test_groups(tmp_path: Path) -> None:
     for wrong in ("sac", "sac=SAC", "lr=0.2"):
         with raises(ConfigError, key=(), source=f"{tmp_path}/{wrong.partition('=')[0]}"):
             group_of(f"{tmp_path}/{wrong}")
-    (tmp_path / "empty").mkdir()
-    with raises(ConfigError, key=(), source=f"{tmp_path}/empty"):
-        group_of(f"{tmp_path}/empty")
+
+
+def test_a_folder_without_rows_is_not_the_beginning_of_a_name(tmp_path: Path) -> None:
+    _run(tmp_path / "ppo-2")
+    (tmp_path / "ppo").mkdir()
+    for argument in ("ppo", "ppo=new"):
+        with raises(ConfigError, key=(), value=f"{tmp_path}/ppo", is_subject=True):
+            group_of(f"{tmp_path}/{argument}")
 
 
 def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ class RunGroup:
 def group_of(argument: str) -> RunGroup:
     """The runs of `PATH` or `PATH=LABEL`.
 
-    `PATH` is a run directory, a folder with `seed-*`, or the beginning of the names of such directories. `=` in the
-    names of directories is part of the path.
+    `PATH` is a run directory, a folder with `seed-*`, or, where it is not a folder, the beginning of the names of such
+    directories. `=` in the names of directories is part of the path.
 
     Raises:
         ConfigError: No run was found.
@@ -41,8 +41,9 @@ def group_of(argument: str) -> RunGroup:
         raise ConfigError(f"{'LABEL' if path else 'RUN'} is missing", fix="write RUN=LABEL", source=argument)
     shown = path if separator else argument
     if Path(shown).is_dir():
-        what = f"no metrics: {METRICS} is missing in this directory, and in its directories seed-*"
-        raise ConfigError(what, key=(), source=shown)
+        what = f"has no row yet: {METRICS} is missing in this directory, and in its directories seed-*"
+        fix = "draw a run that has just started later, or leave it out"
+        raise ConfigError(what, value=shown, is_subject=True, fix=fix)
     raise ConfigError("no run directory has this name, and none has a name that begins with it", source=shown)
 
 
@@ -59,9 +60,11 @@ def env_ids(runs: Iterable[Path]) -> list[str]:
 
 def _runs_of(path: Path, other_than: str | None = None) -> tuple[Path, ...]:
     """`other_than`: names that begin so do not count: `lr=0.2` is not `lr=0.1` with a label."""
+    if path.is_dir():
+        return _in(path)
     folders = _beginning_with(path)
     fitting = [folder for folder in folders if other_than is None or not folder.name.startswith(other_than)]
-    return _in(path) or tuple(run for folder in fitting for run in _in(folder))
+    return tuple(run for folder in fitting for run in _in(folder))
 
 
 def _in(folder: Path) -> tuple[Path, ...]:
