@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.cli.test_damaged_files import STATUS
+from tests.support.running import environment
 from tests.support.stored_runs import summary_data
 from tests.support.waiting import WAIT_S
 from tests.support.yardstick import cpu_s
@@ -131,6 +132,19 @@ def test_a_damaged_run_has_a_row(runs: Path, damage: Callable[[Path], object], s
     assert row.state == state and reason in (row.reason or "")
     if damage is _without_summary:
         assert (row.env_steps, row.train_return_mean_100) == (5, 2.0), "of the last row of metrics.jsonl"
+
+
+def test_what_this_user_may_not_read_is_not_damaged(runs: Path, tmp_path: Path) -> None:
+    """A folder and a file; a link to such a folder leads to no run."""
+    (runs / "private").mkdir(mode=0)
+    (runs / "b" / "run.json").chmod(0)
+    (tmp_path / "elsewhere").mkdir(mode=0)
+    (runs / "link").symlink_to(tmp_path / "elsewhere")
+    start = [sys.executable, "-m", "tests.machine_inputs.unprivileged", sys.executable, "-m", "zmqrl", "runs", "--json"]
+    ended = subprocess.run(start, capture_output=True, timeout=WAIT_S, env=environment(), check=True)
+    rows = [(row["run_dir"], row["state"], row["reason"]) for row in json.loads(ended.stdout)]
+    denied = [(str(tmp_path / "runs" / name), "unreadable", "permission denied") for name in ("b", "private")]
+    assert [row for row in rows if row[1] == "unreadable"] == denied and len(rows) == 4
 
 
 def test_a_pipe_in_place_of_the_other_files_is_not_waited_for(runs: Path) -> None:

@@ -12,7 +12,7 @@ RUNS = Path("runs")
 
 
 @click.command("view")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", default=RUNS)
+@click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port. Default: any that is free.")
 def view_command(folder: Path, port: int) -> None:
     """Show the runs in and below DIR as a page in the browser.

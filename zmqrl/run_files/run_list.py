@@ -24,7 +24,7 @@ from zmqrl.supervision.run_owner import OwnerState
 
 RETURN = "train_return_mean_100"
 ACTIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
-DAMAGED = "damaged"
+DAMAGED, UNREADABLE = "damaged", "unreadable"
 WITHOUT_SUMMARY = "ended without a summary"
 BEST = "best-"
 HEAD_BYTES = 4096
@@ -45,7 +45,7 @@ class RunRow(msgspec.Struct, frozen=True):
     algorithm: str | None
     live: bool
     state: str
-    """State as `zmqrl status --json` has it, or `damaged`."""
+    """State as `zmqrl status --json` has it, `damaged`, or `unreadable`: this user may not list or read it."""
     env_steps: int | None
     train_return_mean_100: float | None
     best_score: float | None
@@ -111,7 +111,7 @@ def run_dirs(folder: Path) -> Iterator[Path]:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from run_dirs(folder / entry.name)
-        elif entry.is_symlink() and (folder / entry.name / "run.json").exists():
+        elif entry.is_symlink() and os.path.exists(folder / entry.name / "run.json"):
             yield folder / entry.name
 
 
@@ -126,12 +126,24 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
     """The row of a run whose launcher is in the state `launcher`. `info`: its `run.json`; None: it is damaged."""
     env, algorithm = _named(run_dir)
     row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, None, None, None, None)
-    if info is None:
+    if info is None and _is_denied(run_dir):
+        row = replace(row, state=UNREADABLE, reason="permission denied")
+    elif info is None:
         row = replace(row, reason=f"run.json cannot be read: {damage_of(run_dir)}")
     else:
         row = _with_results(row, run_dir, info, launcher)
     row = replace(row, reason=(row.reason or "").partition("\n")[0] or None)
     return replace(row, **{name: printable_data(getattr(row, name)) for name in ("run_id", "env", "host", "reason")})
+
+
+def _is_denied(run_dir: Path) -> bool:
+    """Whether this user may not list the folder, or not read its `run.json`."""
+    try:
+        os.scandir(run_dir).close()
+        content_of(run_dir / "run.json")
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def _with_results(row: RunRow, run_dir: Path, info: RunInfo, launcher: OwnerState | None) -> RunRow:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-STATES = ("starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged")
+STATES = ("starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged", "unreadable")
 HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "")
 NUMBERS = ("ENV STEPS", "RETURN", "BEST", "AGE")
 """Columns that are aligned to the right."""
@@ -39,7 +39,7 @@ class _Duration(click.ParamType[float]):
 
 
 @click.command("runs", cls=OnCommand)
-@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", default=RUNS)
+@click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
 @click.option("--env", metavar="ID", help="Only runs in this env: an id, or a pattern such as ALE/*.")
 @click.option("--algo", metavar="KIND", help="Only runs of this algorithm: a kind, or a pattern such as *dqn.")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only this state; may be repeated.")
