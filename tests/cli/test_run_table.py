@@ -27,6 +27,7 @@ from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.tensors import dump
 from zmqrl.run_files.run_info import RunInfo
 from zmqrl.run_files.run_list import runs_below
+from zmqrl.supervision.host_entry import user_name
 from zmqrl.supervision.process_table import identify
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.types import Version
@@ -74,11 +75,25 @@ def test_the_table(zmqrl: Command, runs: Path) -> None:
     ended = zmqrl("runs")
     assert (ended.code, ended.err) == (0, "")
     head, *rows = (line.split() for line in ended.out.splitlines())
-    assert head == ["RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV", "STEPS", "RETURN", "BEST", "AGE", "HOST"]
-    host = socket.gethostname()
-    assert rows[0] == ["runs/c", "c", "CartPole-v1", "ppo", "ended", "5", "-", "-", rows[0][8], host]
-    assert rows[1] == ["runs/b", "b", "Acrobot-v1", "dqn", "failed", "5", "-", "-", "2h", host, "\\x1b]0;title"]
-    assert rows[2] == ["runs/sweep/a", "a", "CartPole-v1", "ppo", "done", "5,000", "7.2", "9.5", "3d", host]
+    assert head == [
+        "RUN",
+        "ID",
+        "ENV",
+        "ALGORITHM",
+        "STATE",
+        "ENV",
+        "STEPS",
+        "RETURN",
+        "BEST",
+        "AGE",
+        "HOST",
+        "USER",
+        "REASON",
+    ]
+    host = [socket.gethostname(), user_name(os.getuid())]
+    assert rows[0] == ["runs/c", "c", "CartPole-v1", "ppo", "ended", "5", "-", "-", rows[0][8], *host]
+    assert rows[1] == ["runs/b", "b", "Acrobot-v1", "dqn", "failed", "5", "-", "-", "2h", *host, "\\x1b]0;title"]
+    assert rows[2] == ["runs/sweep/a", "a", "CartPole-v1", "ppo", "done", "5,000", "7.2", "9.5", "3d", *host]
 
 
 def test_json_and_filters(zmqrl: Command, runs: Path, tmp_path: Path) -> None:
@@ -93,6 +108,9 @@ def test_json_and_filters(zmqrl: Command, runs: Path, tmp_path: Path) -> None:
         (("--state", "done", "--state", "failed"), ["b", "a"]),
         (("--since", "3h"), ["c", "b"]),
         (("--since", "1.5m"), ["c"]),
+        (("--user", user_name(os.getuid())), ["c", "b", "a"]),
+        (("--user", "nobody else"), []),
+        (("runs/b", "runs/sweep", "runs/b"), ["b", "a"]),
     ):
         assert ids(zmqrl, *arguments) == expected, arguments
     assert ids(zmqrl, "runs/b") == ["b"], "a run directory is a folder with one run"
@@ -140,8 +158,10 @@ def test_what_this_user_may_not_read_is_not_damaged(runs: Path, tmp_path: Path) 
     (runs / "b" / "run.json").chmod(0)
     (tmp_path / "elsewhere").mkdir(mode=0)
     (runs / "link").symlink_to(tmp_path / "elsewhere")
-    start = [sys.executable, "-m", "tests.machine_inputs.unprivileged", sys.executable, "-m", "zmqrl", "runs", "--json"]
-    ended = subprocess.run(start, capture_output=True, timeout=WAIT_S, env=environment(), check=True)
+    start = [sys.executable, "-m", "tests.machine_inputs.unprivileged", sys.executable, "-m", "zmqrl", "runs"]
+    ended = subprocess.run(
+        [*start, "runs/private", "runs", "--json"], capture_output=True, timeout=WAIT_S, env=environment(), check=True
+    )
     rows = [(row["run_dir"], row["state"], row["reason"]) for row in json.loads(ended.stdout)]
     denied = [(str(tmp_path / "runs" / name), "unreadable", "permission denied") for name in ("b", "private")]
     assert [row for row in rows if row[1] == "unreadable"] == denied and len(rows) == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import re
 import time
@@ -19,6 +21,7 @@ from zmqrl.logs.printable import printable_data
 from zmqrl.metrics.jsonl import last_metrics
 from zmqrl.run_files.records import damaged_records, read_record, read_summary, state_of
 from zmqrl.run_files.run_info import RunInfo, damage_of, launcher_state, read_info
+from zmqrl.supervision.host_entry import user_name
 from zmqrl.supervision.owner_record import FOLDER
 from zmqrl.supervision.run_owner import OwnerState
 
@@ -33,6 +36,7 @@ WATCHERS = 32
 """Threads that wait at once for launchers elsewhere: each for up to 3 s."""
 RENEWED_S = 3_600.0
 """A live launcher renews its record every second; clocks of two hosts differ by less than this."""
+_user_name = functools.cache(user_name)
 _SCORE = re.compile(rb'"score":"([^"]+)"')
 
 
@@ -55,6 +59,8 @@ class RunRow(msgspec.Struct, frozen=True):
     ended_at: float | None
     host: str | None
     """Host of the launcher."""
+    user: str | None
+    """Owner of `run.json`, or else of the folder."""
     reason: str | None
     """First line of why it failed, or why something is not known."""
 
@@ -78,10 +84,10 @@ class _Config(msgspec.Struct, frozen=True):
     config: _Named
 
 
-def runs_below(folder: Path) -> list[RunRow]:
-    """The runs in and below `folder`, the newest first. A run that cannot be read has a row with the reason."""
+def runs_below(*folders: Path) -> list[RunRow]:
+    """The runs in and below `folders`, the newest first. A run that cannot be read has a row with the reason."""
     rows, unseen = [], []
-    for run_dir in run_dirs(folder):
+    for run_dir in dict.fromkeys(itertools.chain.from_iterable(map(run_dirs, folders))):
         info = read_info(run_dir)
         state = None if info is None else launcher_state(run_dir, info, watch=False)
         if info is not None and state is OwnerState.UNKNOWN and _was_renewed(run_dir):
@@ -125,7 +131,8 @@ def _was_renewed(run_dir: Path) -> bool:
 def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> RunRow:
     """The row of a run whose launcher is in the state `launcher`. `info`: its `run.json`; None: it is damaged."""
     env, algorithm = _named(run_dir)
-    row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, None, None, None, None)
+    user = _owner(run_dir)
+    row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, None, None, None, user, None)
     if info is None and _is_denied(run_dir):
         row = replace(row, state=UNREADABLE, reason="permission denied")
     elif info is None:
@@ -134,6 +141,13 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
         row = _with_results(row, run_dir, info, launcher)
     row = replace(row, reason=(row.reason or "").partition("\n")[0] or None)
     return replace(row, **{name: printable_data(getattr(row, name)) for name in ("run_id", "env", "host", "reason")})
+
+
+def _owner(run_dir: Path) -> str | None:
+    for path in (run_dir / "run.json", run_dir):
+        with contextlib.suppress(OSError):
+            return _user_name(os.stat(path).st_uid)
+    return None
 
 
 def _is_denied(run_dir: Path) -> bool:

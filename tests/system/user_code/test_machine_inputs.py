@@ -839,10 +839,10 @@ def refused_in_one_line(found: list[Outcome], bad: Path, error: int) -> None:
 def test_the_paths_of_every_command_are_tried() -> None:
     """A new command, or a new value of one, is a path for `all_commands.py` or listed here."""
     values = (
-        *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "extras"),
+        *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "user"),
         *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metrics", "smooth"),
         *("entry", "form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit"),
-        *("named", "states", "since_s", "port", "service", "project", "retry_s", "axes"),
+        *("named", "extras", "states", "since_s", "port", "service", "project", "retry_s", "axes"),
         "directory",  # of fetch, which needs another machine
     )
     for name in (*main.COMMANDS, *main.INTERNAL):

@@ -1,4 +1,4 @@
-"""`runs`: a table of the runs below a folder."""
+"""`runs`: a table of the runs below folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 STATES = ("starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged", "unreadable")
-HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "")
+HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "USER", "REASON")
 NUMBERS = ("ENV STEPS", "RETURN", "BEST", "AGE")
 """Columns that are aligned to the right."""
 
@@ -39,33 +39,43 @@ class _Duration(click.ParamType[float]):
 
 
 @click.command("runs", cls=OnCommand)
-@click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
+@click.argument("folders", type=click.Path(path_type=Path, readable=False), metavar="[DIR]...", nargs=-1)
 @click.option("--env", metavar="ID", help="Only runs in this env: an id, or a pattern such as ALE/*.")
 @click.option("--algo", metavar="KIND", help="Only runs of this algorithm: a kind, or a pattern such as *dqn.")
+@click.option("--user", metavar="NAME", help="Only runs of this user: the owner of run.json.")
 @click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Only this state; may be repeated.")
 @click.option(
     "--since", "since_s", type=_Duration(), help="Only runs whose last attempt began within DURATION, e.g. 12h or 2d."
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def runs_command(
-    folder: Path, env: str | None, algo: str | None, states: tuple[str, ...], since_s: float | None, as_data: bool
+    folders: tuple[Path, ...],
+    env: str | None,
+    algo: str | None,
+    user: str | None,
+    states: tuple[str, ...],
+    since_s: float | None,
+    as_data: bool,
 ) -> None:
-    """List the runs in and below DIR, the newest first.
+    """List the runs in and below each DIR, the newest first.
 
     DIR is a folder. Default: runs/. RETURN is the mean return of the last 100 training episodes, BEST the highest
     score of the evaluator that has a checkpoint in the run directory, AGE the time since the last attempt began.
     """
     from zmqrl.run_files.run_list import runs_below
 
-    if not folder.is_dir():
-        fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
-        raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix=fix)
-    found, now = runs_below(folder), time.time()
+    folders = folders or (RUNS,)
+    for folder in folders:
+        if not folder.is_dir():
+            fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
+            raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix=fix)
+    found, now = runs_below(*folders), time.time()
     kept = [
         row
         for row in found
         if fnmatch.fnmatchcase(row.env or "", env or "*")
         and fnmatch.fnmatchcase(row.algorithm or "", algo or "*")
+        and user in (None, row.user)
         and (not states or row.state in states)
         and (since_s is None or now - (row.started_at or 0.0) <= since_s)
     ]
@@ -75,7 +85,7 @@ def runs_command(
         click.echo("\n".join(_table([HEAD, *(_cells(row, now) for row in kept)])))
     if not kept:
         what = f"none of {len(found)} runs matches" if found else "no runs"
-        click.echo(f"{what} in {folder}", err=True)
+        click.echo(f"{what} in {', '.join(map(str, folders))}", err=True)
 
 
 def data_of(row: RunRow) -> dict[str, Any]:
@@ -98,6 +108,7 @@ def _cells(row: RunRow, now: float) -> tuple[str, ...]:
         *(UNKNOWN if value is None else f"{value:.1f}" for value in (row.train_return_mean_100, row.best_score)),
         UNKNOWN if row.started_at is None else age(now - row.started_at),
         row.host or UNKNOWN,
+        row.user or UNKNOWN,
         row.reason or "",
     )
 
@@ -112,7 +123,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if name in NUMBERS else cell.ljust(width if name else 0)
+            cell.rjust(width) if name in NUMBERS else cell.ljust(width)
             for name, cell, width in zip(HEAD, row, widths, strict=True)
         ).rstrip()
         for row in rows

@@ -45,7 +45,7 @@ const named = () => [...chosen].slice(0, MOST_LINES).map((run) => ["run", run]);
 function matching() {
   const words = at("text").value.toLowerCase().split(/\s+/).filter(Boolean);
   return runs.filter((run) => {
-    const text = [run.name, run.run_id, run.env, run.algorithm, run.host].join(" ").toLowerCase();
+    const text = [run.name, run.run_id, run.env, run.algorithm, run.host, run.user].join(" ").toLowerCase();
     return (!at("state").value || run.state === at("state").value) && words.every((word) => text.includes(word));
   });
 }
@@ -67,7 +67,7 @@ function row(run) {
     selected, name, cell(run.state, run.live ? "live" : run.state), cell(decimal(run.train_return_mean_100), "number"),
     cell(decimal(run.best_score), "number"), cell(count(run.env_steps), "number"),
     cell(run.started_at === null ? null : age(now - run.started_at), "number"),
-    cell(run.env), cell(run.algorithm), cell(run.host),
+    cell(run.env), cell(run.algorithm), cell(run.host), cell(run.user),
   );
   return made;
 }
