@@ -15,6 +15,7 @@ from zmqrl.viewer.server import ViewServer
 pytestmark = [pytest.mark.whole, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+REASON = "the sensor gave no value " * 9 + "\n  log: a"
 GIF = b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;"
 """A picture of one pixel."""
 LINES = "[...document.querySelectorAll('.u-legend .u-series:not(.bound)')].length - 1"
@@ -26,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     for seed in (1, 2):
         store(runs / "lr" / f"seed-{seed}", range(0, 50 * seed, seed))
     store(runs / "live", live=True)
-    hostile = store(runs / HOSTILE, gamma=0.5, status="failed", error=f"{HOSTILE} failed")
+    hostile = store(runs / HOSTILE, gamma=0.5, status="failed", error=f"{HOSTILE} failed: {REASON}")
     (hostile / "videos").mkdir()
     (hostile / "videos" / "000000100-v1.gif").write_bytes(GIF)
     return runs
@@ -83,7 +84,9 @@ def test_filters_curves_details_and_hostile_names(browser: Browser, folder: Path
     browser.value("document.querySelector('[data-open*=onerror]').click()")
     browser.until("document.getElementById('log-text').textContent === 'first\\nlast\\n'")
     browser.until("document.querySelector('#video-frame img')?.naturalWidth === 1")
-    assert HOSTILE in browser.value("problems.textContent")
+    assert HOSTILE in browser.value("problems.textContent") and REASON in browser.value("problems.innerText")
+    assert browser.value("document.querySelector('#rows .reason').getClientRects()[0].height") < 30, "one line"
+    assert REASON.splitlines()[0] in browser.value("document.querySelector('#rows .reason').title")
     assert browser.value("document.querySelectorAll('#list img, #details img, #chart img').length") == 1
     assert browser.value("document.title").startswith("zmqrl: ") and browser.value("error.hidden")
 

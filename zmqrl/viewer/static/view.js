@@ -60,7 +60,10 @@ function row(run) {
   open.type = "button";
   open.dataset.open = run.run_dir;
   name.append(open);
-  if (run.reason) name.append(element("div", run.reason, "reason"));
+  if (run.reason) {
+    name.append(element("div", run.reason, "reason"));
+    name.lastChild.title = run.reason;
+  }
   const selected = element("td");
   selected.append(box);
   made.append(
@@ -186,8 +189,8 @@ async function refreshDetails() {
   const run = runs.find((known) => known.run_dir === shown);
   at("details-title").textContent = run ? run.name : shown;
   at("place").textContent = [run?.run_id, run?.state, shown].filter(Boolean).join(", ");
-  const problems = [...(found.status?.problems || []), ...(found.summary?.error ? [found.summary.error] : [])];
-  at("problems").replaceChildren(...problems.map((text) => element("li", text)));
+  const error = found.summary?.error || run?.reason, messages = found.status?.problems || [];
+  at("problems").replaceChildren(...messages.map((text) => element("li", text)), ...(error ? [element("li", error, "failed")] : []));
   const head = element("tr"), hosts = found.status?.hosts || [];
   head.append(...HOST_COLUMNS.map(([, title]) => element("th", title)));
   at("hosts-head").replaceChildren(...(hosts.length ? [head] : []));
