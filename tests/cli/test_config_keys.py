@@ -32,6 +32,8 @@ def test_without_a_pattern_every_key_is_listed_once(zmqrl: Command) -> None:
         ("GAE", {"algorithm.gae_lambda"}),
         ("n_steps", {"env.segment_steps"}),
         ("total-timesteps", {"run.total_env_steps"}),
+        ("info_keywords", {"env.report"}),
+        ("Monitor", {"run.episodes_csv"}),
         ("num_env_runners", {"hosts.NAME.workers"}),
         ("niceness of the evaluator", {"evaluator.nice"}),
     ],

@@ -55,6 +55,7 @@ env.frame_stack: framestack n_stack
 env.id: env env_id env_name environment gym_id
 env.kwargs: env_config env_kwargs
 env.num_envs: n_envs num_envs_per_env_runner num_envs_per_worker
+env.report: info_keywords
 env.segment_steps: num_consecutive_playing_steps time_horizon n_steps num_steps rollout_fragment_length rollout_length
 env.segment_steps: rollout_steps steps_per_epoch
 env.wrappers: env_wrapper wrapper_class
@@ -70,6 +71,7 @@ replay.capacity: max_size buffer_size memory_size replay_buffer_config replay_si
 replay.learning_starts: buffer_init_steps start_train_step heatup_steps num_steps_sampled_before_learning_starts
 replay.learning_starts: start_steps
 replay.ratio: train_freq train_frequency training_intensity
+run.episodes_csv: monitor
 run.max_wall_s: time_budget_s time_total_s
 run.mode: torch_deterministic deterministic
 run.name: exp_name experiment_name run_name
@@ -86,6 +88,7 @@ NOTES: Mapping[str, str] = {
     ),
     "algorithm.minibatch_size": "rows of a minibatch, not their number",
     "env.wrappers": "paths such as gymnasium.wrappers:ClipReward",
+    "env.report": "a mapping such as {cost: sum}",
     "env.num_envs": "the run has env.num_envs x env.vector_envs envs",
     "evaluator.episodes": "the evaluator plays so many with one published version after another",
     "learner.device": "cuda, or cpu",
