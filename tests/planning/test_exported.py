@@ -9,7 +9,7 @@ import pytest
 
 from tests.metrics.test_attempts import recorded
 from tests.support.raising import raises
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, FolderOfRuns
 from zmqrl.planning.exported import export_csv
 
 
@@ -28,4 +28,7 @@ def test_the_rows_that_count_with_a_column_per_figure(tmp_path: Path) -> None:
     with raises(ConfigError, value=str(written[0]), what="exists", fix="name a new directory"):
         export_csv(run, tmp_path / "tables")
     with pytest.raises(ConfigError):
+        export_csv(tmp_path, tmp_path / "others")
+    (run / "config.json").write_text("{}")
+    with raises(FolderOfRuns, runs=(str(run),)):
         export_csv(tmp_path, tmp_path / "others")

@@ -16,6 +16,7 @@ from zmqrl.metrics.curves import EVALUATED
 from zmqrl.metrics.groups import EPISODES_CSV, METRICS
 from zmqrl.planning.policies import named_checkpoint, network_of, stored_checkpoints, trained_env
 from zmqrl.run_files.run_info import read_info
+from zmqrl.run_files.stored_config import refuse_folder_of_runs
 from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
 
@@ -29,7 +30,7 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
         ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
         StoreError: It has no version.
     """
-    config = opened(run_dir, lambda run: f"zmqrl export {shlex.quote(run)}")
+    config = opened(run_dir, _command)
     env = trained_env(run_dir, config)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
@@ -57,11 +58,13 @@ def export_csv(run_dir: Path, folder: Path) -> list[Path]:
     """Write the file metrics.csv, and a copy of `episodes.csv` if the run has one; the files that were written.
 
     Raises:
+        FolderOfRuns: `run_dir` is the folder of several runs.
         ConfigError: The run has no metrics, or a file exists or cannot be written.
     """
     try:
         rows = current_metrics(run_dir / METRICS)
     except OSError as error:
+        refuse_folder_of_runs(run_dir, _command)
         raise ConfigError(f"has no {METRICS}: {error.strerror}", value=str(run_dir), is_subject=True) from error
     written = [folder / METRICS_CSV]
     try:
@@ -79,6 +82,10 @@ def export_csv(run_dir: Path, folder: Path) -> list[Path]:
     except OSError as error:
         raise ConfigError(f"{folder}: the tables cannot be written: {error.strerror}") from error
     return written
+
+
+def _command(run: str) -> str:
+    return f"zmqrl export {shlex.quote(run)}"
 
 
 def _scores(run_dir: Path) -> dict[int | None, float]:
