@@ -51,6 +51,7 @@ def test_an_env_without_a_limit_starts_new_episodes_and_names_the_key(tmp_path: 
     assert plan.config.env.recovery == "restart_episode"
     limit, pair = plan.warnings
     assert "set env.max_episode_steps to get the same weights after a restart" in limit
+    assert "a truncation of its own in `step` does not count" in limit
     assert "episodes end after a restart" in pair and "env.recovery: state" in pair
     with raises(ConfigError, key=("env", "recovery"), value="'exact'", source="--set", others=(("env", "id"),)):
         planned(tmp_path, env__id=FOREIGN, env__recovery="exact")

@@ -49,8 +49,9 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
     if spec.max_episode_steps is None and sources is not None and key_of(RECOVERY) not in sources.by_key:
         config = _recovered_by(config, "restart_episode")
         notes.append(
-            f"env.id: {spec.id!r} has no step limit, so its running episodes end when a process is restarted "
-            "(env.recovery: restart_episode); set env.max_episode_steps to get the same weights after a restart"
+            f"env.id: {spec.id!r} has no step limit (a truncation of its own in `step` does not count as one), so its "
+            "running episodes end when a process is restarted (env.recovery: restart_episode); set "
+            "env.max_episode_steps to get the same weights after a restart"
         )
     if spec.has_state_pair:
         instead = "actions are repeated" if config.env.recovery == "exact" else "its running episodes end"
