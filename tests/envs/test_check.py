@@ -78,6 +78,30 @@ def test_a_fault_of_the_first_steps_gives_one_message_with_the_user_traceback(fa
         assert further[-1] == words.partition("raised ")[2] and "zmqrl/envs" not in "\n".join(further)
 
 
+@pytest.mark.parametrize(
+    ("env", "name", "numbers", "fix"),
+    [
+        (
+            "tests.envs.report_envs:Room",
+            "comfrot",
+            "coldest, comfort, cost, hottest, is_success",
+            "did you mean 'comfort'?",
+        ),
+        (
+            "tests.envs.report_envs:Room",
+            "fuel",
+            "coldest, comfort, cost, hottest, is_success",
+            "return it in at least one step of each episode, or remove it",
+        ),
+        ("tests.envs.test_report:Scored", "owm", "own", "did you mean 'own'?"),
+    ],
+)
+def test_a_name_of_env_report_that_an_episode_does_not_have(env: str, name: str, numbers: str, fix: str) -> None:
+    what = f"no step of an episode of env {env} had info[{name!r}] (numbers of its info: {numbers})"
+    with raises(ConfigError, key=("env", "report"), value=name, what=what, fix=fix):
+        _checked(EnvSection(id=env, num_envs=6, max_episode_steps=20, report={name: "last"}))
+
+
 def test_a_call_that_the_env_does_not_accept_has_no_traceback() -> None:
     with raises(ConfigError, key=("env", "id")) as caught:
         _checked(EnvSection(id="tests.envs.gym_envs:ResetWithoutSeed"))
@@ -91,6 +115,8 @@ def test_a_call_that_the_env_does_not_accept_has_no_traceback() -> None:
         EnvSection(id="Pendulum-v1", frame_stack=2),
         EnvSection(id=BREAKING, kwargs={"fault": "raise", "at": STEPS}, max_episode_steps=STEPS - 1),
         EnvSection(id="tests.envs.agent_envs:Walkers", num_envs=6, max_episode_steps=5),
+        EnvSection(id="tests.envs.report_envs:Room", max_episode_steps=20, report={"cost": "sum"}),
+        EnvSection(id="tests.envs.test_report:Gauge", max_episode_steps=2 * STEPS, report={"late": "last"}),
     ],
 )
 def test_an_env_that_survives_its_first_steps_is_accepted(section: EnvSection) -> None:

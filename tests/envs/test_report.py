@@ -144,6 +144,7 @@ def test_flags_of_a_vector_env_say_which_envs_have_the_name() -> None:
     reader = InfoReader(["cost", "other"], 3)
     reader.read_vector({"cost": np.array([1.0, np.nan, 3.0]), "_cost": np.array([True, False, True])})
     np.testing.assert_array_equal(reader.values, [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]])
+    assert list(reader.numbers()) == ["cost"]
 
 
 class Scored(Walkers):

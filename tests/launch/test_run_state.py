@@ -410,6 +410,16 @@ def test_a_refusal_of_one_worker_undoes_no_attempt_that_has_env_steps(state: Run
     assert (refused, state.refused) == ("no env of this name", None)
 
 
+def test_no_message_names_a_log_that_a_refusal_removes(state: RunState) -> None:
+    """The run directory of a refused run is removed; that of a run with env steps is kept."""
+    exit_of = {"pid": 1, "code": 2, "expected": False, "cause": "env.report: cost", "log_tail": []}
+    for begun_steps in (0, 64):
+        tell(state, "metrics", role="learner", index=0, values={"env_steps": begun_steps})
+        tell(state, "exit", role="learner", index=0, detail={}, log="/far/x.log", **exit_of)
+        tell(state, "restart_limit_reached", role="learner", index=0, cause="env.report: cost")
+    assert [bool(problem.log) for problem in state.problems] == [False, True]
+
+
 def test_a_refusal_of_the_learner_is_one_also_when_it_has_env_steps(state: RunState) -> None:
     """An update that cannot be compiled: the run ends with exit code 2, and keeps what it has."""
     tell(state, "metrics", role="learner", index=0, values={"env_steps": 64})

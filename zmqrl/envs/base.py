@@ -6,7 +6,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -15,6 +15,9 @@ from zmqrl.errors import ConfigError, EnvFault, user_exceptions
 from zmqrl.loading import np
 from zmqrl.spaces import LARGEST_FLOAT32, nth_allowed, ranges, view
 from zmqrl.types import BYTES, Array, EnvSpec, SpaceSpec, StateSpec
+
+if TYPE_CHECKING:
+    from zmqrl.envs.returned import InfoReader
 
 STATE_PAIR = ("get_state", "set_state")
 ALTERNATIVES = "or set env.recovery: exact, which repeats actions, or restart_episode"
@@ -241,6 +244,8 @@ class VectorEnv(ABC):
     """Called with each step that `start` repeats: a long episode takes its time."""
     reports: Array | None = None
     """float64 `[N, names]`, of the newest step: what `report_on` names; NaN where `info` does not have it."""
+    reader: InfoReader
+    """What reads `reports`, where there are any."""
 
     @abstractmethod
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> Array:

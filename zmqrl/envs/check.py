@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from zmqrl.config.codec import replace, to_json
-from zmqrl.config.sections import EnvSection
+from zmqrl.config.hosts import near
+from zmqrl.config.sections import EnvSection, Reduction
 from zmqrl.envs.base import VectorEnv, close_env, random_actions
 from zmqrl.envs.make import examined, for_scores, make_for_scores, make_single
 from zmqrl.envs.masks import ignored_mask
@@ -19,9 +20,10 @@ from zmqrl.envs.repeats import check_state, memory_of
 from zmqrl.envs.vector import make_seeded
 from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.messages.check import Stage, data_of
+from zmqrl.metrics.episode_reports import EpisodeReports
 from zmqrl.plugins import traceback_of
 from zmqrl.random_streams import stream
-from zmqrl.types import EnvSpec
+from zmqrl.types import Array, EnvSpec
 
 SETTLE_S = 2.0
 """After the first step: an env whose further steps take longer is left to the workers."""
@@ -50,9 +52,9 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
     env, spec = examined(section)
     if seed is not None:
         begun, known = time.monotonic(), data_of(to_json(spec))
-        drawn = stream(seed, "first steps")
+        drawn, report = stream(seed, "first steps"), section.report
         own = int(drawn.integers(1 << 31))  # whoever records episodes by their seed sees none of the run's
-        steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0, report=section.report), drawn)
+        steps = _steps(make_seeded(spec, lambda: env, spec.slots_per_env, own, 0, report=report), drawn, report)
         try:
             yield Stage("first reset and step")
             next(steps)
@@ -93,11 +95,12 @@ def _error_of(fault: EnvFault, mask: str | None) -> ConfigError:
     return ConfigError(what, key=("env", "id"), value=fault.subject)
 
 
-def _steps(env: VectorEnv, drawn: np.random.Generator) -> Iterator[None]:
+def _steps(env: VectorEnv, drawn: np.random.Generator, report: Mapping[str, Reduction]) -> Iterator[None]:
     """Reset, and step with random actions: once, and when it is resumed as often as the limits allow."""
     begun = time.monotonic()
     obs = env.start()
     reset_s, step_s, resets_next, ended, end = time.monotonic() - begun, 0.0, False, 0, math.inf
+    reports, valid, numbers = EpisodeReports(report, env.spec.id, (1, env.num_envs), 1), ~env.ended(), set[str]()
     for number in range(STEPS):
         begun = time.monotonic()
         if ended >= EPISODES or begun + (reset_s if resets_next else step_s) > end:
@@ -106,8 +109,22 @@ def _steps(env: VectorEnv, drawn: np.random.Generator) -> Iterator[None]:
         obs = done.obs
         if not resets_next:
             step_s = max(step_s, time.monotonic() - begun)
-        resets_next = bool((done.terminated | done.truncated).all())
+        over = done.terminated | done.truncated
+        if env.reports is not None:
+            numbers.update(env.reader.numbers())
+            _observe(reports, env.reports, valid, over & valid, numbers)
+        resets_next, valid = bool(over.all()), ~over
         ended += resets_next
         if not number:
             yield
             end = time.monotonic() + FURTHER_S
+
+
+def _observe(reports: EpisodeReports, values: Array, valid: Array, done: Array, numbers: Collection[str]) -> None:
+    """Count a step. ConfigError: an episode did not have a name of `env.report`; `numbers`: names that it had."""
+    try:
+        reports.observe(0, values[None], valid[None], done[None])
+    except ConfigError as error:
+        fix = near(error.value, numbers).rstrip() or error.fix
+        listed = ", ".join(sorted(numbers)) or "none"
+        raise error.replaced(what=f"{error.what} (numbers of its info: {listed})", fix=fix) from None

@@ -133,7 +133,7 @@ class ParallelVectorEnv(SlotVectorEnv):
             for slot in running:
                 agent = agents[slot - slots.start]
                 if self.reports is not None:
-                    self._reader.read(slot, _of(agent, "info", info))
+                    self.reader.read(slot, _of(agent, "info", info))
                 self._packer.write(slot, _of(agent, "observation", obs))
                 self._reward[slot] = number(_of(agent, REWARD, reward))
                 self._terminated[slot] = flag("terminated", _of(agent, "terminated", terminated))

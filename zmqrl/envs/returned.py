@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
@@ -126,6 +126,7 @@ class InfoReader:
         self._names = tuple(names)
         self.values: Array = np.full((slots, len(self._names)), np.nan)
         """float64 `[N, names]`, of the newest step; NaN: its `info` does not have the name."""
+        self._newest: Mapping[Any, Any] = {}
 
     def reading(self, slot: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`step` of the env of `slot`, which also reads what it returns."""
@@ -143,7 +144,7 @@ class InfoReader:
 
     def read(self, slot: int, info: Any) -> None:
         """Read `info` of one env. BadValue: it is not a dict, or a value is not a finite number."""
-        found = checked(info)
+        found = self._newest = checked(info)
         for place, name in enumerate(self._names):
             value = found.get(name, NOTHING)
             if type(value) is not float or not -LARGEST_FINITE <= value <= LARGEST_FINITE:
@@ -152,10 +153,18 @@ class InfoReader:
 
     def read_vector(self, info: Any) -> None:
         """Read `info` of a vector env, which has arrays, and flags `_NAME` of the envs that have the name."""
+        self._newest = checked(info)
         for place, name in enumerate(self._names):
-            there = checked(info).get(f"_{name}", [name in info] * len(self.values))
+            there = info.get(f"_{name}", [name in info] * len(self.values))
             column = (_finite(name, info[name][slot]) if has else math.nan for slot, has in enumerate(there))
             self.values[:, place] = list(column)
+
+    def numbers(self) -> Iterator[str]:
+        """Names that have a number of each env in the newest `info` that was read."""
+        for name, value in self._newest.items():
+            is_plain = isinstance(value, (int, float, np.generic, np.ndarray)) and not str(name).startswith("_")
+            if is_plain and np.size(value) in (1, len(self.values)) and np.asarray(value).dtype.kind in KINDS:
+                yield str(name)
 
 
 def checked(info: Any) -> Any:

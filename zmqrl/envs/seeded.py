@@ -85,7 +85,7 @@ class SeededVectorEnv(SlotVectorEnv):
 
     def report_on(self, names: Sequence[str]) -> None:
         super().report_on(names)
-        self._steps = [self._reader.reading(slot, step) for slot, step in enumerate(self._steps)]
+        self._steps = [self.reader.reading(slot, step) for slot, step in enumerate(self._steps)]
 
     def close(self) -> None:
         for env in self._envs:

@@ -68,8 +68,8 @@ class SlotVectorEnv(VectorEnv, ABC):
         self._packer = Packer(spec.observation, self._obs)
 
     def report_on(self, names: Sequence[str]) -> None:
-        self._reader = InfoReader(names, self.num_envs)
-        self.reports = self._reader.values
+        self.reader = InfoReader(names, self.num_envs)
+        self.reports = self.reader.values
 
     def ended(self) -> Array:
         phases = np.array(self._phase)

@@ -68,7 +68,7 @@ class NativeVectorEnv(VectorEnv):
             returned = self._env.step(actions)
             rows, gain, ended, cut, info = returned
             if self.reports is not None:
-                self._reader.read_vector(info)
+                self.reader.read_vector(info)
             obs, reward = self._read(rows), numbers(REWARD, gain, self._flags).astype(np.float64, copy=False)
             terminated = numbers("terminated", ended, self._flags, FLAGS).astype(bool, copy=False)
             truncated = numbers("truncated", cut, self._flags, FLAGS).astype(bool, copy=False)
@@ -84,8 +84,8 @@ class NativeVectorEnv(VectorEnv):
         return StepResult(obs, reward, terminated, truncated)
 
     def report_on(self, names: Sequence[str]) -> None:
-        self._reader = InfoReader(names, self.num_envs)
-        self.reports = self._reader.values
+        self.reader = InfoReader(names, self.num_envs)
+        self.reports = self.reader.values
 
     def park(self, slot: int) -> None:
         """Nothing: all envs are stepped in one call, and the caller reads the rows that it needs."""

@@ -40,12 +40,13 @@ def ended(process: ProcessRecord, action_taken: str, cause: str, state: RunState
     died = process.last_exit
     if died is None:
         return Problem(str(process), cause, action_taken)
+    is_removed = died.code == BAD_CONFIGURATION and not state.has_begun  # with the run directory of a refused run
     return Problem(
         where=str(process),
         cause=died.cause,
         action_taken=action_taken,
         detail=died.detail,
-        log=log_of(process.host, process.role, process.index, state),
+        log="" if is_removed else log_of(process.host, process.role, process.index, state),
         log_tail=tuple(died.log_tail),
         is_repeated=has_traceback(died) and without_numbers(died.cause) in state.tracebacks,
     )
