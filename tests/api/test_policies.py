@@ -57,6 +57,12 @@ def test_an_env_is_made_from_its_id_or_from_the_run_of_the_policy() -> None:
     assert zmqrl.evaluate(policy, episodes=2).lengths == (3, 3)
     assert rewards == [0.0, 1.0, 1.0] * 2, "of the step before"
 
+    section = EnvSection(id="tests.envs.report_envs:Room", max_episode_steps=20, report={"cost": "sum"})
+    policy = Ones(Fixed(), probe(section), section)
+    result = zmqrl.evaluate(policy, episodes=4)
+    assert result.reports == {"cost": np.mean([2 * ((length + 1) // 2) for length in result.lengths])}
+    assert zmqrl.evaluate(policy, section.id, episodes=1).reports == {}
+
 
 @pytest.mark.parametrize(
     ("env", "episodes", "fault"),

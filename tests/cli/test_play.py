@@ -21,7 +21,9 @@ from tests.support.stored_runs import store_run
 from tests.support.waiting import WAIT_S
 from zmqrl.config.sections import EnvSection
 from zmqrl.data_sets.minari_files import read_data_set
+from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
+from zmqrl.views.problem import listed
 
 
 @pytest.mark.whole
@@ -81,6 +83,25 @@ def test_eval_of_a_named_checkpoint(zmqrl: Command, stored: Path) -> None:
     ended = zmqrl("eval", stored, "--checkpoint", "0-4", "--episodes", "1")
     assert ended.code == 2 and ended.err.count("\n") == 1
     compare(ended.error, key=("--checkpoint",), value="0-4", fix="its versions: 0-5 (last), 0-3")
+
+
+def test_eval_has_the_numbers_of_env_report_and_names_the_one_that_chose_the_version(
+    zmqrl: Command, tmp_path: Path
+) -> None:
+    report = {"comfort": "mean", "cost": "sum"}
+    room = {"env__id": "tests.envs.report_envs:Room", "env__max_episode_steps": 20, "env__report": report}
+    store_run("cartpole-ppo", tmp_path / "room", 3, **room, evaluator__best_by="comfort")
+    unscored = json.loads(zmqrl("eval", tmp_path / "room", "--episodes", "3", "--json").out)
+    assert (unscored["best_by"], set(unscored["reports"])) == (None, set(report))
+    store = DirectoryStore(str(tmp_path / "room" / "checkpoints"), 8)
+    newest = store.newest()
+    assert newest is not None
+    store.save_best(*newest, -0.6)
+    ended = zmqrl("eval", tmp_path / "room", "--episodes", "3")
+    assert ended.out == (
+        f"version 0-3 (best by comfort): return {unscored['return_mean']:.2f} +- {unscored['return_std']:.2f} "
+        f"over 3 greedy episodes\n  {listed(unscored['reports'])}\n"
+    )
 
 
 def test_recorded_episodes_are_those_that_eval_scores(zmqrl: Command, stored: Path) -> None:

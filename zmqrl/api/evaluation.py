@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from zmqrl.api.policies import LoadedPolicy, described
 from zmqrl.config.codec import replace
-from zmqrl.config.sections import EnvSection
+from zmqrl.config.sections import EnvSection, Reduction
 from zmqrl.config.yaml_source import shown
 from zmqrl.envs.explain import explain
 from zmqrl.envs.make import make_for_scores, quiet
-from zmqrl.envs.returned import NOTHING, BadValue, fault_of, flag, number
+from zmqrl.envs.returned import NOTHING, BadValue, InfoReader, fault_of, flag, number
 from zmqrl.envs.slots import pass_numbers
 from zmqrl.envs.spaces import action_spec, observation_spec
 from zmqrl.errors import ConfigError, EnvFault, ZmqrlError
 from zmqrl.evaluator.evaluation import Score as EpisodeScores
+from zmqrl.metrics.episode_reports import EpisodeReports
 from zmqrl.planning.own_code import path_of
 from zmqrl.run_files.trained_env import differences
 from zmqrl.types import EnvSpec
@@ -27,6 +29,20 @@ from zmqrl.types import EnvSpec
 
 class Evaluation(EpisodeScores):
     """Returns and lengths of the episodes, in the order of their seeds, with their mean and standard deviation."""
+
+
+class _InfoReports(EpisodeReports):
+    """The numbers of the episodes of one env, step by step."""
+
+    def __init__(self, report: Mapping[str, Reduction], env: str) -> None:
+        super().__init__(report, env, (1, 1), None)
+        self._reader = InfoReader(list(report), 1) if report else None
+
+    def take(self, info: Any, over: bool) -> None:
+        """Count a step."""
+        if self._reader is not None:
+            self._reader.read(0, info)
+            self.observe(0, self._reader.values[None], np.array([[True]]), np.array([[over]]))
 
 
 def evaluate(
@@ -47,7 +63,8 @@ def evaluate(
         seed: Of the first episode.
 
     Raises:
-        ConfigError: The env cannot be made, has several agents, or other spaces than those of a loaded policy.
+        ConfigError: The env cannot be made, has several agents, or other spaces than those of a loaded policy; or an
+            episode of the env of the run does not have a name of `env.report`.
         EnvFault: It returned a reward that is not a number, or a flag that is not a bool.
     """
     if episodes < 1:
@@ -59,11 +76,14 @@ def evaluate(
             _check_spaces(policy._env, made, is_own=env is None)
             if env is None and policy._policy.numbers is not None:
                 pass_numbers(made, policy._policy.numbers)
-        played = [_play(policy, made, seed + episode) for episode in range(episodes)]
+        section = getattr(policy, "section", None) if env is None else None
+        reports = _InfoReports({} if section is None else section.report, _name_of(made))
+        played = [_play(policy, made, seed + episode, reports) for episode in range(episodes)]
     finally:
         if made is not env:
             made.close()
-    return Evaluation(tuple(score for score, _ in played), tuple(length for _, length in played))
+    returns, lengths = zip(*played, strict=True)
+    return Evaluation(returns, lengths, dict(reports.means()))
 
 
 def _check_callable(policy: object) -> None:
@@ -94,7 +114,7 @@ def _made(policy: Callable[[Any], Any], env: str | None) -> gym.Env[Any, Any]:
     return made
 
 
-def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tuple[float, int]:
+def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int, reports: _InfoReports) -> tuple[float, int]:
     if isinstance(policy, LoadedPolicy):
         policy.reset()
     score, length, reward, over, call = 0.0, 0, 0.0, False, "reset"
@@ -103,10 +123,11 @@ def _play(policy: Callable[[Any], Any], env: gym.Env[Any, Any], seed: int) -> tu
         call = "step"
         while not over:
             action = policy(obs, reward) if isinstance(policy, LoadedPolicy) else policy(obs)
-            obs, given, terminated, truncated, _ = env.step(action)
+            obs, given, terminated, truncated, info = env.step(action)
             reward = float(number(given))
             score, length = score + reward, length + 1
             over = flag("terminated", terminated) | flag("truncated", truncated)
+            reports.take(info, over)
     except BadValue as error:
         what, place = fault_of(env, call, NOTHING, error)
         raise EnvFault(what, subject=f"env {_name_of(env)}, seed {seed}", place=place) from None

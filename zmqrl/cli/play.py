@@ -17,6 +17,7 @@ import click
 from zmqrl.config.codec import replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.logs.printable import printable
+from zmqrl.views.problem import listed
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -76,20 +77,16 @@ def eval_command(
         config = _opened(run_dir, "eval", most_steps)
         seed = config.run.seed if seed is None else seed
         played = _called("scored", run_dir, config, checkpoint, seed, episodes, target, on_stage=_Remark())
-    version, returns, mean, std, frames, return_ = played
+    score, frames, return_ = played
     if as_data:
-        data = {
-            "run_dir": run if "://" in run else str(run_dir.absolute()),
-            "version": version,
-            "episodes": episodes,
-            "seed": seed,
-            "return_mean": mean,
-            "return_std": std,
-            "returns": returns,
-        }
+        data = {"run_dir": run if "://" in run else str(run_dir.absolute()), **score}
         click.echo(json.dumps(data if video is None else {**data, "video": str(video)}))
         return
-    click.echo(f"version {version}: return {mean:.2f} +- {std:.2f} over {episodes} greedy episodes")
+    chosen = f" (best by {score['best_by']})" if score["best_by"] else ""
+    result = f"return {score['return_mean']:.2f} +- {score['return_std']:.2f} over {episodes} greedy episodes"
+    click.echo(f"version {score['version']}{chosen}: {result}")
+    if score["reports"]:
+        click.echo(f"  {listed(score['reports'])}")
     if video is not None:
         result = "the episode is longer" if return_ is None else f"return {return_:.2f}"
         click.echo(f"{video}: first episode, {frames} frames, {result}")

@@ -21,7 +21,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.messages.check import Stage, data_of
-from zmqrl.planning.policies import named_checkpoint, policy_of, stored_checkpoints
+from zmqrl.planning.policies import BEST, named_checkpoint, policy_of, stored_checkpoints
 from zmqrl.run_files.stored_config import stored_in
 from zmqrl.run_files.trained_env import check_trained_env
 from zmqrl.types import EnvSpec
@@ -36,17 +36,30 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
     """Play `episodes` side by side; `video`: the first one is also recorded, to this absolute path.
 
     Returns:
-        Warnings, version, returns, mean and standard deviation; frames and return of the video.
+        Warnings; the score as `zmqrl eval --json` has it; frames and return of the video.
     """
     own, frames, return_ = from_json(Config, config), 0, None
     spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
+    by = own.evaluator.best_by if checkpoint == BEST else None
+    if by is not None and stored_checkpoints(Path(run_dir), own)[0].best() is None:  # it is the newest version
+        by = None
     if video is not None:
         yield Stage("video", is_limited=False)
         frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
     yield Stage("construction")
     evaluation = EpisodePlayer(own.scored_env, spec, episodes, seed)
     score = yield from _played(evaluation.steps(policy), evaluation.close)
-    return warnings, version, score.returns, score.mean, score.std, frames, return_
+    data = {
+        "version": version,
+        "episodes": episodes,
+        "seed": seed,
+        "return_mean": score.mean,
+        "return_std": score.std,
+        "returns": score.returns,
+        "reports": score.reports,
+        "best_by": by,
+    }
+    return warnings, data, frames, return_
 
 
 def shown(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int) -> Stages:

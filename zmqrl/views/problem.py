@@ -63,6 +63,11 @@ def counted(number: object, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def listed(values: Mapping[str, float]) -> str:
+    """Numbers of `env.report` for people: `comfort -0.61, cost 12`."""
+    return ", ".join(f"{name} {short(value)}" for name, value in values.items())
+
+
 def short(value: object) -> str:
     """A value for people: at most 4 significant digits of a fraction; status.json and summary.json keep all."""
     if not isinstance(value, float):
