@@ -250,6 +250,7 @@ def test_the_summary_explains_a_bottleneck(state: RunState, mode: str, word: str
     assert final_lines(summary).splitlines()[-1] == f"  bottleneck {word}: {line}"
     late = replace(summary, mode="sync", slowest="late (worker 3)")
     assert final_lines(late).splitlines()[-1] == f"  bottleneck {word}: late (worker 3)"
+    assert "bottleneck" not in final_lines(replace(summary, status="failed"))
 
 
 def test_the_summary_names_the_keys_that_lead_to_the_same_weights_after_a_restart(state: RunState) -> None:
