@@ -108,3 +108,5 @@ class Summary:
     """Sync: workers that had fewer vector envs at the end because they were slower."""
     restart_causes: Sequence[RestartCause] = ()
     """The most frequent causes of `restarts`, the most frequent first."""
+    train_reports: Mapping[str, float] = field(default_factory=dict)
+    """Means of the numbers of `env.report` over the last 100 training episodes."""

@@ -23,7 +23,7 @@ from zmqrl.config.sections import EnvSection
 from zmqrl.data_sets.minari_files import read_data_set
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.envs.make import probe
-from zmqrl.views.problem import listed
+from zmqrl.views.problem import report_cells
 
 
 @pytest.mark.whole
@@ -100,7 +100,7 @@ def test_eval_has_the_numbers_of_env_report_and_names_the_one_that_chose_the_ver
     ended = zmqrl("eval", tmp_path / "room", "--episodes", "3")
     assert ended.out == (
         f"version 0-3 (best by comfort): return {unscored['return_mean']:.2f} +- {unscored['return_std']:.2f} "
-        f"over 3 greedy episodes\n  {listed(unscored['reports'])}\n"
+        f"over 3 greedy episodes\n  {', '.join(report_cells(unscored['reports']))}\n"
     )
 
 

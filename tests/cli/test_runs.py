@@ -285,7 +285,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         "total_env_steps": 10,
         "wall_s": 3.0,
         "written_at": time.time() - 60,
-        "metrics": {"checkpoint_interval_s": 42.4},
+        "metrics": {"checkpoint_interval_s": 42.4, "train_return_mean_100": 22.0, "report/comfort": -0.61},
         "checkpoint_every_s": 10.0,
         "bottleneck": None,
         "workers": [{"index": 3, "env_steps_per_s": 1234.567890123456, "wait_fraction": 0.123456789012345}],
@@ -306,7 +306,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
     assert shown.code == 0, shown.err
     lines = shown.out.splitlines()
     slow = "a durable checkpoint every 42 s (slow writes)"
-    assert lines[0].endswith(f"{slow}, env.recovery restart_episode, rejected curve: 3")
+    assert lines[0].endswith(f"return 22.0, comfort -0.61, {slow}, env.recovery restart_episode, rejected curve: 3")
     assert lines[1] == "no status from the launcher for 60 s"
     assert [line.split() for line in lines[2:]] == [
         ["HOST", "STATE", "WORKERS", "STEPS/s", "LAST"],

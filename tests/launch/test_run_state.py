@@ -73,6 +73,7 @@ SUMMARY_KEYS = [
     "trained_env_steps",
     "relieved",
     "restart_causes",
+    "train_reports",
 ]
 
 
@@ -251,6 +252,17 @@ def test_the_summary_explains_a_bottleneck(state: RunState, mode: str, word: str
     late = replace(summary, mode="sync", slowest="late (worker 3)")
     assert final_lines(late).splitlines()[-1] == f"  bottleneck {word}: late (worker 3)"
     assert "bottleneck" not in final_lines(replace(summary, status="failed"))
+
+
+def test_the_numbers_of_env_report_stand_beside_the_returns(state: RunState) -> None:
+    tell(state, "metrics", role="learner", index=0, values={"train_return_mean_100": 22.0, "report/comfort": -0.614})
+    assert "return 22.0  comfort -0.614  " in line_of(status_of(state, 0.0, 1.0))
+    score = {"eval_return_mean": 21.0, "eval_episodes": 5, "eval_reports": {"comfort": -0.5}}
+    summary = replace(summarise(state.plan, state, "done", 0, None, 2.0), **score)
+    assert final_lines(summary).splitlines()[1:3] == [
+        "  return 22.0, comfort -0.614 (mean of the last 100 episodes)",
+        "  evaluated 21.0, comfort -0.5 (mean of 5 greedy episodes)",
+    ]
 
 
 def test_the_summary_names_the_keys_that_lead_to_the_same_weights_after_a_restart(state: RunState) -> None:

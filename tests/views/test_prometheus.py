@@ -11,7 +11,7 @@ import yaml
 
 from tests.support.running import ROOT
 from tests.views.test_tables import LAB
-from zmqrl.views.prometheus import HOST_FIGURES, RUN_FIGURES, prometheus_text
+from zmqrl.views.prometheus import HOST_FIGURES, REPORT_FIGURES, RUN_FIGURES, prometheus_text
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
 LABELS = {"run": "/home/ada/runs/a", "env": "CartPole-v1", "algorithm": "ppo", "host": "desk"}
@@ -19,9 +19,13 @@ LIVE: dict[str, Any] = {"live": True, "state": "running", "attempt": 2, "status"
 PAGE = ROOT / "docs" / "prometheus.md"
 
 
+def _text(record: Mapping[str, Any], labels: Mapping[str, str] = LABELS) -> str:
+    return prometheus_text(labels, record) + "\n"
+
+
 def _samples(record: Mapping[str, Any], labels: Mapping[str, str] = LABELS) -> dict[tuple[str, str], tuple[Any, Any]]:
     """By name and host: value and labels."""
-    text = prometheus_text(labels, record) + "\n"
+    text = _text(record, labels)
     families = list(parser.text_string_to_metric_families(text))
     assert all(family.documentation and family.type in ("counter", "gauge") for family in families)
     assert text.count("# TYPE") == len(families)
@@ -51,6 +55,18 @@ def test_an_ended_run_has_its_summary_and_no_hosts() -> None:
     assert killed["zmqrl_run_state", "desk"][1]["state"] == "unknown"
 
 
+def test_each_number_of_env_report_is_a_sample_with_its_name() -> None:
+    status = {**LAB, "metrics": {**LAB["metrics"], "report/comfort": -0.5, "report/cost": 2.0}}
+    summary = {"train_reports": {"comfort": -0.5, "cost": 2.0}}
+    for record in ({**LIVE, "status": status}, {**LIVE, "live": False, "state": "done", "summary": summary}):
+        families = {family.name: family for family in parser.text_string_to_metric_families(_text(record))}
+        samples = families["zmqrl_run_report"].samples
+        assert [(s.labels, s.value) for s in samples] == [
+            ({**LABELS, "name": "comfort"}, -0.5),
+            ({**LABELS, "name": "cost"}, 2.0),
+        ]
+
+
 def test_labels_are_escaped() -> None:
     labels = {**LABELS, "run": 'a"b\\n\n} 1'}
     assert _samples(LIVE, labels)["zmqrl_run_live", "desk"][1] == labels
@@ -62,4 +78,4 @@ def test_the_alerts_of_the_page_name_figures_and_states_that_exist() -> None:
     named = {name for alert in alerts for name in re.findall(r"zmqrl_\w+", alert["expr"])}
     assert len(alerts) > 3 and named <= {figure.name for figure in (*RUN_FIGURES, *HOST_FIGURES)}
     assert all({"alert", "expr", "for", "annotations"} <= alert.keys() for alert in alerts)
-    assert all(f"`{figure.name}`" in PAGE.read_text() for figure in (*RUN_FIGURES, *HOST_FIGURES))
+    assert all(f"`{figure.name}`" in PAGE.read_text() for figure in (*RUN_FIGURES, *REPORT_FIGURES, *HOST_FIGURES))

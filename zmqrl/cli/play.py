@@ -17,7 +17,7 @@ import click
 from zmqrl.config.codec import replace, to_json
 from zmqrl.errors import ConfigError
 from zmqrl.logs.printable import printable
-from zmqrl.views.problem import listed
+from zmqrl.views.problem import report_cells
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -86,7 +86,7 @@ def eval_command(
     result = f"return {score['return_mean']:.2f} +- {score['return_std']:.2f} over {episodes} greedy episodes"
     click.echo(f"version {score['version']}{chosen}: {result}")
     if score["reports"]:
-        click.echo(f"  {listed(score['reports'])}")
+        click.echo(f"  {', '.join(report_cells(score['reports']))}")
     if video is not None:
         result = "the episode is longer" if return_ is None else f"return {return_:.2f}"
         click.echo(f"{video}: first episode, {frames} frames, {result}")

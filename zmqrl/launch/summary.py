@@ -16,6 +16,8 @@ from zmqrl.orchestrators.base import Teardown
 from zmqrl.run_files.environment import versions
 from zmqrl.summary import Status, Summary
 from zmqrl.types import MODES, Ledger
+from zmqrl.views.base import reports_of
+from zmqrl.views.problem import report_cells
 
 MOST_KILLED_NAMED = 5
 OF_LEARNER = (
@@ -70,6 +72,7 @@ def summarise(
         attempts=plan.lineage.attempt,
         trained_env_steps=_trained(known, ledger, state),
         restart_causes=state.restart_causes,
+        train_reports=reports_of(state.metrics),
         **learner,
     )
 
@@ -129,9 +132,11 @@ def final_lines(summary: Summary) -> str:
         lines.append(f"  {trained} trained since the resume")
     if summary.train_return_mean_100 is not None:
         solved = f", solved at {summary.solved_at_env_steps:,} env steps" if summary.solved_at_env_steps else ""
-        lines.append(f"  return {summary.train_return_mean_100:.1f} (mean of the last 100 episodes){solved}")
+        found = _measured("return", summary.train_return_mean_100, summary.train_reports)
+        lines.append(f"  {found} (mean of the last 100 episodes){solved}")
     if summary.eval_return_mean is not None:
-        lines.append(f"  evaluated {summary.eval_return_mean:.1f} (mean of {summary.eval_episodes} greedy episodes)")
+        found = _measured("evaluated", summary.eval_return_mean, summary.eval_reports)
+        lines.append(f"  {found} (mean of {summary.eval_episodes} greedy episodes)")
     if summary.ledger is not None:
         ledger = summary.ledger
         dropped, unknown = sum(ledger["dropped"].values()), ledger["dropped"].get("unknown", 0)
@@ -156,6 +161,10 @@ def final_lines(summary: Summary) -> str:
         )
     lines += [f"  slower worker: {relieved}" for relieved in summary.relieved]
     return "\n".join(lines)
+
+
+def _measured(name: str, mean: float, reports: Mapping[str, float]) -> str:
+    return ", ".join([f"{name} {mean:.1f}", *report_cells(reports)])
 
 
 def end_lines(summary: Summary, state: RunState, teardown: Teardown, run_dir: Path) -> str:

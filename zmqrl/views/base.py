@@ -22,7 +22,7 @@ HOST_COLUMNS = {
     "RESTARTS": "{restarts}",
 }
 """Head of each column to the format of its cells, by the keys that a host has in `status.json`."""
-UNKNOWN = "-"
+UNKNOWN, REPORT = "-", "report/"
 
 
 def host_cells(host: Mapping[str, Any]) -> list[str]:
@@ -37,6 +37,11 @@ def _cell(form: str, known: Mapping[str, Any]) -> str:
         return form.format_map(known)
     except KeyError:
         return UNKNOWN
+
+
+def reports_of(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Means of the numbers of `env.report` over the last 100 training episodes, by name."""
+    return {name.removeprefix(REPORT): mean for name, mean in metrics.items() if name.startswith(REPORT)}
 
 
 def bottleneck_of(status: Mapping[str, Any]) -> str:

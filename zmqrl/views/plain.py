@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from zmqrl.debugging import is_lent
-from zmqrl.views.base import Status, View, bottleneck_of
+from zmqrl.views.base import Status, View, bottleneck_of, reports_of
 from zmqrl.views.header import duration
+from zmqrl.views.problem import report_cells
 
 LINE_EVERY_S = 10.0
 
@@ -53,6 +54,7 @@ def line_of(status: Mapping[str, Any]) -> str:
     ]
     if "train_return_mean_100" in m:
         parts.append(f"return {m['train_return_mean_100']:.1f}")
+    parts += report_cells(reports_of(m))
     if "policy_lag_mean" in m:
         parts.append(f"lag {m['policy_lag_mean']:.1f}")
     parts.append(f"workers {status['ready_workers']}/{max(1, status['expected_workers'])}")

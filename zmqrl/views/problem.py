@@ -63,9 +63,9 @@ def counted(number: object, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def listed(values: Mapping[str, float]) -> str:
-    """Numbers of `env.report` for people: `comfort -0.61, cost 12`."""
-    return ", ".join(f"{name} {short(value)}" for name, value in values.items())
+def report_cells(reports: Mapping[str, float]) -> list[str]:
+    """Numbers of `env.report` for people: `comfort -0.61`."""
+    return [f"{name} {short(value)}" for name, value in reports.items()]
 
 
 def short(value: object) -> str:

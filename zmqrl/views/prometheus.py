@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from zmqrl.views.base import reports_of
+
 
 class MetricFamily(NamedTuple):
     """A metric family. `key`: in the record that has its value."""
@@ -48,6 +50,7 @@ HOST_FIGURES = (
     MetricFamily("zmqrl_host_restarts_total", "counter", "Restarts of the workers of the host.", "restarts"),
     MetricFamily("zmqrl_host_last_event_seconds", "gauge", "Seconds since the last event from the host.", "last_s"),
 )
+REPORT_FIGURES = (MetricFamily("zmqrl_run_report", "gauge", "Mean of a number of env.report.", "report"),)
 
 
 def prometheus_text(labels: Mapping[str, str], run: Mapping[str, Any]) -> str:
@@ -60,9 +63,13 @@ def prometheus_text(labels: Mapping[str, str], run: Mapping[str, Any]) -> str:
     status = (run["status"] if run["live"] else run["summary"]) or {}
     figures = {"eval_return_mean": status.get("score", {}).get("return_mean"), **status.get("metrics", {}), **status}
     figures |= {name: value for name, value in run.items() if name not in ("status", "summary")}
-    lines = [line for figure in RUN_FIGURES for line in _family(figure, [(labels, figures)])]
-    rows = [({**labels, "host": host["host"]}, host) for host in status.get("hosts", [])]
-    return "\n".join([*lines, *(line for figure in HOST_FIGURES for line in _family(figure, rows))])
+    reports = reports_of(status.get("metrics", {})) or status.get("train_reports", {})
+    parts = (
+        (RUN_FIGURES, [(labels, figures)]),
+        (REPORT_FIGURES, [({**labels, "name": name}, {"report": mean}) for name, mean in reports.items()]),
+        (HOST_FIGURES, [({**labels, "host": host["host"]}, host) for host in status.get("hosts", [])]),
+    )
+    return "\n".join(line for family, rows in parts for figure in family for line in _family(figure, rows))
 
 
 def _family(figure: MetricFamily, rows: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Iterator[str]:

@@ -17,9 +17,9 @@ from rich.text import Text
 from zmqrl.logs.printable import printable_data
 from zmqrl.supervision.gpus import brief
 from zmqrl.types import Gpu
-from zmqrl.views.base import HOST_COLUMNS, bottleneck_of, host_cells
+from zmqrl.views.base import HOST_COLUMNS, bottleneck_of, host_cells, reports_of
 from zmqrl.views.header import header, wrapped
-from zmqrl.views.problem import short
+from zmqrl.views.problem import report_cells, short
 
 LEAST_ROWS = 4
 """Minimum of rows of the table, however low the terminal is."""
@@ -92,8 +92,8 @@ def _figures(status: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"return {m['train_return_mean_100']:.1f} {returns}", style="bold green")
     if status["score"] and status["score"]["return_mean"] is not None:
         yield Text(f"evaluated {status['score']['return_mean']:.1f}", style="green")
-    for name in (name for name in m if name.startswith("report/")):
-        yield Text(f"{name.removeprefix('report/')} {m[name]:.4g}", style="green")
+    for cell in report_cells(reports_of(m)):
+        yield Text(cell, style="green")
     yield Text(f"{m.get('env_steps_per_s', 0.0):,.0f} env steps/s")
     yield Text(f"{m.get('updates_per_s', 0.0):,.0f} updates/s")
     yield Text(f"lag {m.get('policy_lag_mean', 0.0):.1f} (max {m.get('policy_lag_max', 0):.0f})")

@@ -14,7 +14,7 @@ import click
 
 from zmqrl.cli.run.on import RUN_HELP, OnCommand, run_on
 from zmqrl.logs.printable import printable_data
-from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells
+from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells, reports_of
 
 if TYPE_CHECKING:
     from zmqrl.run_files.run_info import RunInfo
@@ -166,6 +166,8 @@ class StatusLines:
 
 def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
     """Status of a run that has ended, as far as `is_known`: its summary, where it wrote one."""
+    from zmqrl.views.problem import report_cells
+
     summary = _summary(directory, info)
     if summary is None:
         return _without_summary(directory, info, is_known)
@@ -174,6 +176,7 @@ def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
         shown.append(f"{summary['env_steps']:,} env steps in {summary['wall_s']:.1f} s")
     if summary["train_return_mean_100"] is not None:
         shown.append(f"return {summary['train_return_mean_100']:.1f}")
+    shown += report_cells(summary.get("train_reports", {}))
     shown += ["solved"] if summary["solved_at_env_steps"] is not None else []
     lines = [", ".join(shown), *([summary["error"]] if summary["error"] else [])]
     return "\n".join(lines if summary["status"] == "done" else [*lines, _resume(directory)])
@@ -215,7 +218,7 @@ def _resume(directory: Path) -> str:
 
 
 def _live_status(directory: Path, info: RunInfo) -> str:
-    from zmqrl.views.problem import short
+    from zmqrl.views.problem import report_cells, short
 
     status = _status(directory, info)
     if status is None:
@@ -227,6 +230,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
             shown.append(f"{metrics[name]:,.1f} {label}")
     if "train_return_mean_100" in metrics:
         shown.append(f"return {metrics['train_return_mean_100']:.1f}")
+    shown += report_cells(reports_of(metrics))
     shown += [f"bottleneck {bottleneck_of(status)}"] if status["bottleneck"] else []
     interval_s = metrics.get("checkpoint_interval_s", 0.0)
     if interval_s > status.get("checkpoint_every_s", interval_s):
