@@ -96,6 +96,14 @@ def test_the_table(zmqrl: Command, runs: Path) -> None:
     assert rows[2] == ["runs/sweep/a", "a", "CartPole-v1", "ppo", "done", "5,000", "7.2", "9.5", "3d", *host]
 
 
+def test_the_best_score_names_the_number_that_it_is_the_mean_of(zmqrl: Command, runs: Path) -> None:
+    config = {"env": {"id": "CartPole-v1"}, "algorithm": {"kind": "ppo"}, "evaluator": {"best_by": "comfort"}}
+    (runs / "sweep/a/config.json").write_text(json.dumps({**CONFIG, "config": config}))
+    assert "9.5 comfort   3d" in zmqrl("runs", "runs/sweep").out
+    assert json.loads(zmqrl("runs", "runs/sweep", "--json").out)[0]["best_by"] == "comfort"
+    assert json.loads(zmqrl("runs", "runs/b", "--json").out)[0]["best_by"] is None
+
+
 def test_json_and_filters(zmqrl: Command, runs: Path, tmp_path: Path) -> None:
     row = json.loads(zmqrl("runs", "runs/sweep", "--json").out)[0]
     results = (row["env_steps"], row["train_return_mean_100"], row["best_score"])

@@ -64,7 +64,20 @@ def test_facts(tmp_path: Path) -> None:
     rows.append({"wall_s": 2, "env_steps": 300, "eval_return_mean": 8.25})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "| score | 8.25 (mean of greedy episodes) |" in _card(tmp_path, "0-3"), "recorded for its env steps"
-    assert weights
+    assert weights and "best by" not in card
+
+
+def test_the_card_names_the_number_that_made_a_version_the_best(tmp_path: Path) -> None:
+    report = {"env__report": {"comfort": "mean"}, "evaluator__best_by": "comfort"}
+    store_run("cartpole-ppo", tmp_path, 3, 5, **report)
+    store = DirectoryStore(str(tmp_path / "checkpoints"), 8)
+    newest = store.newest()
+    assert newest is not None
+    store.save_best(Version(0, 5), newest[1], -0.6123)
+    row = {"wall_s": 1, "env_steps": 500, "eval_return_mean": 8.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert "| score | 8.00 (mean of greedy episodes) |\n| best by | comfort -0.6123 |" in _card(tmp_path, "best")
+    assert "not scored; best scored version 0-5: comfort -0.6123; last scored version" in _card(tmp_path, "0-3")
 
 
 def _card(run: Path, checkpoint: str) -> str:

@@ -27,6 +27,8 @@ class CardSource:
     frame_stack: int
     scored: tuple[str, ...] = ()
     """Versions that the evaluator has scored, where this one is not among them."""
+    best_by: str = ""
+    """Number of `env.report` that made it the best version, with its mean."""
 
 
 def card(form: Form, policy: GreedyPolicy, source: CardSource) -> str:
@@ -50,6 +52,7 @@ def _facts(source: CardSource) -> list[str]:
         "version of the policy": source.version,
         "env steps": "unknown" if source.env_steps is None else f"{source.env_steps:,}",
         "score": score,
+        **({"best by": source.best_by} if source.best_by else {}),
         "versions": ", ".join(f"{name} {version(name)}" for name in ("zmqrl", "numpy", "torch", "gymnasium")),
     }
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]

@@ -19,6 +19,7 @@ from zmqrl.run_files.run_info import read_info
 from zmqrl.run_files.stored_config import refuse_folder_of_runs
 from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
+from zmqrl.views.problem import report_cells
 
 METRICS_CSV = "metrics.csv"
 
@@ -37,8 +38,8 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
     algorithm, weights, metadata = network_of(run_dir, config, env, version, content)
     env_steps = int(metadata["env_steps"]) if "env_steps" in metadata else None
     best, scores = store.best(), _scores(run_dir)
-    is_return = config.evaluator.best_by is None
-    score = best[2] if is_return and best is not None and best[0] == version else scores.get(env_steps)
+    by, is_best = config.evaluator.best_by, best is not None and best[0] == version
+    score = best[2] if by is None and best is not None and is_best else scores.get(env_steps)
     info = read_info(run_dir)
     source = CardSource(
         config.env.id,
@@ -49,7 +50,8 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
         score,
         env_steps,
         config.env.frame_stack,
-        () if score is not None else tuple(_scored(best if is_return else None, scores)),
+        () if score is not None else tuple(_scored(best, by, scores)),
+        report_cells({by: best[2]})[0] if by is not None and best is not None and is_best else "",
     )
     return algorithm.acting(), weights, source
 
@@ -97,8 +99,11 @@ def _scores(run_dir: Path) -> dict[int | None, float]:
         return {}
 
 
-def _scored(best: tuple[Version, bytes, float] | None, scores: Mapping[int | None, float]) -> Iterator[str]:
+def _scored(
+    best: tuple[Version, bytes, float] | None, by: str | None, scores: Mapping[int | None, float]
+) -> Iterator[str]:
     if best is not None:
-        yield f"best scored version {best[0]}: {best[2]:.2f}"
+        score = f"{best[2]:.2f}" if by is None else report_cells({by: best[2]})[0]
+        yield f"best scored version {best[0]}: {score}"
     for env_steps in list(scores)[-1:]:
         yield f"last scored version, at {env_steps:,} env steps: {scores[env_steps]:.2f}"

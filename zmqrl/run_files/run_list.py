@@ -54,6 +54,8 @@ class RunRow(msgspec.Struct, frozen=True):
     train_return_mean_100: float | None
     best_score: float | None
     """The highest score of the evaluator whose checkpoint is in the run directory."""
+    best_by: str | None
+    """Number of `env.report` that this score is the mean of; None: it is a return."""
     started_at: float | None
     """Unix time of the last attempt."""
     ended_at: float | None
@@ -73,9 +75,14 @@ class _EnvId(msgspec.Struct, frozen=True):
     id: str
 
 
+class _Evaluator(msgspec.Struct, frozen=True):
+    best_by: str | None = None
+
+
 class _Named(msgspec.Struct, frozen=True):
     env: _EnvId
     algorithm: _Algorithm
+    evaluator: _Evaluator = _Evaluator()
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -130,9 +137,9 @@ def _was_renewed(run_dir: Path) -> bool:
 
 def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> RunRow:
     """The row of a run whose launcher is in the state `launcher`. `info`: its `run.json`; None: it is damaged."""
-    env, algorithm = _named(run_dir)
+    env, algorithm, by = _named(run_dir)
     user = _owner(run_dir)
-    row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, None, None, None, user, None)
+    row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, by, None, None, None, user, None)
     if info is None and _is_denied(run_dir):
         row = replace(row, state=UNREADABLE, reason="permission denied")
     elif info is None:
@@ -140,7 +147,8 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
     else:
         row = _with_results(row, run_dir, info, launcher)
     row = replace(row, reason=(row.reason or "").partition("\n")[0] or None)
-    return replace(row, **{name: printable_data(getattr(row, name)) for name in ("run_id", "env", "host", "reason")})
+    shown = ("run_id", "env", "best_by", "host", "reason")
+    return replace(row, **{name: printable_data(getattr(row, name)) for name in shown})
 
 
 def _owner(run_dir: Path) -> str | None:
@@ -181,13 +189,13 @@ def _with_results(row: RunRow, run_dir: Path, info: RunInfo, launcher: OwnerStat
     )
 
 
-def _named(run_dir: Path) -> tuple[str | None, str | None]:
-    """Env and algorithm."""
+def _named(run_dir: Path) -> tuple[str | None, str | None, str | None]:
+    """Env, algorithm, and the number that selects the best version."""
     try:
         named = msgspec.json.decode(content_of(run_dir / "config.json"), type=_Config).config
     except (OSError, msgspec.MsgspecError, RecursionError):
-        return None, None
-    return named.env.id, named.algorithm.kind
+        return None, None, None
+    return named.env.id, named.algorithm.kind, named.evaluator.best_by
 
 
 def _progress(

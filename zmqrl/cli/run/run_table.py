@@ -60,7 +60,8 @@ def runs_command(
     """List the runs in and below each DIR, the newest first.
 
     DIR is a folder. Default: runs/. RETURN is the mean return of the last 100 training episodes, BEST the highest
-    score of the evaluator that has a checkpoint in the run directory, AGE the time since the last attempt began.
+    score of the evaluator that has a checkpoint in the run directory, with the name of evaluator.best_by if it is not
+    a return, AGE the time since the last attempt began.
     """
     from zmqrl.run_files.run_list import runs_below
 
@@ -105,12 +106,21 @@ def _cells(row: RunRow, now: float) -> tuple[str, ...]:
         row.algorithm or UNKNOWN,
         row.state,
         UNKNOWN if row.env_steps is None else f"{row.env_steps:,}",
-        *(UNKNOWN if value is None else f"{value:.1f}" for value in (row.train_return_mean_100, row.best_score)),
+        UNKNOWN if row.train_return_mean_100 is None else f"{row.train_return_mean_100:.1f}",
+        _best(row),
         UNKNOWN if row.started_at is None else age(now - row.started_at),
         row.host or UNKNOWN,
         row.user or UNKNOWN,
         row.reason or "",
     )
+
+
+def _best(row: RunRow) -> str:
+    from zmqrl.views.problem import short
+
+    if row.best_score is None:
+        return UNKNOWN
+    return f"{row.best_score:.1f}" if row.best_by is None else f"{short(row.best_score)} {row.best_by}"
 
 
 def age(seconds: float) -> str:

@@ -25,6 +25,8 @@ function element(tag, text, kind) {
 const cell = (text, kind) => element("td", text === null || text === undefined ? "-" : text, kind);
 const count = (value) => (value === null ? "-" : value.toLocaleString("en"));
 const decimal = (value) => (value === null ? "-" : value.toFixed(1));
+const best = ({ best_score: score, best_by: name }) =>
+  name === null || score === null ? decimal(score) : `${Number(score.toPrecision(4))} ${name}`;
 const value = (data) => (typeof data === "string" ? data : JSON.stringify(data));
 
 function age(seconds) {
@@ -68,7 +70,7 @@ function row(run) {
   selected.append(box);
   made.append(
     selected, name, cell(run.state, run.live ? "live" : run.state), cell(decimal(run.train_return_mean_100), "number"),
-    cell(decimal(run.best_score), "number"), cell(count(run.env_steps), "number"),
+    cell(best(run), "number"), cell(count(run.env_steps), "number"),
     cell(run.started_at === null ? null : age(now - run.started_at), "number"),
     cell(run.env), cell(run.algorithm), cell(run.host), cell(run.user),
   );
