@@ -20,6 +20,7 @@ from zmqrl.algorithms.base import Algorithm
 from zmqrl.plugins import modules
 
 README_LINES = 200
+README_BYTES = 12_000
 
 
 class Page(HTMLParser):
@@ -108,7 +109,7 @@ def test_the_page_of_commands_is_that_of_the_commands() -> None:
 
 def test_the_readme_is_short_and_its_links_lead_to_files() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < README_LINES
+    assert len(text.splitlines()) < README_LINES and len(text.encode()) <= README_BYTES
     for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         assert link.startswith("http") or (ROOT / link).exists(), link
 
