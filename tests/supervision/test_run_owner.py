@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.support.clock import Clock
 from tests.support.marks import long
 from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import owner_record, run_owner
 from zmqrl.supervision.owner_record import FOLDER
@@ -241,6 +244,27 @@ def test_a_silent_owner_on_another_machine_is_replaced_after_its_periods(
     monkeypatch.setattr(run_owner, "time", clock)
     RunOwner.acquire(tmp_path, "a").release()
     assert TAKE_OVER_S <= clock.now < TAKE_OVER_S + RENEW_S
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_contender_that_was_frozen_does_not_take_its_own_silence_for_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    """`both`: the owner was frozen too, and renews its record in the next period."""
+    owner = owner_elsewhere(tmp_path, "live")
+    owner._ended.set()
+    owner._thread.join()
+    clock, turns = Clock(), itertools.count()
+
+    def sleep(seconds: float) -> None:
+        turn = next(turns)
+        clock.sleep(10 * TAKE_OVER_S if turn == 0 else seconds)
+        if turn == (RENEW_S / seconds if both else 0):
+            owner._write(replace(owner._record, renewals=1))
+
+    monkeypatch.setattr(run_owner, "time", SimpleNamespace(monotonic=clock.monotonic, sleep=sleep))
+    with raises(ConfigError, value=f"run directory {tmp_path}", what=f"is in use by {owner._record}"):
+        RunOwner.acquire(tmp_path, "late")
 
 
 @pytest.mark.whole

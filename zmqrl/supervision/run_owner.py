@@ -4,7 +4,8 @@
 removed. An owner counts its record up in every `RENEW_S`. A successor creates the next number (O_EXCL: one can), once
 
 - the owner has released it, or its process is gone, where both are on one machine; else
-- its record did not change for `SILENT_PERIODS` periods by the successor's own clock: clocks are never compared.
+- its record did not change for `SILENT_PERIODS` periods by the successor's own clock, without the time in which the
+  successor itself was frozen: clocks are never compared.
 
 An owner that was frozen, or had no access to the directory, finds the higher number before it writes again.
 """
@@ -24,10 +25,13 @@ from zmqrl.errors import ConfigError
 from zmqrl.supervision import owner_record as records
 from zmqrl.supervision.owner_record import FOLDER, OwnerRecord
 from zmqrl.supervision.process_table import identify
+from zmqrl.wire.active_clock import ActiveClock
 
 RENEW_S = 1.0
 SILENT_PERIODS = 3
 POLL_EVERY_S = 0.1
+TURN_S = 0.25
+"""A wait counts a second of a freeze at most (`ActiveClock`)."""
 
 
 class OwnerState(Enum):
@@ -114,8 +118,8 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
     folder = run_dir / FOLDER
     try:
         number = records.newest(folder)
-        first, since = records.content(folder, number), time.monotonic()
-        record = records.decoded(first)
+        first, clock = records.content(folder, number), ActiveClock(TURN_S, time.monotonic)
+        record, since = records.decoded(first), clock.now()
         if record is None or record.run_id != run_id:
             return None
         if record.released:
@@ -125,7 +129,7 @@ def owner_state(run_dir: Path, run_id: str, watch: bool = True) -> OwnerState | 
         path = folder / str(number)
         if records.is_namespace_gone(record, path):
             return OwnerState.ENDED
-        while watch and time.monotonic() - since < SILENT_PERIODS * RENEW_S:
+        while watch and clock.now() - since < SILENT_PERIODS * RENEW_S:
             time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
             now = records.decoded(records.content(folder, number))
             if now is not None and now != record:
@@ -176,9 +180,11 @@ class OwnerCheck:
 
 def _await_end(run_dir: Path, folder: Path, number: int) -> None:
     """Return once the owner has ended, or is silent for long enough. ConfigError when it lives."""
-    first, since = records.content(folder, number), time.monotonic()
-    while time.monotonic() - since < SILENT_PERIODS * RENEW_S:
-        content = records.content(folder, number)
+    clock = ActiveClock(TURN_S, time.monotonic)
+    first, since = records.content(folder, number), clock.now()
+    while True:
+        waited_s = clock.now() - since
+        content = records.content(folder, number)  # after the clock: the owner may have renewed it in a freeze
         if records.newest(folder) > number:  # before `content` is judged: the next owner removes this file
             return
         record = records.decoded(content)
@@ -191,7 +197,9 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
         if content != first and records.decoded(first) is not None:
             raise _in_use(run_dir, record)
         if content != first:  # it was just being created
-            first, since = content, time.monotonic()
+            first, since = content, clock.now()
+        elif waited_s >= SILENT_PERIODS * RENEW_S:
+            return
         time.sleep(POLL_EVERY_S)  # a file is all that two hosts share
 
 
