@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -25,7 +26,7 @@ from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.supervision import owner_record, run_owner
-from zmqrl.supervision.owner_record import FOLDER
+from zmqrl.supervision.owner_record import FOLDER, OwnerRecord
 from zmqrl.supervision.run_owner import RENEW_S, SILENT_PERIODS, OwnerCheck, OwnerState, RunOwner, owner_state
 
 HERE = socket.gethostname()
@@ -244,6 +245,25 @@ def test_a_silent_owner_on_another_machine_is_replaced_after_its_periods(
     monkeypatch.setattr(run_owner, "time", clock)
     RunOwner.acquire(tmp_path, "a").release()
     assert TAKE_OVER_S <= clock.now < TAKE_OVER_S + RENEW_S
+
+
+@pytest.mark.parametrize("answer", ["linked", "lost answer", "no links"])
+def test_one_of_two_creates_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """`lost answer`: an NFS server that is asked again, because its answer was lost, finds its own link."""
+
+    def link(source: Path, target: Path) -> None:
+        if answer == "no links":
+            raise OSError(errno.EPERM, "no links")
+        real_link(source, target)
+        if answer == "lost answer":
+            raise FileExistsError
+
+    real_link, record = os.link, OwnerRecord("a", HERE, "elsewhere", 1, 2)
+    monkeypatch.setattr(owner_record.os, "link", link)
+    assert owner_record.create(tmp_path / "1", record)
+    assert not owner_record.create(tmp_path / "1", replace(record, run_id="b"))
+    assert owner_record.read(tmp_path, 1) == record
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize("both", [False, True])

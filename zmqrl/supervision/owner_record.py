@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
+import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from zmqrl.supervision.process_table import ProcessId, is_alive
 
 FOLDER = ".owner"
 RECORD_BYTES = 1024
+WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""Errors of `link` on a file system that has none."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = "/proc/self/ns/pid"
 OF_MACHINE = "pid:[4026531836]"
@@ -53,14 +57,32 @@ class OwnerRecord:
 
 
 def create(path: Path, record: OwnerRecord) -> bool:
-    """False when another process has created it first."""
+    """False when another process has created it first.
+
+    By a link to a file of its own. With O_EXCL two NFS clients with the same uptime and pid both succeed: the server
+    takes the second request for a repetition of the first.
+    """
+    own = path.with_name(f".{uuid.uuid4().hex}")
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        _write_new(own, record)
+        os.link(own, path)
     except FileExistsError:
-        return False
-    with os.fdopen(fd, "wb") as file:
-        file.write(encoded(record))
+        return own.stat().st_nlink == 2  # a server repeats a request whose answer was lost
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        try:
+            _write_new(path, record)
+        except FileExistsError:
+            return False
+    finally:
+        own.unlink(missing_ok=True)
     return True
+
+
+def _write_new(path: Path, record: OwnerRecord) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+        file.write(encoded(record))
 
 
 def numbers(folder: Path) -> list[int]:
