@@ -1,7 +1,7 @@
 """Which launcher owns a run directory, also among hosts that share it over NFS and do not see each other's processes.
 
 `<run directory>/.owner/<n>` is the record of the n-th owner; the highest number is the one that counts, and is never
-removed. An owner counts its record up in every `RENEW_S`. A successor creates the next number (O_EXCL: one can), once
+removed. An owner counts its record up in every `RENEW_S`. A successor creates the next number (one of several can) once
 
 - the owner has released it, or its process is gone, where both are on one machine; else
 - its record did not change for `SILENT_PERIODS` periods by the successor's own clock, without the time in which the
