@@ -153,7 +153,7 @@ def final_lines(summary: Summary) -> str:
             "  a restart or a resume leads to other weights (env.recovery: restart_episode); to get the same, set "
             "env.max_episode_steps=N and env.recovery=exact"
         )
-    if summary.bottleneck and summary.status != "failed":  # what makes a run faster is no help there
+    if summary.bottleneck and summary.status != "failed":  # its cause comes first
         is_in_one = any(mode.in_process for name, mode in MODES.items() if name == summary.mode)
         in_one = "one process does both" if is_in_one else None
         lines.append(

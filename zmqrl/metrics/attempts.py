@@ -6,6 +6,7 @@ See decision 0057: docs/decisions/0057-the-last-attempt-counts-where-two-overlap
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,15 @@ def is_current(attempt: Array, x: Array, is_score: Array) -> Array:
 def current_metrics(path: Path) -> list[dict[str, float]]:
     """The rows of a run that count, in the order of the file."""
     rows = list(read_metrics(path))
+    return [row for row, counts in zip(rows, are_current(rows).tolist(), strict=True) if counts]
+
+
+def are_current(rows: Sequence[Mapping[str, float]]) -> Array:
+    """Whether each row of a run counts, bool `[n]`."""
     counted = counted_by(any(row["env_steps"] for row in rows))
     attempt = np.array([row.get("attempt", FORMER) for row in rows], np.float64)
     x = np.array([row.get(counted, 0.0) for row in rows], np.float64)
-    current = is_current(attempt, x, np.array([is_score_row(row) for row in rows], bool))
-    return [row for row, counts in zip(rows, current.tolist(), strict=True) if counts]
+    return is_current(attempt, x, np.array([is_score_row(row) for row in rows], bool))
 
 
 def counted_by(has_env_steps: bool) -> str:
@@ -51,6 +56,6 @@ def counted_by(has_env_steps: bool) -> str:
     return "env_steps" if has_env_steps else "updates"
 
 
-def is_score_row(row: dict[str, float]) -> bool:
+def is_score_row(row: Mapping[str, float]) -> bool:
     """Whether a row is of the evaluator: its env steps are those of the version."""
     return any(name.startswith("eval_") for name in row)

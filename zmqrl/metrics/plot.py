@@ -216,7 +216,7 @@ def _draw_line(panel: Any, line: PlotLine, scale: float, colour: str) -> None:
 
 
 def _draw_final(panel: Any, line: PlotLine, place: int, colour: str) -> None:
-    """The IQM with its interval as a bar, and the runs beside it; of the evaluator to the right, hollow."""
+    """The IQM with its interval as a bar, and the value of each run; markers of the evaluator are unfilled."""
     at, value = place + (-0.15 if line.is_main else 0.2), line.curve.value
     bar = np.stack([value - line.curve.low, line.curve.high - value])
     filled = colour if line.is_main else "white"

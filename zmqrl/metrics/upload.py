@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zmqrl.errors import ConfigError, ZmqrlError
-from zmqrl.metrics.attempts import FORMER, counted_by, is_current, is_score_row
+from zmqrl.metrics.attempts import are_current
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.jsonl import WholeRows
 
@@ -72,11 +72,8 @@ class MetricsTail:
         with suppress(FileNotFoundError):  # a run that starts
             rows += self._rows
         first, self._count = self._count, self._count + len(rows)
-        counted = counted_by(any(row["env_steps"] for row in rows))
-        attempt = np.array([row.get("attempt", FORMER) for row in rows], np.float64)
-        x = np.array([row.get(counted, 0.0) for row in rows], np.float64)
-        current = is_current(attempt, x, np.array([is_score_row(row) for row in rows], bool))
-        return [NumberedRow(first + k, rows[k]) for k in np.flatnonzero(current).tolist() if first + k >= begin]
+        current = np.flatnonzero(are_current(rows)).tolist()
+        return [NumberedRow(first + k, rows[k]) for k in current if first + k >= begin]
 
 
 @dataclass
