@@ -240,6 +240,16 @@ def test_a_nearly_full_disk_is_the_cause_of_any_failure(tmp_path: Path, monkeypa
         raise RuntimeError("unexpected pos 171008 vs 170787")
 
 
+def test_a_file_of_another_writer_may_be_finished_while_the_folder_is_read(tmp_path: Path) -> None:
+    """A name that is listed, and is gone when its age is read: here a link to nothing."""
+    kept = tmp_path / "machine" / "key.pt2"
+    keep_package(kept, b"first", print)
+    kept.with_name(f"gone{PART}").symlink_to(tmp_path / "nowhere")
+    reports: list[object] = []
+    keep_package(kept, b"second", lambda *words: reports.append(words))
+    assert read_package(kept, print) == b"second" and reports == []
+
+
 WRITER = """
 import sys
 from pathlib import Path

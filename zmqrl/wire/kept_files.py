@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -42,18 +43,19 @@ def keep(path: Path, content: bytes) -> None:
     """
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_private(path.parent)
-    for left in path.parent.glob(f"*{PART}"):
-        if time.time() - left.stat().st_mtime > PART_S:
-            left.unlink(missing_ok=True)
-    descriptor, part = tempfile.mkstemp(suffix=PART, dir=path.parent)
+    for part in path.parent.glob(f"*{PART}"):
+        with contextlib.suppress(FileNotFoundError):  # another process has finished it
+            if time.time() - part.stat().st_mtime > PART_S:
+                part.unlink()
+    descriptor, name = tempfile.mkstemp(suffix=PART, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(_stored(path, content))
             file.flush()
             os.fsync(descriptor)
-        Path(part).replace(path)
+        Path(name).replace(path)
     finally:
-        Path(part).unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
 
 
 def _stored(path: Path, content: bytes) -> bytes:
