@@ -49,6 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.whole
 def test_every_link_of_the_built_site_answers(site: Path) -> None:
     texts = {path: path.read_text() for path in site.rglob("*.html") if path.name != "404.html"}
     pages = {path: Page(text) for path, text in texts.items()}

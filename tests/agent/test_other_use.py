@@ -51,6 +51,7 @@ def others(meter: OtherUseMeter) -> float:
     return sorted(found)[len(found) // 2]
 
 
+@pytest.mark.whole
 def test_the_load_is_that_of_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = OtherUseMeter(0.0)
     with hogs():

@@ -89,6 +89,7 @@ def test_learns_to_match_the_observation(options: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize(("truncates", "states", "value"), [(True, 4, 10.0), (False, 9, (1 - 0.9**8) / 0.1)])
+@pytest.mark.whole
 def test_q_bootstraps_through_truncation_alone(truncates: bool, states: int, value: float, n_step: int) -> None:
     algorithm = make(obs_size=states, gamma=0.9, n_step=n_step, target_update_every=5, learning_rate=0.01)
     learner, slots = learner_of(algorithm), Slots(algorithm, InfiniteHorizon(ENVS, 8, truncates, states))

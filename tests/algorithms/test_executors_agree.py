@@ -162,6 +162,7 @@ def test_values_are_normalised_with_the_statistics_of_all_targets_so_far(monkeyp
 
 
 @pytest.mark.parametrize("hidden", [(), (16,)])
+@pytest.mark.whole
 def test_a_shared_torso_is_trained_by_both_losses(hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"shared": True, "minibatch_size": 128, "ent_coef": 0.01}
     learner, driver = ppo("eager", DISCRETE, options, hidden)

@@ -46,6 +46,7 @@ def train(algorithm: PPO, learner: OnPolicyLearner, driver: Driver, rounds: int,
 
 
 @pytest.mark.parametrize(("truncates", "states", "value"), [(True, 4, 50.0), (False, 9, (1 - 0.98**8) / 0.02)])
+@pytest.mark.whole
 def test_a_value_bootstraps_through_truncation_alone(truncates: bool, states: int, value: float) -> None:
     algorithm = make(
         obs_size=states, gamma=0.98, learning_rate=0.02, minibatch_size=128, gae_lambda=0.95, max_grad_norm=1e3

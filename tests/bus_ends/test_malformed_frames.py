@@ -146,6 +146,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), mi
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(SOUND)), MUTATIONS, st.integers(0, 1 << 16))
+@pytest.mark.whole
 def test_a_mutated_frame_is_taken_or_refused(
     broker: HandBroker, kind: str, mutations: list[tuple[int, int]], cut: int
 ) -> None:

@@ -40,6 +40,7 @@ def on_path(tmp_path: Path) -> dict[str, str]:
         (["con"], ["config"]),
     ],
 )
+@pytest.mark.whole
 def test_in_bash(on_path: dict[str, str], words: list[str], completed: list[str]) -> None:
     script = COMPLETE.format(" ".join(["zmqrl", *words]), len(words))
     done = subprocess.run(

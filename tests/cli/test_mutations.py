@@ -64,6 +64,7 @@ def test_a_mutated_file_is_refused_in_one_message_or_planned(zmqrl: Command, par
 @pytest.mark.parametrize(
     "text", ["run: [", "run: {sead: 1}", "env: {num_envs: 99999999999999999999}", "learner: {host: far}", "\0"]
 )
+@pytest.mark.whole
 def test_a_fault_in_a_process_of_its_own(text: str) -> None:
     Path("hosts.yaml").write_text(text)
     command = [sys.executable, "-m", "zmqrl", "launch", "hosts.yaml"]

@@ -31,6 +31,7 @@ from zmqrl.config.sections import Config
         (["--grep", "x", "--", "--on"], ["--grep", "x", "--", "--on"]),
     ],
 )
+@pytest.mark.whole
 def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
     assert without_flags(given) == kept
 

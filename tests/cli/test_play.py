@@ -46,6 +46,7 @@ def test_eval_as_json(zmqrl: Command, finished: Path) -> None:
     assert sum(score["returns"]) / 3 == pytest.approx(score["return_mean"])
 
 
+@pytest.mark.whole
 def test_seeds_are_not_written_into_a_run(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("train", "cartpole-ppo", "--seeds", "2", "--run-dir", finished / "seed-1", "--dry-run")
     assert (ended.code, ended.out) == (2, "")
@@ -135,6 +136,7 @@ def test_episodes_that_take_long_are_remarked_once_and_can_be_truncated(
     assert ended.err == "no result yet: the longest episodes have 1 steps; --max-episode-steps N truncates them\n"
 
 
+@pytest.mark.whole
 def test_a_video_of_the_first_episode(zmqrl: Command, stored: Path) -> None:
     import imageio.v3
     import imageio_ffmpeg

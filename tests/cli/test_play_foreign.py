@@ -89,6 +89,7 @@ def test_what_an_env_starts_ends_with_the_command(zmqrl: Command) -> None:
     assert (ended.code, ended.err, sleepers()) == (0, "", [])
 
 
+@pytest.mark.whole
 def test_a_video_is_written_where_the_command_was_called(zmqrl: Command) -> None:
     here = Path.cwd()
     ended = zmqrl("eval", stored(f"{__name__}:Moving", before="CartPole-v1"), "--episodes", "1", "--video", "out.gif")

@@ -30,6 +30,7 @@ def seeds(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.whole
 def test_plot_draws_seeds_as_one_band(zmqrl: Command, seeds: Path, suffix: str) -> None:
     ended = zmqrl("plot", seeds, seeds / "seed-1", "--out", f"curve.{suffix}")
     assert ended.code == 0, ended.err

@@ -34,6 +34,7 @@ def test_what_cannot_be(zmqrl: Command, arguments: list[str], says: str) -> None
     assert os.listdir() == ["hosts.yaml"]
 
 
+@pytest.mark.whole
 def test_a_host_that_refuses(zmqrl: Command) -> None:
     """Its cause and what mends it, and no other line."""
     Path("hosts.yaml").write_text(HOSTS)

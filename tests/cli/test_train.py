@@ -435,6 +435,7 @@ def test_a_copy_is_continued_in_a_new_directory(zmqrl: Command, copied: str) -> 
     assert zmqrl("export", copied, "exported", "--to", "numpy").code == 0 and Path("exported/policy.py").exists()
 
 
+@pytest.mark.whole
 def test_a_copy_that_is_not_continued_leaves_no_directory(zmqrl: Command, copied: str) -> None:
     resume = ("train", "--resume", copied, "--run-dir", "again")
     refused = zmqrl(*resume, "--set", "run.seed=99")

@@ -84,6 +84,7 @@ class _Promise:
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 600], ids=["one write", "in pieces"])
+@pytest.mark.whole
 def test_each_operation_of_two_learners(
     quick: Path, disk: CutDisk, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:

@@ -29,6 +29,7 @@ def objects(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ob
     return Objects(f"s3://{BUCKET}/{tmp_path.name}")
 
 
+@pytest.mark.whole
 def test_names_are_those_directly_below_the_url(objects: Objects) -> None:
     objects.put("a", b"1")
     objects.put("b", b"2")

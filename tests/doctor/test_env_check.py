@@ -31,6 +31,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return set_clocks
 
 
+@pytest.mark.whole
 def test_a_walk_on_a_loaded_machine_finds_what_it_finds_on_a_quiet_one(clocks: Clocks) -> None:
     """Each look at the clock is a second after the one before, as for a process that seldom has the processor."""
     seconds = itertools.count()

@@ -58,6 +58,7 @@ def _videos(tmp_path: Path, env_id: str) -> tuple[Videos, Any, Path]:
     return Videos(plan, 1000, events), events, tmp_path / "run" / "videos"
 
 
+@pytest.mark.whole
 def test_a_video_is_written_after_each_multiple_and_none_that_was_abandoned(tmp_path: Path) -> None:
     videos, events, folder = _videos(tmp_path, "CartPole-v1")
     policy = make_policy(SPEC)

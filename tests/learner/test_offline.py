@@ -123,6 +123,7 @@ def _die(monkeypatch: pytest.MonkeyPatch, plan: RunPlan, calls: int = 2) -> None
 
 
 @pytest.mark.parametrize("algorithm", [DQN, BC, long(IQL), long(CQL)], ids=lambda section: section["kind"])
+@pytest.mark.whole
 def test_a_killed_and_a_resumed_run_have_the_same_bits(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Mapping[str, Any]
 ) -> None:

@@ -75,6 +75,7 @@ def after_every_update(executor: TracedExecutor | EagerExecutor) -> list[list[Te
     return found
 
 
+@pytest.mark.whole
 def test_a_number_of_rows_is_captured_once_it_has_come_often() -> None:
     captures = Captures()
     found, expected = (

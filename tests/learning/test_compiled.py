@@ -242,6 +242,7 @@ def test_training_that_diverged_is_not_a_difference(cache: Path) -> None:
     assert not results["grad_norm/a"].isfinite()
 
 
+@pytest.mark.whole
 def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
     net = made()
 

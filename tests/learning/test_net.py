@@ -60,6 +60,7 @@ def trained(net: Net, updates: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("decay", "norm"), [(0.0, None), (0.1, None), (0.0, 0.05)])
+@pytest.mark.whole
 def test_a_group_moves_as_with_torch_optim(decay: float, norm: float | None) -> None:
     net = made(Group("a", optimiser=AdamW(weight_decay=decay), max_grad_norm=norm), Group("b", ("b", "scale")))
     module = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))

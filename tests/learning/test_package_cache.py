@@ -262,6 +262,7 @@ for _ in range(30):
 """
 
 
+@pytest.mark.whole
 def test_two_processes_share_a_cache(tmp_path: Path) -> None:
     """Each writes another package for the same update: a reader has one of them, whole."""
     path = tmp_path / "cache" / "compiled" / "machine" / "key.pt2"

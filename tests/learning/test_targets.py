@@ -93,6 +93,7 @@ def test_each_target_has_its_own_rate_or_period() -> None:
         np.testing.assert_allclose(found.parameter(name, target="mean").numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.whole
 def test_recorded_updates_move_them_as_eager_ones() -> None:
     one, other = after(*range(8)), Learner()
     other.run(TracedExecutor(other.net, reports := Reports()), *range(8))
@@ -122,6 +123,7 @@ CHECKS = (
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.whole
 def test_an_algorithm_with_several_targets_passes(check: Callable[[Any], None]) -> None:
     env = EnvSpec("toy", algorithm.VECTOR, algorithm.DISCRETE)
     check(lambda: SeveralTargets(SeveralTargets.Config(), NetworkSection(hidden=(8,)), env, 16, 2))

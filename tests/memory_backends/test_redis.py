@@ -86,6 +86,7 @@ def test_a_url_that_would_expose_something_is_refused(url: str, fault: dict[str,
     assert "hunter2" not in str(refusal.value)
 
 
+@pytest.mark.whole
 def test_a_refusal_names_file_and_line_and_nothing_is_written(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
     file.write_text("run: {preset: cartpole-ppo}\nmemory_backend:\n  kind: redis\n  url: redis://10.0.0.5\n")

@@ -182,6 +182,7 @@ class Doubling(LayerKind):
         return 2 * x if is_training() else x
 
 
+@pytest.mark.whole
 def test_a_kind_of_the_users_reads_the_mode_and_a_recorded_update_keeps_it() -> None:
     double = LayerSpec("tests.networks.test_module:Doubling")
     spec = NetworkSpec((("q", (LayerSpec("linear", "q.0", 5, 3), double)),))

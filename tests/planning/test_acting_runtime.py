@@ -85,6 +85,7 @@ def test_modes_that_promise_bits_refuse_it(tmp_path: Path, mode: ModeName) -> No
         ),
     ],
 )
+@pytest.mark.whole
 def test_what_does_not_fit_ends_before_the_start(tmp_path: Path, values: dict[str, str], fault: dict[str, Any]) -> None:
     with raises(ConfigError, **fault):
         planned(tmp_path, "async", **values)

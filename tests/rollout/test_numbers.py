@@ -92,6 +92,7 @@ def collected(collector: Collector, section: EnvSection, index: int) -> tuple[di
     ],
     ids=["actions", "states", "agents"],
 )
+@pytest.mark.whole
 def test_a_successor_at_every_boundary_continues_with_the_same_bits(section: EnvSection, steps: int) -> None:
     """The record goes through the wire and through FULL. Episodes of up to 30 steps cross several versions."""
     section = replace(section, segment_steps=steps)

@@ -183,6 +183,7 @@ def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPat
     assert caught.value.place.endswith("hangs.py:3, in wait")
 
 
+@pytest.mark.whole
 def test_a_call_that_only_takes_long_survives_the_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an import of torch from a slow disk.
 
@@ -243,6 +244,7 @@ checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.whole
 def test_a_command_that_ends_leaves_nothing(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", COMMAND], env=environment(), stderr=subprocess.DEVNULL)
     try:
