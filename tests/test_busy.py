@@ -25,6 +25,7 @@ def test_the_command_runs_with_others_which_end_with_it() -> None:
     assert (done.returncode, len(done.stdout.split())) == (3, 3), "two and the command"
 
 
+@pytest.mark.whole
 def test_a_quota_is_that_of_all_that_the_command_starts() -> None:
     done = busy("--quota", "0.5", sys.executable, "-c", HALF)
     if done.returncode:

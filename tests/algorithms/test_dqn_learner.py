@@ -80,6 +80,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.whole
 def test_learns_to_match_the_observation(options: dict[str, object]) -> None:
     algorithm = make(gamma=0.5, **options)
     learner, slots = learner_of(algorithm), Slots(algorithm, MatchTheObs(ENVS))

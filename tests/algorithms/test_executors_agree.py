@@ -65,6 +65,7 @@ def trained_ppo(
         {"minibatch_size": 1, "epochs": 1},
     ],
 )
+@pytest.mark.whole
 def test_ppo(action: SpaceSpec, options: dict[str, Any]) -> None:
     manual, eager = (trained_ppo(executor, action, options) for executor in ("manual", "eager"))
     for expected, found in zip(manual, eager, strict=True):

@@ -86,6 +86,7 @@ def test_a_masked_bandit_is_learned() -> None:
     assert found[0] < 0.75 and found[-1] > 0.95
 
 
+@pytest.mark.whole
 def test_several_masked_choices_are_learned() -> None:
     found = rewards(f"{__name__}:Symbols", 15)
     assert found[0] < 1.2 and found[-1] > 1.8

@@ -60,6 +60,7 @@ def test_a_value_bootstraps_through_truncation_alone(truncates: bool, states: in
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
 @pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.whole
 def test_learns_to_match_the_observation(action: SpaceSpec, normalised: bool) -> None:
     algorithm = make(
         action, learning_rate=0.01, gamma=0.0, normalise_obs=normalised, normalise_reward=normalised, minibatch_size=64
@@ -145,6 +146,7 @@ def plain_loss(algorithm: PPO, tensors: dict[str, torch.Tensor], batch: SegmentB
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+@pytest.mark.whole
 def test_the_gradient_of_an_update_is_autograds(action: SpaceSpec) -> None:
     algorithm = make(
         action, minibatch_size=128, epochs=1, ent_coef=0.3, vf_coef=0.7, max_grad_norm=1e9, orthogonal_init=False

@@ -119,6 +119,7 @@ class Truncated:
 
 
 @pytest.mark.parametrize("settings", [{}, {"critics": 3, "quantiles": 4, "dropped": 1}])
+@pytest.mark.whole
 def test_tqc(settings: Mapping[str, int]) -> None:
     case = Linear(TQC, BOX, **{"quantiles": 5, **settings})
     paper, w = Truncated(case), case.now

@@ -47,6 +47,7 @@ class Given(Replay):
 
 
 @pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
+@pytest.mark.whole
 def test_the_weights_are_those_of_stable_baselines3(kind: str) -> None:
     learner = algorithm(kind).learner(LearnerContext(weights(kind), "cpu", SEED))
     assert isinstance(learner, OffPolicyLearner)

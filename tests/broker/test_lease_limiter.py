@@ -52,6 +52,7 @@ def test_there_are_many_combinations() -> None:
     assert len(COMBINATIONS) >= 960
 
 
+@pytest.mark.whole
 def test_a_lease_can_be_granted_whenever_no_update_is_due() -> None:
     """That is absence of deadlock: the learner has taken everything, and no lease is left in any worker's hands."""
     for ratio, workers, leases, rows, starts in COMBINATIONS:

@@ -176,6 +176,7 @@ def test_a_host_that_is_twice_as_slow_has_its_share(workers: int, vector_envs: i
 
 
 @pytest.mark.parametrize("lasting_s", [0.0, 3.0, 12.0, 20.0, 60.0])
+@pytest.mark.whole
 def test_noise_moves_no_vector_env_twice_within_30_s(lasting_s: float) -> None:
     """+-30 %: of each segment, or of a host for seconds, as its other users come and go."""
     dice = random.Random(3)
@@ -233,6 +234,7 @@ def test_a_host_that_is_somewhat_slower_loses_vector_envs_without_a_report(
     assert [(r.index, r.before, r.after) for r in run.reported] == reported
 
 
+@pytest.mark.whole
 def test_a_host_that_was_fast_in_between_is_measured_again_as_soon_as_at_first() -> None:
     """Each time that it is still slow it is left alone for twice as long."""
     run = Simulated(3, 6, lambda index, now: 1.0 if index == 2 and not 400.0 < now < 800.0 else 0.1)

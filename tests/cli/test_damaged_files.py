@@ -58,6 +58,7 @@ def fails(zmqrl: Command, *arguments: object) -> str:
     return line
 
 
+@pytest.mark.whole
 def test_the_run_itself_is_sound(zmqrl: Command, run: Path) -> None:
     for arguments in (("status", run), ("eval", run, "--episodes", "1"), ("plot", run)):
         ended = zmqrl(*arguments)

@@ -42,6 +42,7 @@ def stored(tmp_path: Path) -> Path:
         (("status", "{}"), f"{NOW}: ended without a summary"),
     ],
 )
+@pytest.mark.whole
 def test_every_command_takes_a_run_id(
     zmqrl: Command, stored: Path, command: tuple[str, ...], words: str, name: str
 ) -> None:

@@ -60,6 +60,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.whole
 def test_a_reader_that_has_read_enough_is_not_a_failure() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -192,6 +193,7 @@ def test_the_modes_are_those_of_the_types() -> None:
     assert tuple(KNOWN_MODES) == MODES
 
 
+@pytest.mark.whole
 def test_the_command_began_when_its_interpreter_did() -> None:
     """Not when its shell did, which executes its last command in its own place: `run.max_wall_s` counts from there."""
     code = (

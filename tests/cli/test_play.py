@@ -192,6 +192,7 @@ def test_watch_without_a_display_names_the_video(zmqrl: Command, stored: Path) -
     compare(zmqrl("watch", "nothere").error, value="run directory nothere", what="does not exist")
 
 
+@pytest.mark.whole
 def test_watch_on_a_display_that_is_not_there_fails_with_one_line(stored: Path) -> None:
     """SDL prints about Wayland, and without a server it shows nothing."""
     hidden = ("XDG_RUNTIME_DIR", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")

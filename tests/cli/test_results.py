@@ -38,6 +38,7 @@ def test_plot_draws_seeds_as_one_band(zmqrl: Command, seeds: Path, suffix: str) 
     assert (b"PNG" in content[:8]) if suffix == "png" else (b"<svg" in content[:1000])
 
 
+@pytest.mark.whole
 def test_plot_of_a_metric_with_labels_and_csv(zmqrl: Command, seeds: Path) -> None:
     runs, options = (f"{seeds}/seed=both", f"{seeds}/seed-1=one"), ("--csv", "c.csv", "--smooth", "2")
     ended = zmqrl("plot", *runs, "--metric", "version", "--metric", "updates", "--x", "episodes", "--final", *options)

@@ -39,6 +39,7 @@ def runs(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.whole
 def test_command(zmqrl: Command, command: str) -> None:
     name, *arguments = shlex.split(command)
     ended = zmqrl(*arguments)

@@ -296,6 +296,7 @@ def test_an_algorithm_that_is_options_of_another(algorithm: str, kind: str, tmp_
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac", "td3", "ddpg", "tqc", "qrdqn", "pqn", "a2c", "c51"])
+@pytest.mark.whole
 def test_no_value_of_any_setting_makes_a_preset_that_does_not_load(algorithm: str, tmp_path: Path) -> None:
     random = Random(1)
     names = sorted({*KEYS, *NO_KEYS, *CONVERSIONS, "id", "kind", "frame_stack", "seed"})

@@ -222,6 +222,7 @@ def accepts(shape: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
         ("algorithm", {"n_step": 3}, False),
     ],
 )  # fmt: skip
+@pytest.mark.whole
 def test_an_editor_sees_the_keys_of_each_kind(section: str, given: dict[str, Any], accepted: bool) -> None:
     shape = hosts_schema.schema()["$defs"][section]
     assert accepts(shape, given) == accepted

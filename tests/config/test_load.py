@@ -246,6 +246,7 @@ def test_the_example_and_the_schema_are_current() -> None:
     assert hosts_schema.PATH.read_text() == hosts_schema.text(), "run: python -m generate.hosts_schema"
 
 
+@pytest.mark.whole
 def test_no_torch_and_within_the_second() -> None:
     code = (
         "import sys, time; from pathlib import Path; from zmqrl.planning.configure import load;"

@@ -51,6 +51,7 @@ def test_an_object_is_replaced_moved_and_deleted(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES])
+@pytest.mark.whole
 def test_an_object_of_any_size_comes_back_in_pieces(objects: Objects, tmp_path: Path, nbytes: int) -> None:
     content = bytes(range(251)) * (nbytes // 251 + 1)
     path = tmp_path / "content"

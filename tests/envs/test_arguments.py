@@ -79,6 +79,7 @@ def numbered() -> EnvSection:
     return EnvSection(id=f"{HERE}Port", kwargs={"number": "{index}"})
 
 
+@pytest.mark.whole
 def test_copies_have_numbers_of_their_own_over_processes() -> None:
     section = numbered()
     envs: list[Any] = [make_single(section) for _ in range(3)]

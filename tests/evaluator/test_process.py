@@ -138,6 +138,7 @@ def test_scores_and_best_and_final(store: DirectoryStore, tmp_path: Path) -> Non
     assert (best[0], best[2]) == ((0, 1), 500.0)
 
 
+@pytest.mark.whole
 def test_a_video_follows_the_score(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path, video_every=1000)
     process.send(task(publish(store, 1, -1.0)))
@@ -146,6 +147,7 @@ def test_a_video_follows_the_score(store: DirectoryStore, tmp_path: Path) -> Non
     assert process.end() == (0, [])
 
 
+@pytest.mark.whole
 def test_a_final_version_makes_it_drop_an_older_score(store: DirectoryStore, tmp_path: Path) -> None:
     process = Process(tmp_path, episodes=200)
     process.event()
@@ -170,6 +172,7 @@ def test_a_malformed_line_is_counted_and_the_next_one_is_scored(store: Directory
     assert (code, [e["version"] for e in rest]) == (0, [[0, 2]])
 
 
+@pytest.mark.whole
 def test_end_of_input_and_sigterm_end_it(store: DirectoryStore, tmp_path: Path) -> None:
     for way in ("eof", "sigterm"):
         process = Process(tmp_path)

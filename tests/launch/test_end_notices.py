@@ -56,6 +56,7 @@ def test_a_failure_is_reported(run_dir: Path, command: str, cause: str) -> None:
     ("sleep 600 & echo $! > pid", False),
     ("echo $$ > pid; sleep 600", True),
 ], ids=["ignores SIGTERM", "left in the background", "interrupted"])  # fmt: skip
+@pytest.mark.whole
 def test_what_outlives_the_limit_is_ended_with_its_group(run_dir: Path, command: str, interrupted: bool) -> None:
     problem = run(f"cd '{run_dir}'; {command}", run_dir, 3600.0 if interrupted else 0.5, interrupted)
     assert problem is not None and ("interrupted" if interrupted else "limits.on_end_s (0.5 s)") in problem

@@ -584,6 +584,7 @@ links.tell("b", "log", name="b-worker-1", text="tw\\xf6 \\U0001f642\\n")
 """
 
 
+@pytest.mark.whole
 def test_a_remote_log_is_kept_as_utf_8_in_every_locale(tmp_path: Path) -> None:
     """The characters come from another host; an error of their encoding is no OSError, and ended the run."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

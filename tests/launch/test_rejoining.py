@@ -62,6 +62,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+@pytest.mark.whole
 def test_a_lost_host_is_tried_again_and_again_and_its_cause_reported_once(run: Run) -> None:
     run.lose()
     first = run.attempts(60.0)

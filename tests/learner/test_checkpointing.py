@@ -373,6 +373,7 @@ def _plan(tmp_path: Path, every_s: float = 10.0) -> RunPlan:
     return plan_run(config, tmp_path / "run", time.time())
 
 
+@pytest.mark.whole
 def test_a_full_with_replay_is_written_from_the_slots(tmp_path: Path) -> None:
     """64 MB of replay, and nowhere near it of memory; what comes back is what the slots hold."""
     slots, steps, envs = 64, 16, 4

@@ -138,6 +138,7 @@ def test_a_killed_and_a_resumed_run_have_the_same_bits(
         assert all(np.array_equal(again[key], straight[key]) for key in straight), name
 
 
+@pytest.mark.whole
 def test_loaded_rows_are_a_share_of_each_batch_and_pay_for_no_update(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

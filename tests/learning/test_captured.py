@@ -106,6 +106,7 @@ def test_what_an_update_is_given_stays_as_it_is() -> None:
     assert [(rates[0].item(), rows[0].tolist()) for rates, rows in given] == [(n, [n] * 5) for n in range(DIRECT + 2)]
 
 
+@pytest.mark.whole
 def test_results_are_not_written_over_by_the_next_update() -> None:
     executor = CapturedExecutor(net_on("cpu"), Captures())
     for number in range(DIRECT + 1):
@@ -115,6 +116,7 @@ def test_results_are_not_written_over_by_the_next_update() -> None:
     assert all(torch.equal(first[name], result) for name, result in before.items())
 
 
+@pytest.mark.whole
 def test_the_number_of_captured_updates_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured, "MOST_CAPTURED", 1)
     captures = Captures()

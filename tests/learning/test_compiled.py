@@ -256,6 +256,7 @@ def test_an_update_that_depends_on_data_is_refused(cache: Path) -> None:
         CompiledExecutor(net, cache).run(update, batch(), rates)
 
 
+@pytest.mark.whole
 def test_a_shape_that_tracing_froze_is_named() -> None:
     net = made()
 
@@ -267,6 +268,7 @@ def test_a_shape_that_tracing_froze_is_named() -> None:
         TracedExecutor(net).run(update, batch(), rates_of(net))
 
 
+@pytest.mark.whole
 def test_a_number_of_rows_that_tracing_froze_is_no_rounding() -> None:
     net = made(Group("a", max_grad_norm=1e-6), Group("b", ("b", "scale")))
 

@@ -213,6 +213,7 @@ SMALL_R2D2 = R2D2Config(batch_size=4, burn_in=2, length=4, stride=2, lstm_size=8
     [(PPO, PPOConfig(epochs=2)), (DQN, DQNConfig(batch_size=16)), (R2D2, SMALL_R2D2)],
     ids=["ppo", "dqn", "r2d2"],
 )
+@pytest.mark.whole
 def test_a_learner_that_is_restored_continues_with_the_same_bits(kind: type[Any], config: Any) -> None:
     algorithm = with_intrinsic(kind, config)
     one, other = (algorithm.learner(context_of(algorithm)) for _ in range(2))

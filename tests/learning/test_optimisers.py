@@ -96,6 +96,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=repr)
+@pytest.mark.whole
 def test_a_recorded_step_is_the_eager_one(pair: tuple[Optimiser, ...]) -> None:
     """Also after the step at which rectified Adam begins with second moments."""
     one, other = Learner(*pair), Learner(*pair)

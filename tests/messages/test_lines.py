@@ -82,6 +82,7 @@ def made_in(tree: ast.Module) -> set[str]:
     return found
 
 
+@pytest.mark.whole
 def test_every_message_is_made_somewhere() -> None:
     sources = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "messages"]
     made = set().union(*(made_in(ast.parse(source)) for source in sources if "zmqrl.messages" in source))

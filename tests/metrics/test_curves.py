@@ -63,6 +63,7 @@ def test_a_curve_is_the_iqm_over_the_common_range(tmp_path: Path) -> None:
     assert curve.low[-1] == pytest.approx(1 + 4 / 3, abs=1.4) and curve.high[-1] > curve.value[-1]
 
 
+@pytest.mark.whole
 def test_on_the_wall_clock_a_curve_is_of_the_runs_that_are_there(tmp_path: Path) -> None:
     """Seeds one after the other on a busy machine share no time; before, the curve was a single point."""
     rows = {"a": (10, 20), "b": (300, 310), "c": (305, 400)}
@@ -101,6 +102,7 @@ def test_episodes_of_scores_are_those_of_their_version(tmp_path: Path) -> None:
         make_plot([group_of(str(without))], columns=("episodes",))
 
 
+@pytest.mark.whole
 def test_last_values_have_the_interval_of_the_runs(tmp_path: Path) -> None:
     runs = [_run(tmp_path / f"seed-{n}", (100, 3.0 * n), (0, 0.0), (90, 99.0)) for n in (1, 2, 3)]
     plot = make_plot([RunGroup("g", tuple(runs))], (RETURN, "env_steps"), columns=("env_steps", FINAL))
@@ -201,6 +203,7 @@ def test_smoothed() -> None:
     assert smoothed(values, 1) is values
 
 
+@pytest.mark.whole
 def test_few_scores_of_a_run_are_marked(tmp_path: Path) -> None:
     few, many = _run(tmp_path / "few", (0, 1.0), (100, 2.0)), _run(tmp_path / "many", (0, 1.0), (100, 2.0))
     _run(few, (0, -500.0), (100, -85.0), name=EVALUATED)

@@ -93,6 +93,7 @@ def made(network: NetworkSection) -> Algorithm:
 
 @pytest.mark.parametrize("network", [NetworkSection(hidden=(8,)), MODULE], ids=lambda section: section.kind)
 @pytest.mark.parametrize("check", ALGORITHM, ids=name_of)
+@pytest.mark.whole
 def test_contract(check: Callable[[AlgorithmMaker], None], network: NetworkSection) -> None:
     """Such as the same bits after a resume, and a policy for two vector envs that mixes nothing."""
     check(lambda: made(network))

@@ -197,6 +197,7 @@ def test_a_wrap_that_cannot_hold_an_agent_is_named(
 
 
 @pytest.mark.parametrize("wrap", ["env IMAGE=1", pytest.param(f"env IMAGE=1 {NAMESPACE}", marks=needs_root)])
+@pytest.mark.whole
 def test_the_reaper_works_outside_of_a_wrap(section: HostSection, tmp_path: Path, wrap: str) -> None:
     """Within it only where zmqrl is nowhere else, and where it shares the pid namespace of the host."""
     of_the_image = tmp_path / "python"

@@ -220,6 +220,7 @@ def test_every_login_shell_lists_copies_and_removes(login: str, tmp_path: Path, 
     assert isinstance(found, Reaped) and list(workdir.rglob("*")) == [workdir / REMOTE_RUNS]
 
 
+@pytest.mark.whole
 def test_copying_takes_a_bounded_share_of_the_time(shell: Shell, far: Path, here: Path) -> None:
     shell.slow_s = 0.1
     write(far, "full-0-1")

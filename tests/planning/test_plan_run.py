@@ -403,6 +403,7 @@ def test_a_run_that_would_train_with_a_learning_rate_of_zero_is_warned_of(
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+@pytest.mark.whole
 def test_no_preset_trains_with_a_learning_rate_of_zero(tmp_path: Path, preset: str, mode: ModeName) -> None:
     extra = missing_extra(preset)
     if extra is not None:

@@ -50,6 +50,7 @@ def planned(tmp_path: Path, env: str, algorithm: str, *flags: str, mode: ModeNam
         if mode in kind_of(algorithm).modes
     ],
 )
+@pytest.mark.whole
 def test_every_algorithm_has_settings_that_it_accepts(tmp_path: Path, env: str, algorithm: str, mode: ModeName) -> None:
     config = planned(tmp_path, env, algorithm, mode=mode).config
     assert (config.env.id, config.algorithm["kind"], config.run.preset) == (env, algorithm, None)

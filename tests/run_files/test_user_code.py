@@ -197,6 +197,7 @@ def test_a_diff_that_git_refuses_is_an_error_and_not_empty(repository: Path) -> 
     )
 
 
+@pytest.mark.whole
 def test_many_warnings_do_not_keep_git_from_answering(repository: Path) -> None:
     """One per file whose ends of lines would change: more than a pipe holds."""
     names = [f"{n:03}-{'x' * 100}.py" for n in range(600)]

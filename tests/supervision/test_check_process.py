@@ -163,6 +163,7 @@ def test_a_module_that_ends_the_process_is_refused() -> None:
 @pytest.mark.parametrize(
     ("where", "how"), [*((where, "hang") for where in STAGES), ("init", "hang_with_the_lock"), ("init", "hang_deaf")]
 )
+@pytest.mark.whole
 def test_a_hang_is_named_and_refused_at_the_limit(
     where: str, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +268,7 @@ def test_the_template_lives_until_the_outermost_end() -> None:
     assert check_process._template is None
 
 
+@pytest.mark.whole
 def test_the_template_becomes_the_host_agent(tmp_path: Path) -> None:
     words, log = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "run-of-a-test", "0"], tmp_path / "log"
     check_process.start()

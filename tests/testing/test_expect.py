@@ -20,5 +20,6 @@ def test_the_yardstick_is_not_needed_for_what_is_in_time(monkeypatch: pytest.Mon
     assert_within(1.0, 1.0)
 
 
+@pytest.mark.whole
 def test_the_yardstick_is_measured() -> None:
     assert processes_s() > 0.01
