@@ -31,9 +31,7 @@ test-long: setup
 	$(BIN)/python -m pytest -m long
 
 bench: setup
-	$(BIN)/zmqrl bench bus
-	$(BIN)/zmqrl bench sync
-	$(BIN)/zmqrl bench e2e
+	$(BIN)/zmqrl bench all
 
 # appends to ~/.cache/zmqrl/bench.jsonl; BENCH_FILE=PATH names another
 bench-quick: setup

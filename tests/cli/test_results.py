@@ -13,6 +13,8 @@ import pytest
 
 from tests.cli.commands import Command
 from tests.support.raising import compare
+from zmqrl.bench.report import BenchResult, Figure
+from zmqrl.cli.results import BENCHES
 
 
 @pytest.fixture
@@ -103,6 +105,23 @@ def test_bench_passes_its_options_on(zmqrl: Command, monkeypatch: pytest.MonkeyP
     assert zmqrl("bench", "e2e", "--repeats", "2", "--sb3-python", "/py").out == "{}\n"
     assert zmqrl("bench", "e2e").code == 0
     assert requested == [{"repeats": 2, "sb3_python": "/py"}, {}]
+
+
+def test_bench_all_prints_one_table_and_one_list(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[dict[str, object]] = []
+    for name in BENCHES:
+        figures = [Figure(f"figure of {name}", "ms", (1.0, 3.0, 2.5))]
+        result = BenchResult(name, figures, ratios=[Figure("ratio", "", (2e4,))])
+        monkeypatch.setattr(f"zmqrl.bench.{name}.run", lambda result=result, **given: requested.append(given) or result)
+    ended = zmqrl("bench", "all", "--quick")
+    assert requested == [{"repeats": 1}, {"repeats": 1}, {"repeats": 1, "seeds": 1}]
+    assert [row.split() for row in ended.err.splitlines()[:2]] == [
+        ["bus", "figure", "of", "bus", "2.5", "ms"],
+        ["bus", "ratio", "20,000"],
+    ]
+    assert [data["figures"]["ratio"]["median"] for data in json.loads(ended.out)] == [2e4] * 3
+    for wrong in (("all", "--quick", "--repeats", "2"), ("bus", "--sb3-python", "/py")):
+        assert zmqrl("bench", *wrong).code == 2
 
 
 def test_status_prints_figures_for_prometheus(zmqrl: Command, finished: Path) -> None:

@@ -56,6 +56,12 @@ class BenchResult:
             "machine": machine(),
         }
 
+    def table(self) -> str:
+        """Medians of the figures and ratios, a line each."""
+        rows = [(row, ",.0f" if row.median >= 1000 else ".4g") for row in (*self.figures, *self.ratios)]
+        text = (f"{self.name:6}{row.name:50}{format(row.median, form):>12} {row.unit}" for row, form in rows)
+        return "\n".join(line.rstrip() for line in text)
+
     def print(self) -> None:
         """The JSON on stdout."""
         print(json.dumps(self.data(), indent=2))

@@ -156,21 +156,32 @@ def trust_command(named: tuple[str, ...], is_list: bool, remove: bool) -> None:
 
 
 @click.command("bench")
-@click.argument("name", type=click.Choice(BENCHES), metavar="NAME")
+@click.argument("name", type=click.Choice((*BENCHES, "all")), metavar="NAME")
 @click.option("--repeats", type=click.IntRange(1), metavar="N", help="Number of repetitions. Default: 3.")
+@click.option("--quick", is_flag=True, help="One repetition and, for e2e, one seed.")
 @click.option("--sb3-python", metavar="PATH", help="For e2e: Python interpreter with Stable-Baselines3, the baseline.")
-def bench_command(name: str, repeats: int | None, sb3_python: str | None) -> None:
+def bench_command(name: str, repeats: int | None, quick: bool, sb3_python: str | None) -> None:
     """Run the benchmark NAME and print JSON.
 
     bus: transitions/s that reach the learner, compared with a memcpy. sync: time from one version of the weights to
-    the next in mode sync. e2e: env steps/s of training, compared with Stable-Baselines3 if it is installed.
+    the next in mode sync. e2e: env steps/s of training, compared with Stable-Baselines3 if it is installed. all: these
+    three; the JSON is a list, and stderr shows the medians as a table.
     """
-    options: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
-    if sb3_python is not None:
-        if name != "e2e":
-            raise click.UsageError("--sb3-python can be used only with `zmqrl bench e2e`")
-        options["sb3_python"] = sb3_python
-    importlib.import_module(f"zmqrl.bench.{name}").run(**options).print()
+    if quick and repeats is not None:
+        raise click.UsageError("--quick and --repeats exclude each other")
+    if sb3_python is not None and name not in ("e2e", "all"):
+        raise click.UsageError("--sb3-python can be used only with `zmqrl bench e2e` and `zmqrl bench all`")
+    counts = {"repeats": 1} if quick else {} if repeats is None else {"repeats": repeats}
+    options: dict[str, dict[str, Any]] = {bench: dict(counts) for bench in BENCHES}
+    options["e2e"] |= ({"seeds": 1} if quick else {}) | ({} if sb3_python is None else {"sb3_python": sb3_python})
+    if name != "all":
+        importlib.import_module(f"zmqrl.bench.{name}").run(**options[name]).print()
+        return
+    results = []
+    for bench in BENCHES:
+        results.append(importlib.import_module(f"zmqrl.bench.{bench}").run(**options[bench]))
+        click.echo(results[-1].table(), err=True)
+    click.echo(json.dumps([result.data() for result in results], indent=2))
 
 
 @click.command("version")
