@@ -17,12 +17,19 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 
 function element(tag, text, kind) {
   const made = document.createElement(tag);
-  if (text !== undefined && text !== null) made.textContent = String(text);
+  made.textContent = text ?? "";
   if (kind) made.className = kind;
   return made;
 }
 
-const cell = (text, kind) => element("td", text === null || text === undefined ? "-" : text, kind);
+function tableRow(...cells) {
+  const made = element("tr");
+  made.append(...cells);
+  return made;
+}
+
+const heads = (titles) => tableRow(...titles.map((title) => element("th", title)));
+const cell = (text, kind) => element("td", text ?? "-", kind);
 const count = (value) => (value === null ? "-" : value.toLocaleString("en"));
 const decimal = (value) => (value === null ? "-" : value.toFixed(1));
 const best = ({ best_score: score, best_by: name }) =>
@@ -53,8 +60,7 @@ function matching() {
 }
 
 function row(run) {
-  const made = element("tr"), box = element("input"), open = element("button", run.name, "name"), name = element("td");
-  made.dataset.run = run.run_dir;
+  const box = element("input"), open = element("button", run.name, "name"), selected = element("td"), name = element("td");
   box.type = "checkbox";
   box.checked = chosen.has(run.run_dir);
   box.dataset.choose = run.run_dir;
@@ -66,25 +72,20 @@ function row(run) {
     name.append(element("div", run.reason, "reason"));
     name.lastChild.title = run.reason;
   }
-  const selected = element("td");
   selected.append(box);
-  made.append(
+  return tableRow(
     selected, name, cell(run.state, run.live ? "live" : run.state), cell(decimal(run.train_return_mean_100), "number"),
     cell(best(run), "number"), cell(count(run.env_steps), "number"),
     cell(run.started_at === null ? null : age(now - run.started_at), "number"),
     cell(run.env), cell(run.algorithm), cell(run.host), cell(run.user),
   );
-  return made;
 }
 
 function list() {
-  const found = matching(), focused = document.activeElement, body = at("rows");
-  const kept = focused && body.contains(focused) ? { ...focused.dataset } : null;
+  const found = matching(), body = at("rows");
+  const [kind, run] = body.contains(document.activeElement) ? Object.entries(document.activeElement.dataset)[0] : [];
   body.replaceChildren(...found.map(row));
-  if (kept) {
-    const kind = kept.open === undefined ? "choose" : "open";
-    [...body.querySelectorAll(`[data-${kind}]`)].find((made) => made.dataset[kind] === kept[kind])?.focus();
-  }
+  if (kind) [...body.querySelectorAll(`[data-${kind}]`)].find((made) => made.dataset[kind] === run)?.focus();
   at("count").textContent = `${found.length} of ${runs.length}`;
 }
 
@@ -126,11 +127,6 @@ async function refreshCurves() {
   draw(found.lines);
 }
 
-function joined(lines) {
-  const tables = lines.map((line) => (line.runs > 1 ? [line.x, line.value, line.low, line.high] : [line.x, line.value]));
-  return uPlot.join(tables);
-}
-
 function draw(lines) {
   const text = JSON.stringify([lines, isDark.matches, at("chart").clientWidth, at("axis").value]);
   if (text === drawn) return;
@@ -155,7 +151,9 @@ function draw(lines) {
   });
   const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
   const size = { width: Math.max(200, at("chart").clientWidth), height: 320 };
-  chart = new uPlot({ ...size, series, bands, axes: [axis, { ...axis, size: 60 }], scales: { x: { time: false } } }, joined(lines), at("chart"));
+  const axes = [axis, { ...axis, size: 60 }], scales = { x: { time: false } };
+  const tables = lines.map((line) => [line.x, line.value, ...(line.runs > 1 ? [line.low, line.high] : [])]);
+  chart = new uPlot({ ...size, series, bands, axes, scales }, uPlot.join(tables), at("chart"));
 }
 
 async function refreshDifferences() {
@@ -165,22 +163,14 @@ async function refreshDifferences() {
   const found = await data("/api/differences", asked);
   if (String(asked) !== String(named())) return;
   const names = [...chosen].map((run) => runs.find((known) => known.run_dir === run)?.name ?? run);
-  const head = element("tr");
-  head.append(...["Key", ...names].map((name) => element("th", name)));
-  at("different-runs").replaceChildren(head);
-  at("different").replaceChildren(...(found.length ? found : [["no differences", "", ""]]).map((texts) => {
-    const made = element("tr");
-    made.append(...texts.map((text) => cell(text === null ? null : value(text), "wrap")));
-    return made;
-  }));
+  at("different-runs").replaceChildren(heads(["Key", ...names]));
+  at("different").replaceChildren(...(found.length ? found : [["no differences", "", ""]]).map((texts) =>
+    tableRow(...texts.map((text) => cell(text === null ? null : value(text), "wrap")))));
 }
 
 function pairs(body, content) {
-  body.replaceChildren(...Object.entries(content || {}).map(([name, content]) => {
-    const made = element("tr");
-    made.append(element("th", name), cell(value(content), "wrap"));
-    return made;
-  }));
+  body.replaceChildren(...Object.entries(content ?? {}).map(([name, data]) =>
+    tableRow(element("th", name), cell(value(data), "wrap"))));
 }
 
 async function refreshDetails() {
@@ -193,14 +183,10 @@ async function refreshDetails() {
   at("place").textContent = [run?.run_id, run?.state, shown].filter(Boolean).join(", ");
   const error = found.summary?.error || run?.reason, messages = found.status?.problems || [];
   at("problems").replaceChildren(...messages.map((text) => element("li", text)), ...(error ? [element("li", error, "failed")] : []));
-  const head = element("tr"), hosts = found.status?.hosts || [];
-  head.append(...HOST_COLUMNS.map(([, title]) => element("th", title)));
-  at("hosts-head").replaceChildren(...(hosts.length ? [head] : []));
-  at("hosts").replaceChildren(...hosts.map((host) => {
-    const made = element("tr");
-    made.append(...HOST_COLUMNS.map(([name]) => cell(host[name] ?? (name === "cause" ? "" : null))));
-    return made;
-  }));
+  const hosts = found.status?.hosts ?? [];
+  at("hosts-head").replaceChildren(...(hosts.length ? [heads(HOST_COLUMNS.map(([, title]) => title))] : []));
+  at("hosts").replaceChildren(...hosts.map((host) =>
+    tableRow(...HOST_COLUMNS.map(([name, title]) => cell(host[name] ?? (title ? null : ""))))));
   pairs(at("summary"), found.summary);
   pairs(at("config"), found.config);
   at("videos").hidden = !found.videos.length;
