@@ -116,7 +116,8 @@ def export_command(run: str, folder: Path, form: Form | Literal["csv"], checkpoi
 
     RUN is a run directory, a run id, or the URL of a copy of a run. --to onnx writes the greedy policy as policy.onnx,
     --to numpy as policy.py, which requires only numpy and safetensors, both with a model card. --to csv writes
-    metrics.csv, and episodes.csv if the run has it.
+    metrics.csv, and episodes.csv if the run has it; RUN may also be a folder of runs: their rows then have the columns
+    run and seed.
     """
     from zmqrl.export.write import export
     from zmqrl.planning.exported import export_csv, exported_of

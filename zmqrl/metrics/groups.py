@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zmqrl.config.paths import content_of
 from zmqrl.errors import ConfigError
@@ -49,13 +50,22 @@ def group_of(argument: str) -> RunGroup:
 
 def env_ids(runs: Iterable[Path]) -> list[str]:
     """Ids of their envs, each once, in order; those without a readable configuration are left out."""
-    found: dict[str, None] = {}
-    for run in runs:
-        try:
-            found[str(json.loads(content_of(run / "config.json"))["config"]["env"]["id"])] = None
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return list(found)
+    found = dict.fromkeys(stored_value(run, "env", "id") for run in runs)
+    return [str(env) for env in found if env is not None]
+
+
+def stored_value(run: Path, section: str, key: str) -> Any:
+    """A value of the configuration of a run; None: it cannot be read."""
+    try:
+        return json.loads(content_of(run / "config.json"))["config"][section][key]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def by_number(run: Path) -> tuple[int, str]:
+    """Key of an order in which seed 10 follows seed 9."""
+    number = run.name.rpartition("-")[2]
+    return (int(number) if number.isdecimal() else 0), str(run)
 
 
 def _runs_of(path: Path, other_than: str | None = None) -> tuple[Path, ...]:
@@ -70,19 +80,13 @@ def _runs_of(path: Path, other_than: str | None = None) -> tuple[Path, ...]:
 def _in(folder: Path) -> tuple[Path, ...]:
     if (folder / METRICS).is_file():
         return (folder,)
-    return tuple(sorted((file.parent for file in folder.glob(f"seed-*/{METRICS}")), key=_number))
+    return tuple(sorted((file.parent for file in folder.glob(f"seed-*/{METRICS}")), key=by_number))
 
 
 def _beginning_with(path: Path) -> list[Path]:
     if not path.name or not path.parent.is_dir():
         return []
     return sorted(entry for entry in path.parent.iterdir() if entry.name.startswith(path.name) and entry.is_dir())
-
-
-def _number(run: Path) -> tuple[int, str]:
-    """Seed 10 follows seed 9."""
-    number = run.name.rpartition("-")[2]
-    return (int(number) if number.isdecimal() else 0), run.name
 
 
 def _name(argument: str) -> str:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import csv
 import shlex
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zmqrl.acting.spec import ActingSpec
+from zmqrl.config.paths import regular
 from zmqrl.errors import ConfigError
 from zmqrl.export.card import CardSource
 from zmqrl.metrics.attempts import current_metrics
 from zmqrl.metrics.curves import EVALUATED
-from zmqrl.metrics.groups import EPISODES_CSV, METRICS
+from zmqrl.metrics.groups import EPISODES_CSV, METRICS, by_number, stored_value
 from zmqrl.planning.policies import named_checkpoint, network_of, stored_checkpoints, trained_env
 from zmqrl.run_files.run_info import read_info
-from zmqrl.run_files.stored_config import refuse_folder_of_runs
+from zmqrl.run_files.run_list import run_dirs
 from zmqrl.run_files.trust import opened
 from zmqrl.types import Version, Weights
 from zmqrl.views.problem import report_cells
-
-METRICS_CSV = "metrics.csv"
 
 
 def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, CardSource]:
@@ -57,37 +56,55 @@ def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, Ca
 
 
 def export_csv(run_dir: Path, folder: Path) -> list[Path]:
-    """Write the file metrics.csv, and a copy of `episodes.csv` if the run has one; the files that were written.
+    """Write the file metrics.csv, and episodes.csv if a run has one; the files that were written.
+
+    Of a folder of runs, both have the rows of all of them, with the columns `run` and `seed`.
 
     Raises:
-        FolderOfRuns: `run_dir` is the folder of several runs.
-        ConfigError: The run has no metrics, or a file exists or cannot be written.
+        ConfigError: No run has metrics, or a file cannot be read, exists or cannot be written.
     """
-    try:
-        rows = current_metrics(run_dir / METRICS)
-    except OSError as error:
-        refuse_folder_of_runs(run_dir, _command)
-        raise ConfigError(f"has no {METRICS}: {error.strerror}", value=str(run_dir), is_subject=True) from error
-    written = [folder / METRICS_CSV]
+    below = [run_dir] if (run_dir / METRICS).is_file() else sorted(run_dirs(run_dir), key=by_number)
+    runs = [run for run in below if (run / METRICS).is_file()]
+    if not runs:
+        raise ConfigError(f"has no {METRICS}, and no run in it has one", value=str(run_dir), is_subject=True)
+    names = {run: {} if run == run_dir else _name(run, run_dir) for run in runs}
+    written = [folder / name for name, (source, _) in TABLES.items() if any((run / source).is_file() for run in runs)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written[0].open("x", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
-            table.writeheader()
-            table.writerows(rows)
-        if (run_dir / EPISODES_CSV).is_file():
-            written.append(folder / EPISODES_CSV)
-            with (run_dir / EPISODES_CSV).open("rb") as content, written[1].open("xb") as copy:
-                shutil.copyfileobj(content, copy)
+        for path in written:
+            source, rows_of = TABLES[path.name]
+            found = {run: run / source for run in runs if (run / source).is_file()}
+            columns = {name: None for run in found for row in rows_of(found[run]) for name in (*names[run], *row)}
+            with path.open("x", encoding="utf-8", newline="") as file:
+                table = csv.DictWriter(file, [*columns], extrasaction="ignore")  # a live run may have a new name
+                table.writeheader()
+                for run in found:
+                    table.writerows({**names[run], **row} for row in rows_of(found[run]))
     except FileExistsError as error:
         raise ConfigError("exists", value=error.filename, is_subject=True, fix="name a new directory") from error
     except OSError as error:
-        raise ConfigError(f"{folder}: the tables cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{error.filename or folder}: the tables cannot be written: {error.strerror}") from error
     return written
+
+
+def _name(run: Path, folder: Path) -> dict[str, Any]:
+    return {"run": str(run.relative_to(folder)), "seed": stored_value(run, "run", "seed")}
+
+
+def _episodes(path: Path) -> Iterator[dict[str, str]]:
+    with open(path, encoding="utf-8", newline="", opener=regular) as file:
+        yield from csv.DictReader(file)
 
 
 def _command(run: str) -> str:
     return f"zmqrl export {shlex.quote(run)}"
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Path], Iterable[dict[str, Any]]]]] = {
+    "metrics.csv": (METRICS, current_metrics),
+    EPISODES_CSV: (EPISODES_CSV, _episodes),
+}
+"""File of a run, and its rows, by the table that has them."""
 
 
 def _scores(run_dir: Path) -> dict[int | None, float]:
