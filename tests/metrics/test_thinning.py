@@ -9,7 +9,8 @@ import pytest
 
 from zmqrl.metrics import thinning
 from zmqrl.metrics.curves import curve_of, series_from
-from zmqrl.metrics.thinning import MEANS, NO_ROWS, ROW, rows_of, thinned
+from zmqrl.metrics.metric_rows import ROW, rows_of
+from zmqrl.metrics.thinning import MEANS, NO_ROWS, thinned
 from zmqrl.types import Array
 
 MOST = 64
@@ -96,6 +97,6 @@ def test_rows_that_cannot_be_joined_end_the_thinning() -> None:
 
 def test_at_most_a_part_of_the_rows_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thinning, "READ_AT_ONCE", 10)
-    rows = ({"wall_s": k, "env_steps": k, "value": k} for k in range(95))
-    found = thinned(rows, "value")
+    rows = rows_of([{"wall_s": k, "env_steps": k, "value": k} for k in range(95)], "value")
+    found = thinned(np.split(rows, 19))
     assert (found.size, found.count) == (2, 95) and found.rows["value"][:3].tolist() == [0.0, 1.0, 2.5]

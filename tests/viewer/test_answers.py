@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.viewer.stored import rows, store
+from tests.viewer.test_row_cache import lines_of
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN
 from zmqrl.metrics.groups import group_of
@@ -53,20 +54,23 @@ def test_csv_has_the_points_of_the_curves(folder: Path) -> None:
 
 def test_of_a_file_that_grows_new_rows_alone_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache = folder / "b" / "metrics.jsonl", RowCache()
-    before = cache.rows(path, RETURN)
-    assert len(before) == 50 and cache.rows(path, RETURN) is before
-    read = list[bytes]()
-    monkeypatch.setattr("zmqrl.metrics.jsonl._row", lambda line: read.append(line) or json.loads(line))
+
+    def values() -> list[float]:
+        found: list[float] = cache.current(path, RETURN).thinned.rows["value"].tolist()
+        return found
+
+    assert len(values()) == 50
+    read = lines_of(monkeypatch)
     with path.open("a") as file:
         file.write(rows([7.0, 8.0], 50) + '{"wall_s": 52, "env')
         file.flush()
-        assert cache.rows(path, RETURN)["value"].tolist() == [*range(50), 7.0, 8.0]
+        assert values() == [*range(50), 7.0, 8.0]
         assert len(read) == 2, "the row that is being written is left for later"
         file.write('_steps": 520, "train_return_mean_100": 9.0}\n')
-    assert cache.rows(path, RETURN)["value"][-1] == 9.0 and len(read) == 3
+    assert values()[-1] == 9.0 and len(read) == 3
     path.unlink()
     path.write_text(rows([1.0]))
-    assert cache.rows(path, RETURN)["value"].tolist() == [1.0]
+    assert values() == [1.0]
 
 
 def test_a_curve_is_drawn_anew_where_its_run_has_grown(folder: Path) -> None:

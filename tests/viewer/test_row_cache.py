@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 
 from tests.viewer.stored import rows
 from zmqrl.metrics.curves import RETURN
+from zmqrl.metrics.metric_rows import MetricRows
+from zmqrl.types import Array
 from zmqrl.viewer.row_cache import KEPT_EVERY_BYTES, UNUSED_S, RowCache
 
 COUNT = 1_000
@@ -29,16 +30,30 @@ def path(tmp_path: Path, cache: Path) -> Path:
     path = tmp_path / "metrics.jsonl"
     path.write_text(rows(range(COUNT)))
     assert path.stat().st_size > KEPT_EVERY_BYTES
-    assert len(RowCache().rows(path, RETURN)) == COUNT
+    assert len(read(path)) == COUNT
     return path
 
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The lines that are parsed from now on."""
-    lines = list[bytes]()
-    monkeypatch.setattr("zmqrl.metrics.jsonl._row", lambda line: lines.append(line) or json.loads(line))
+    return lines_of(monkeypatch)
+
+
+def lines_of(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines that are parsed from now on."""
+    lines, parse = list[bytes](), MetricRows._rows
+
+    def listed(self: MetricRows, block: bytes) -> Array:
+        lines.extend(block.splitlines())
+        return parse(self, block)
+
+    monkeypatch.setattr(MetricRows, "_rows", listed)
     return lines
+
+
+def read(path: Path, metric: str = RETURN) -> Array:
+    return RowCache().current(path, metric).thinned.rows
 
 
 def append(path: Path, value: float) -> None:
@@ -48,10 +63,10 @@ def append(path: Path, value: float) -> None:
 
 def test_the_next_viewer_reads_what_was_appended(path: Path, cache: Path, parsed: list[bytes]) -> None:
     append(path, 7.0)
-    found = RowCache()
-    assert found.rows(path, RETURN)["value"].tolist() == [*range(COUNT), 7.0] and len(parsed) == 1
-    assert found.names(path, RETURN) == {"wall_s", "env_steps", RETURN, "entropy"}
-    assert RowCache().rows(path, "entropy")["value"][1] == 0.5, "another metric has a file of its own"
+    found = RowCache().current(path, RETURN)
+    assert found.thinned.rows["value"].tolist() == [*range(COUNT), 7.0] and len(parsed) == 1
+    assert found.names == ["wall_s", "env_steps", RETURN, "entropy"]
+    assert read(path, "entropy")["value"][1] == 0.5, "another metric has a file of its own"
     assert {found.stat().st_mode & 0o777 for found in cache.iterdir()} == {0o600} and len(list(cache.iterdir())) == 2
     assert cache.stat().st_mode & 0o777 == 0o700
 
@@ -85,7 +100,7 @@ def of_a_group(path: Path, cache: Path) -> None:
 def of_another_metric(path: Path, cache: Path) -> None:
     (kept,) = cache.iterdir()
     content = kept.read_bytes()
-    RowCache().rows(path, "entropy")
+    read(path, "entropy")
     (other,) = set(cache.iterdir()) - {kept}
     kept.write_bytes(other.read_bytes())
     assert kept.read_bytes() != content
@@ -108,7 +123,7 @@ def test_what_does_not_fit_is_read_again(
     change(path, cache)
     parsed.clear()
     append(path, 7.0)
-    found = RowCache().rows(path, RETURN)
+    found = read(path)
     assert len(parsed) == len(path.read_bytes().splitlines()) and found["value"][-1] == 7.0
 
 
@@ -117,10 +132,10 @@ def test_without_a_cache_everything_is_read(path: Path, cache: Path) -> None:
         kept.unlink()
     cache.rmdir()
     cache.write_text("")
-    assert len(RowCache().rows(path, RETURN)) == COUNT
+    assert len(read(path)) == COUNT
 
 
 def test_a_short_file_is_not_kept(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "short"
     path.write_text(rows(range(10)))
-    assert len(RowCache().rows(path, RETURN)) == 10 and not cache.exists()
+    assert len(read(path)) == 10 and not cache.exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.jsonl import SCORE, read_metrics
 from zmqrl.types import Array
 
 FORMER = 0
@@ -58,4 +58,4 @@ def counted_by(has_env_steps: bool) -> str:
 
 def is_score_row(row: Mapping[str, float]) -> bool:
     """Whether a row is of the evaluator: its env steps are those of the version."""
-    return any(name.startswith("eval_") for name in row)
+    return any(name.startswith(SCORE) for name in row)

@@ -13,7 +13,8 @@ import numpy as np
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.attempts import FORMER, counted_by, is_current
 from zmqrl.metrics.groups import METRICS, RunGroup
-from zmqrl.metrics.jsonl import read_metrics, unreadable_lines
+from zmqrl.metrics.jsonl import read_metrics
+from zmqrl.metrics.metric_rows import MetricRows
 from zmqrl.metrics.thinning import MOST_ADJUSTED_S, thinned
 from zmqrl.types import Array
 
@@ -84,10 +85,10 @@ def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     """
     found, left_out = [], []
     for run in group.runs:
-        rows = thinned(read_metrics(run / METRICS), metric).rows
-        if unreadable := unreadable_lines(run / METRICS):
-            left_out.append(f"{run}: {unreadable} line{'s' if unreadable > 1 else ''} of {METRICS} without a valid row")
-        series = series_from(run, rows, window)
+        read = MetricRows(run / METRICS, metric, cut_too=True)
+        series = series_from(run, thinned(read).rows, window)
+        if lines := read.unreadable:
+            left_out.append(f"{run}: {lines} line{'s' if lines > 1 else ''} of {METRICS} without a valid row")
         if series is None:
             left_out.append(f"{run}: no row with {metric} yet")
         else:
@@ -107,10 +108,9 @@ def series_from(run: Path, rows: Array, window: int) -> Series | None:
     drawn = rows["is_measured"] & is_current(rows["attempt"], rows[counted], rows["is_score"])
     if not drawn.any():
         return None
-    wall_s = cumulative_wall_s(rows["wall_s"].tolist(), rows["is_score"].tolist(), rows["attempt"])
     x, episodes = rows[counted][drawn], _episodes(rows, counted)[drawn]
     values = smoothed(rows["value"][drawn], round(window / rows["rows"][drawn].mean()))
-    return Series(run, x, np.array(wall_s)[drawn], episodes, values, counted == "updates")
+    return Series(run, x, _cumulative_wall_s(rows)[drawn], episodes, values, counted == "updates")
 
 
 def iqm(scores: Array) -> Array:
@@ -171,7 +171,7 @@ def curve_of(series: Sequence[Series], axis: XAxis) -> IqmCurve:
 def _bands(values: Array, there: Array) -> tuple[Array, Array, Array]:
     """IQM and bounds of its interval, each `[points]`, of `values [runs, points]` where `there`."""
     bands = np.full((3, values.shape[1]), np.nan)
-    for present in np.unique(there, axis=1).T:
+    for present in there.T[:1] if there.all() else np.unique(there, axis=1).T:
         points = (there == present[:, None]).all(axis=0)
         scores = values[present][:, points][:, None]
         if len(scores):
@@ -184,8 +184,8 @@ def unknown_metric(groups: Sequence[RunGroup], metric: str) -> ConfigError:
     """The error for a metric that no run has: the nearest names."""
     names = {name for group in groups for run in group.runs for row in read_metrics(run / METRICS) for name in row}
     if not names:
-        lines = sum(unreadable_lines(run / METRICS) for group in groups for run in group.runs)
-        return ConfigError(f"{METRICS} of the given runs {'has no valid row' if lines else 'is empty'}")
+        has_lines = any((run / METRICS).stat().st_size for group in groups for run in group.runs)
+        return ConfigError(f"{METRICS} of the given runs {'has no valid row' if has_lines else 'is empty'}")
     near = difflib.get_close_matches(metric, names, n=1) if metric not in (RETURN, EVALUATED) else []
     what = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(names))}"
     return ConfigError(f"metric {metric!r} is not in {METRICS} of the given runs", fix=what)
@@ -202,21 +202,18 @@ def _at(grid: Array, x: Array, values: Array) -> Array:
     return np.interp(grid, x[order], values[order])
 
 
-def cumulative_wall_s(wall_s: Sequence[float], is_score: Sequence[bool], attempt: Array) -> list[float]:
+def _cumulative_wall_s(rows: Array) -> Array:
     """Cumulative seconds of each row: all earlier attempts, up to their last row, and those of its own attempt.
 
-    Args:
-        wall_s: Of each row, counted from the start of its attempt.
-        is_score: Whether a row is of the evaluator.
-        attempt: Its number; `FORMER`: it is concluded from `wall_s`.
+    `wall_s` of a row is counted from the start of its attempt. Attempts without a number are concluded from it.
     """
-    former = int((attempt == FORMER).sum())
-    starts = [0, *_starts(wall_s[:former], is_score), *(np.flatnonzero(np.diff(attempt)) + 1).tolist()]
-    earlier_s, total = 0.0, []
-    for start, end in zip(starts, [*starts[1:], len(wall_s)], strict=True):
-        total += [earlier_s + seconds for seconds in wall_s[start:end]]
-        earlier_s = max(total, default=0.0)
-    return total
+    former = rows[rows["attempt"] == FORMER]
+    begins = [0, *_starts(former["wall_s"].tolist(), former["is_score"].tolist())]
+    starts = np.union1d(begins, np.flatnonzero(np.diff(rows["attempt"])) + 1)
+    attempt_s = np.fmax(np.fmax.reduceat(rows["wall_s"], starts), 0.0)
+    earlier_s = np.cumsum(attempt_s) - attempt_s
+    wall_s: Array = rows["wall_s"] + np.repeat(earlier_s, np.diff([*starts, len(rows)]))
+    return wall_s
 
 
 def _starts(wall_s: Sequence[float], is_score: Sequence[bool]) -> Iterator[int]:

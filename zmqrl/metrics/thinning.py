@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
-from zmqrl.metrics.attempts import FORMER, is_score_row
+from zmqrl.metrics.metric_rows import ROW
 from zmqrl.types import Array
 
 MOST_ROWS = 4_096
@@ -17,25 +15,6 @@ READ_AT_ONCE = 50_000
 """Rows: 4 MB."""
 MOST_ADJUSTED_S = 0.5
 """`wall_s` that decreases by at most so much is of a clock that was adjusted, not of another attempt."""
-ROW = np.dtype(
-    [
-        ("wall_s", np.float64),
-        ("env_steps", np.float64),
-        ("updates", np.float64),
-        ("episodes", np.float64),
-        ("value", np.float64),
-        ("is_measured", np.bool_),
-        ("is_score", np.bool_),
-        ("attempt", np.float64),
-        ("number", np.int64),
-        ("rows", np.int64),
-    ]
-)
-"""Row of metrics.jsonl, for one metric: `value` counts where `is_measured`; `is_score`: of the evaluator.
-
-`episodes` is NaN in rows without it, as scores are. Of several rows, means, the `number` of the first one in the file,
-and how many there are.
-"""
 MEANS = ("wall_s", "env_steps", "updates", "episodes", "value")
 KIND = ("attempt", "is_score", "is_measured")
 
@@ -58,7 +37,9 @@ class ThinnedRows:
         new = new.copy()
         new["number"] = np.arange(self.count, self.count + len(new))
         size, count = self.size, self.count + len(new)
-        rows = _joined(np.concatenate([self.rows, new]), size)
+        settled = _settled(self.rows, new) if size > 1 and 0 < len(new) < size else 0
+        rows = _joined(_concatenated(self.rows[settled:], new), size)
+        rows = _concatenated(self.rows[:settled], rows)
         while len(rows) > MOST_ROWS and size < count:
             size *= 2
             rows = _joined(rows, size)
@@ -68,32 +49,29 @@ class ThinnedRows:
 NO_ROWS = ThinnedRows(np.empty(0, ROW))
 
 
-def thinned(rows: Iterable[dict[str, float]], metric: str, known: ThinnedRows = NO_ROWS) -> ThinnedRows:
-    """`known` with the rows that follow. At most `READ_AT_ONCE` are held at a time."""
-    following = iter(rows)
-    while len(new := rows_of(islice(following, READ_AT_ONCE), metric)):
-        known = known.plus(new)
-    return known
+def thinned(blocks: Iterable[Array], known: ThinnedRows = NO_ROWS) -> ThinnedRows:
+    """`known` with the rows of the blocks that follow. About `READ_AT_ONCE` are held at a time."""
+    waiting: list[Array] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(map(len, waiting)) >= READ_AT_ONCE:
+            known, waiting = known.plus(_concatenated(*waiting)), []
+    return known.plus(_concatenated(*waiting)) if waiting else known
 
 
-def rows_of(rows: Iterable[dict[str, float]], metric: str) -> Array:
-    """`[n]` of `ROW`: what a series needs of each row. A file of days has millions of values of other metrics."""
-    found = (
-        (
-            row["wall_s"],
-            row["env_steps"],
-            row.get("updates", 0.0),
-            row.get("episodes", math.nan),
-            row.get(metric, 0.0),
-            metric in row,
-            is_score_row(row),
-            row.get("attempt", FORMER),
-            0,
-            1,
-        )
-        for row in rows
-    )
-    return np.fromiter(found, ROW)
+def _settled(rows: Array, new: Array) -> int:
+    """How many of the thinned `rows` stay as they are when the rows `new` follow.
+
+    Of each kind in `new`, the last row may be joined with the one before it, unless that is the first one.
+    """
+    known, kinds = _kinds(rows).T, {*map(tuple, _kinds(new).T.tolist())}
+    before = [np.flatnonzero((known == kind).all(axis=1))[-3:] for kind in kinds]
+    return min(int(places[0]) if len(places) == 3 else 0 for places in before)
+
+
+def _concatenated(*rows: Array) -> Array:
+    """Without `dtype`, NumPy compares the fields of each array, which takes longer than the copy."""
+    return np.concatenate(rows, dtype=ROW)
 
 
 def _joined(rows: Array, size: int) -> Array:
@@ -104,8 +82,8 @@ def _joined(rows: Array, size: int) -> Array:
     if size == 1 or not len(rows):
         return rows
     rows = rows[np.lexsort((rows["number"], *_kinds(rows)))]
-    before, after = rows[:-1], rows[1:]
-    is_other = np.any([kind[1:] != kind[:-1] for kind in _kinds(rows)], axis=0)
+    before, after, kinds = rows[:-1], rows[1:], _kinds(rows)
+    is_other = (kinds[:, 1:] != kinds[:, :-1]).any(axis=0)
     is_end = np.concatenate([[True], is_other]) | np.concatenate([is_other, [True]])
     is_in_bucket = before["number"] // size == after["number"] // size
     is_later = after["wall_s"] >= before["wall_s"] - MOST_ADJUSTED_S
@@ -119,5 +97,6 @@ def _joined(rows: Array, size: int) -> Array:
     return in_order
 
 
-def _kinds(rows: Array) -> tuple[Array, ...]:
-    return *(rows[name] for name in KIND), np.isnan(rows["episodes"])
+def _kinds(rows: Array) -> Array:
+    """`[4, n]`: rows with equal columns are of one kind."""
+    return np.array([*(rows[name] for name in KIND), np.isnan(rows["episodes"])], np.float64)

@@ -16,7 +16,7 @@ import numpy as np
 from zmqrl.errors import ConfigError, ZmqrlError
 from zmqrl.metrics.attempts import are_current
 from zmqrl.metrics.groups import METRICS
-from zmqrl.metrics.jsonl import WholeRows
+from zmqrl.metrics.jsonl import Lines, rows_in
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 
@@ -64,13 +64,13 @@ class MetricsTail:
     """The rows of a growing file, each once."""
 
     def __init__(self, path: Path) -> None:
-        self._rows, self._count = WholeRows(path), 0
+        self._lines, self._count = Lines(path), 0
 
     def read(self, begin: int) -> list[NumberedRow]:
         """The new rows from step `begin` on, without those that a later attempt among them repeats."""
         rows: list[dict[str, float]] = []
         with suppress(FileNotFoundError):  # a run that starts
-            rows += self._rows
+            rows += [row for lines in self._lines for row in rows_in(lines) if row is not None]
         first, self._count = self._count, self._count + len(rows)
         current = np.flatnonzero(are_current(rows)).tolist()
         return [NumberedRow(first + k, rows[k]) for k in current if first + k >= begin]

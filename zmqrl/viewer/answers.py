@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from operator import is_not
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,8 +27,7 @@ from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.plot import PlotLine, write_points
 from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
-from zmqrl.types import Array
-from zmqrl.viewer.row_cache import RowCache
+from zmqrl.viewer.row_cache import ReadMetric, RowCache
 
 LIST_EVERY_S = 1.0
 """The runs are listed again after this time."""
@@ -48,7 +46,7 @@ class Answers:
     def __init__(self, folder: Path) -> None:
         self._folder, self._cache, self._lock = folder, RowCache(), threading.Lock()
         self._rows: dict[str, RunRow] = {}
-        self._curves: dict[tuple[Any, ...], tuple[list[Array], IqmCurve | None]] = {}
+        self._curves: dict[tuple[Any, ...], tuple[list[tuple[Path, int, int]], IqmCurve | None]] = {}
         self._listed_at_s = -float("inf")
 
     def runs(self, query: Query) -> dict[str, Any]:
@@ -62,15 +60,14 @@ class Answers:
 
     def curves(self, query: Query) -> dict[str, Any]:
         """The lines of the chart, and the names of the metrics that the runs have."""
-        runs = self._runs(query)
-        lines = [_plain(line) for line in self._lines(runs, query)]
-        names = {name for run in runs for name in self._metric_names(run, _one(query, "metric", RETURN))}
-        return {"lines": lines, "metrics": sorted(names)}
+        found = self._found(query)
+        lines = [_plain(line) for line in self._lines(found, query)]
+        return {"lines": lines, "metrics": sorted({name for read in found.values() for name in read.names})}
 
     def points(self, query: Query) -> str:
         """The points of these lines as CSV."""
         text = io.StringIO()
-        write_points(list(self._lines(self._runs(query), query)), text)
+        write_points(list(self._lines(self._found(query), query)), text)
         return text.getvalue()
 
     def details(self, query: Query) -> dict[str, Any]:
@@ -120,32 +117,36 @@ class Answers:
         path = Path(run_dir)
         return str(path.relative_to(self._folder)) if path != self._folder else path.absolute().name
 
-    def _metric_names(self, run: Path, metric: str) -> set[str]:
-        with contextlib.suppress(OSError):
-            return self._cache.names(run / METRICS, metric)
-        return set()
+    def _found(self, query: Query) -> dict[Path, ReadMetric]:
+        """The metric of each run that is named and has a row."""
+        found, metric = dict[Path, ReadMetric](), _one(query, "metric", RETURN)
+        for run in self._runs(query):
+            with contextlib.suppress(OSError):  # no row yet
+                found[run] = self._cache.current(run / METRICS, metric)
+        return found
 
-    def _lines(self, runs: Sequence[Path], query: Query) -> Iterator[PlotLine]:
+    def _lines(self, found: Mapping[Path, ReadMetric], query: Query) -> Iterator[PlotLine]:
         """One for each run, or with `band` for the seeds of a folder, as `zmqrl plot` draws them."""
         metric, axis = _one(query, "metric", RETURN), _axis(_one(query, "x", X_AXES[0]))
-        window, groups = _window(_one(query, "smooth", "1")), dict[str, dict[Path, Array]]()
-        for run in runs:
+        window, groups = _window(_one(query, "smooth", "1")), dict[str, dict[Path, ReadMetric]]()
+        for run, read in found.items():
             is_of_seeds = "band" in query and OF_SEEDS.fullmatch(run.name)
-            label = self._name(str(run.parent if is_of_seeds else run))
-            with contextlib.suppress(OSError):  # no row yet
-                groups.setdefault(label, {})[run] = self._cache.rows(run / METRICS, metric)
-        for label, rows in groups.items():
-            curve = self._curve((label, metric, axis, window), rows, axis, window)
+            groups.setdefault(self._name(str(run.parent if is_of_seeds else run)), {})[run] = read
+        for label, group in groups.items():
+            curve = self._curve((label, metric, axis, window), group, axis, window)
             if curve is not None:
                 yield PlotLine(label, metric, axis, curve)
 
-    def _curve(self, key: tuple[Any, ...], rows: Mapping[Path, Array], axis: XAxis, window: int) -> IqmCurve | None:
+    def _curve(
+        self, key: tuple[Any, ...], group: Mapping[Path, ReadMetric], axis: XAxis, window: int
+    ) -> IqmCurve | None:
         """Interquartile mean of these runs, computed again where one has new rows."""
-        known, arrays = self._curves.get(key), list(rows.values())
-        if known is None or len(known[0]) != len(arrays) or any(map(is_not, known[0], arrays)):
-            found = [series_from(run, array, window) for run, array in rows.items()]
+        drawn = [(run, read.inode, read.nbytes) for run, read in group.items()]
+        known = self._curves.get(key)
+        if known is None or known[0] != drawn:
+            found = [series_from(run, read.thinned.rows, window) for run, read in group.items()]
             series = [one for one in found if one is not None and not np.isnan(one.x(axis)).any()]
-            known = arrays, curve_of(series, axis) if series else None
+            known = drawn, curve_of(series, axis) if series else None
             if len(self._curves) >= MOST_CURVES:
                 self._curves.clear()
             self._curves[key] = known
@@ -153,9 +154,13 @@ class Answers:
 
 
 def _plain(line: PlotLine) -> dict[str, Any]:
-    curve = line.curve
-    points = {"x": curve.x, "value": curve.value, "low": curve.low, "high": curve.high}
-    return {"label": line.label, "runs": curve.runs, **{name: array.tolist() for name, array in points.items()}}
+    """Bounds are those of several runs."""
+    names = ("x", "value", "low", "high") if line.curve.runs > 1 else ("x", "value")
+    return {
+        "label": line.label,
+        "runs": line.curve.runs,
+        **{name: getattr(line.curve, name).tolist() for name in names},
+    }
 
 
 def _config(run: Path) -> dict[str, Any]:

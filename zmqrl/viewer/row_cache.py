@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,63 +19,46 @@ import numpy as np
 
 from zmqrl.config.paths import regular
 from zmqrl.errors import ConfigError
-from zmqrl.metrics.jsonl import WholeRows
-from zmqrl.metrics.thinning import MOST_ROWS, NO_ROWS, ROW, ThinnedRows, thinned
-from zmqrl.types import Array
+from zmqrl.metrics.metric_rows import ROW, MetricRows
+from zmqrl.metrics.thinning import MOST_ROWS, NO_ROWS, ThinnedRows, thinned
 from zmqrl.wire.kept_files import keep, own_cache, read_kept
 
 MOST_KEPT = 512
 """Metrics of files in memory: at most 0.3 MB each."""
-MOST_NAMES = 4_096
 HEAD_BYTES = 4_096
 KEPT_EVERY_BYTES = 65_536
 """So much is read again at most: 3 ms. Shorter files are not kept on disk."""
 UNUSED_S = 30 * 86_400.0
 """Age from which a file of the cache is removed."""
-_FORMAT = (1, MOST_ROWS, ROW.descr)
+_FORMAT = (2, MOST_ROWS, ROW.descr)
 
 
-class _Stored(msgspec.Struct, array_like=True):
-    """File of the cache."""
+class ReadMetric(msgspec.Struct):
+    """A metric of one file, up to byte `nbytes`; the content of a file of the cache."""
 
-    inode: int
-    head_bytes: int
-    head: bytes
-    nbytes: int
-    size: int
-    count: int
-    names: list[str]
-    rows: bytes
-
-
-class _Read:
-    """A metric of one file, up to its last whole line."""
-
-    def __init__(self) -> None:
-        self.inode, self.nbytes, self.kept_nbytes = 0, 0, 0
-        self.head_bytes, self.head = 0, b""
-        """Another file in its place is read from its start."""
-        self.names = set[str]()
-        self.thinned = NO_ROWS
+    inode: int = 0
+    nbytes: int = 0
+    kept_nbytes: int = 0
+    head_bytes: int = 0
+    head: bytes = b""
+    """Another file in its place is read from its start."""
+    names: list[str] = []
+    """Names in its rows."""
+    thinned: ThinnedRows = NO_ROWS
 
     def is_of(self, path: Path, found: os.stat_result) -> bool:
+        """Whether the file still begins with what was read."""
         is_same = found.st_ino == self.inode and found.st_size >= self.nbytes
         return is_same and _head(path, self.head_bytes) == self.head
 
     def read(self, path: Path, metric: str) -> None:
         """The rows that were appended."""
-        lines = WholeRows(path, self.nbytes)
-        self.thinned = thinned(self._named(lines), metric, self.thinned)
-        self.nbytes = lines.end
+        rows = MetricRows(path, metric, self.nbytes, self.names)
+        self.thinned = thinned(rows, self.thinned)
+        self.nbytes, self.names = rows.end, [*rows.names]
         if self.head_bytes < HEAD_BYTES:
             self.head_bytes = min(self.nbytes, HEAD_BYTES)
             self.head = _head(path, self.head_bytes)
-
-    def _named(self, rows: Iterable[dict[str, float]]) -> Iterator[dict[str, float]]:
-        for row in rows:
-            if len(self.names) < MOST_NAMES:
-                self.names.update(row)
-            yield row
 
 
 class RowCache:
@@ -83,30 +66,20 @@ class RowCache:
 
     def __init__(self) -> None:
         self._folder = own_cache("view")
-        self._known: OrderedDict[tuple[Path, str], _Read] = OrderedDict()
+        self._known: OrderedDict[tuple[Path, str], ReadMetric] = OrderedDict()
         self._lock = threading.Lock()
         with contextlib.suppress(OSError):
             for old in self._folder.glob("*.rows"):
                 if time.time() - old.stat().st_mtime > UNUSED_S:
                     old.unlink()
 
-    def rows(self, path: Path, metric: str) -> Array:
-        """`[n]` of `ROW` of a metrics.jsonl, thinned; the same array while no row was added.
-
-        OSError: it cannot be read.
-        """
-        return self._current(path, metric).thinned.rows
-
-    def names(self, path: Path, metric: str) -> set[str]:
-        """Names in the rows that `rows` has read. OSError: it cannot be read."""
-        return self._current(path, metric).names.copy()
-
-    def _current(self, path: Path, metric: str) -> _Read:
+    def current(self, path: Path, metric: str) -> ReadMetric:
+        """A metric of a metrics.jsonl, thinned. OSError: it cannot be read."""
         with self._lock:
             found, key = os.stat(path), (path, metric)
             known = self._known.pop(key, None) or self._load(path, metric, found)
             if not (found.st_size == known.nbytes and found.st_ino == known.inode):
-                known = known if known.is_of(path, found) else _Read()
+                known = known if known.is_of(path, found) else ReadMetric()
                 known.inode = found.st_ino
                 known.read(path, metric)
             self._known[key] = known
@@ -121,23 +94,19 @@ class RowCache:
         key = repr((_FORMAT, str(path.absolute()), metric))
         return self._folder / f"{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:32]}.rows"
 
-    def _load(self, path: Path, metric: str, found: os.stat_result) -> _Read:
+    def _load(self, path: Path, metric: str, found: os.stat_result) -> ReadMetric:
         """What an earlier viewer has read. A damaged file, and one of another user, are as none."""
-        known = _Read()
         with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
-            stored = msgspec.msgpack.decode(read_kept(self._file(path, metric)) or b"", type=_Stored)
-            known.thinned = ThinnedRows(np.frombuffer(stored.rows, ROW), stored.size, stored.count)
-            known.names.update(stored.names)
-            known.head_bytes, known.head = stored.head_bytes, stored.head
-            known.inode, known.nbytes, known.kept_nbytes = stored.inode, stored.nbytes, stored.nbytes
-        return known if known.is_of(path, found) else _Read()
+            content = read_kept(self._file(path, metric)) or b""
+            known = msgspec.msgpack.decode(content, type=ReadMetric)
+            known.thinned = replace(known.thinned, rows=np.frombuffer(known.thinned.rows, ROW))
+            if known.is_of(path, found):
+                return known
+        return ReadMetric()
 
-    def _keep(self, file: Path, known: _Read) -> None:
-        thinned, names = known.thinned, sorted(known.names)
-        head = (known.inode, known.head_bytes, known.head, known.nbytes)
-        stored = _Stored(*head, thinned.size, thinned.count, names, thinned.rows.tobytes())
+    def _keep(self, file: Path, known: ReadMetric) -> None:
         with contextlib.suppress(OSError, ValueError, ConfigError):  # without it, the next viewer reads everything
-            keep(file, msgspec.msgpack.encode(stored))
+            keep(file, msgspec.msgpack.encode(known, enc_hook=np.ndarray.tobytes))
 
 
 def _head(path: Path, nbytes: int) -> bytes:
