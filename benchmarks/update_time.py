@@ -152,10 +152,27 @@ def dqn(rows: int, device: str) -> dict[str, Call]:
 def pixels(rows: int, device: str) -> dict[str, Call]:
     """Double DQN with the convolutions of Mnih et al. 2015."""
     algorithm, drawn = DQN(DQNConfig(batch_size=rows), NATURE, PIXELS, 128, 8), sample(rows, PIXELS)
+    return {
+        name: replayed(learner, drawn, ("q",)) for name, learner in by_precision(algorithm, device, EXECUTORS).items()
+    }
+
+
+def ppo_pixels(rows: int, device: str) -> dict[str, Call]:
+    """PPO with the same convolutions as the torso of actor and critic."""
+    algorithm, drawn = PPO(PPOConfig(minibatch_size=rows, shared=True), NATURE, PIXELS, 128, 8), ppo_rows(rows)
+    drawn |= {"obs": torch.from_numpy(sample(rows, PIXELS).obs), "clip": torch.tensor(0.1)}
+    batch = {name: tensor.to(device) for name, tensor in drawn.items()}
+    learners = by_precision(algorithm, device, ("eager",))
+    return {name: lambda learner=learner: learner.run(batch, {"policy": RATE}) for name, learner in learners.items()}
+
+
+def by_precision(algorithm: DQN | PPO, device: str, executors: tuple[str, ...]) -> dict[str, Any]:
+    """A learner for each executor and `learner.precision`."""
     weights = initial_weights(algorithm.network(), 1)
     return {
-        executor: replayed(algorithm.learner(LearnerContext(weights, device, executor=executor)), drawn, ("q",))
-        for executor in EXECUTORS
+        f"{executor}{name}": algorithm.learner(LearnerContext(weights, device, executor=executor, precision=precision))
+        for executor in executors
+        for name, precision in (("", "float32"), (" bfloat16", "bfloat16"))
     }
 
 
@@ -249,6 +266,7 @@ CASES: dict[str, tuple[Callable[[int, str], dict[str, Call]], int]] = {
     "SAC 2x256 b256": (sac, 256),
     "DQN CNN b32": (pixels, 32),
     "DQN CNN b256": (pixels, 256),
+    "PPO CNN b256": (ppo_pixels, 256),
 }
 
 

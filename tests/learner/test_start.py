@@ -17,7 +17,7 @@ from zmqrl.algorithms.start.make import make_algorithm
 from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, Boot
-from zmqrl.config.sections import Config, EnvSection, NetworkSection, RunSection, StoreSection
+from zmqrl.config.sections import Config, EnvSection, LearnerSection, NetworkSection, RunSection, StoreSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import Full, Saved, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
@@ -179,3 +179,15 @@ def test_a_learner_on_another_device_than_before_reports_it(tmp_path: Path, monk
         assert len(reports) == count, (device, reports)
     assert "device cpu (now NVIDIA L4)" in reports[0].cause
     assert "device NVIDIA L4 (now cpu)" in reports[1].cause
+
+
+def test_a_learner_receives_the_precision_and_has_gradients_by_autograd(tmp_path: Path) -> None:
+    learner = LearnerSection(device="cpu", precision="bfloat16")
+    config = Config(run=RunSection(mode="sync"), algorithm={"kind": "ppo"}, learner=learner)
+    plan = plan_run(config, tmp_path / "run", time.time())
+    algorithm, store, ends = make_algorithm(plan.config, plan.env), MemoryStore("", 3), _ends()
+    start = load_start_state(Boot("learner", 0, 0, "local", plan), algorithm, store, ends)
+    events = create_autospec(EventPipe, instance=True)
+    session = make_session(plan, algorithm, store, ends, events, start)
+    context = _context(algorithm, session, _publish_first(session, algorithm, start), events)
+    assert (context.precision, context.executor) == ("bfloat16", "eager")

@@ -23,6 +23,13 @@ class Residual(nn.Module):
         return features
 
 
+class Convolution(nn.Sequential):
+    """Features of an image `[channels, height, width]`."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(nn.Conv2d(observation_space.shape[0], 8, 3, 2), nn.ReLU(), nn.Flatten())
+
+
 class Remembers(nn.Module):
     """A cell between two layers; the features depend on the state before too."""
 

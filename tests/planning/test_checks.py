@@ -76,6 +76,7 @@ def test_a_resumed_run_takes_its_configuration_from_there(run_dir: Path) -> None
         ("replay.capacity=9000", fields("replay.capacity", "9000"), "50000"),
         ("store.path=/elsewhere", fields("store.path", "'/elsewhere'"), "null"),
         ("learner.executor=eager", fields("learner.executor", "'eager'"), "'manual'"),
+        ("learner.precision=bfloat16", fields("learner.precision", "'bfloat16'"), "'float32'"),
     ],
 )
 def test_a_resumed_run_keeps_what_it_is(run_dir: Path, flag: str, fault: dict[str, Any], was: str) -> None:

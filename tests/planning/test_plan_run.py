@@ -203,6 +203,8 @@ def test_columns_paths_and_names(tmp_path: Path) -> None:
         ("cartpole-dqn", "sync", {"algorithm__kind": "tests.stand_ins.sequence_tally:SequenceTally", "algorithm__length": 15}, "env.segment_steps: 16 is too short for sequences of 17 rows"),
         ("cartpole-ppo", "sync", {"network__kind": "cnn"}, "--set: network.kind: 'cnn' requires image observations"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Mixed", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
+        ("cartpole-ppo", "sync", {"learner__precision": "bfloat16", "learner__executor": "manual"}, "--set: learner.executor: 'manual': learner.precision bfloat16 needs eager, compiled"),
+        ("cartpole-ppo", "sync", {"learner__precision": "float16"}, "--set: learner.precision: 'float16'"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Mixed"}, "algorithm.kind: dqn does not train with masks, and tests.envs.space_envs:Mixed has an action_mask"),
         ("cartpole-ppo", "sync", {"env__id": "tests.envs.space_envs:Pair", "learner__executor": "manual"}, "learner.executor: 'manual': algorithm.kind ppo supports only eager, compiled"),
         ("cartpole-dqn", "sync", {"env__id": "tests.envs.space_envs:Pair"}, "algorithm.kind: dqn needs discrete actions, tests.envs.space_envs:Pair has multi_discrete actions"),

@@ -104,7 +104,8 @@ class RunSection(Section, frozen=True):
     """Write `episodes.csv` in the run directory: a row for each training episode (docs/results.md). Needs a learner on
     this machine."""
     debug: bool = False
-    """Check invariants at every update (first-minibatch ratio 1) and fill freed slots with NaN."""
+    """Check invariants at every update (first-minibatch ratio 1, if `learner.precision` is float32) and fill freed
+    slots with NaN."""
 
 
 class EnvSection(Section, frozen=True):
@@ -252,6 +253,10 @@ class LearnerSection(Section, frozen=True):
     with exit code 2; `zmqrl.testing.check_algorithm` finds it without a run. Its files are private (docs/gpu.md).
     auto: manual if the algorithm has it, else eager. A resume keeps it.
     """
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Numbers that the hidden layers are computed with in updates. bfloat16 takes half the time for convolutions, with
+    executor eager or compiled, on a device with such instructions (docs/networks.md). Outputs, losses and optimisers
+    are float32. A resume keeps it."""
     address: str | None = None
     """Address that workers connect to; null: each host tries all addresses of the learner's host."""
     port: Annotated[int, Bounds(ge=1, le=65_533)] | Literal["auto"] = "auto"

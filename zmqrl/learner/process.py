@@ -171,6 +171,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
         schedule_env_steps=session.progress.counters.schedule_env_steps,
         replay=None if plan.on_policy else plan.config.replay,
         executor=plan.config.learner.executor,
+        precision=plan.config.learner.precision,
         report=lambda cause, done: events.send(ProblemReport(cause, done)),
     )
 

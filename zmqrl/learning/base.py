@@ -81,6 +81,8 @@ class LearnerContext:
     """None: on-policy."""
     executor: str = "eager"
     """How updates are run."""
+    precision: str = "float32"
+    """Numbers that the hidden layers are computed with."""
     report: Report = log_report
     """Function that takes messages; in a run they are shown to the user."""
 

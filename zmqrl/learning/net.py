@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from zmqrl.errors import ConfigError
 from zmqrl.learning.groups import Group, Target, clipped, is_member, layouts, target_name, target_part
+from zmqrl.learning.precision import splits_of
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.forward import forward, unroll
 from zmqrl.networks.initial import buffer_names, parameter_shapes
 from zmqrl.networks.kinds.base import training_mode
-from zmqrl.networks.spec import NetworkSpec
+from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.types import Array, Weights
 
 NORM = "grad_norm"
@@ -40,9 +41,12 @@ class Views(NamedTuple):
 class Net:
     """One thread. All that changes in training is in the flat tensors of `tensors`; the rest are views of these."""
 
-    def __init__(self, spec: NetworkSpec, groups: Sequence[Group], weights: Weights, device: str) -> None:
+    def __init__(
+        self, spec: NetworkSpec, groups: Sequence[Group], weights: Weights, device: str, precision: str = "float32"
+    ) -> None:
         """`weights` hold every tensor of `spec`, the learner-only ones too. ConfigError when groups do not fit."""
-        self.spec, self.device = spec, device
+        self.spec, self.device, self.precision = spec, device, precision
+        self._splits = splits_of(spec) if precision == "bfloat16" else {}
         if device.startswith("cuda"):
             torch.backends.cudnn.deterministic = True  # the gradients of convolutions have the same bits each time
         self._groups = {group.name: group for group in groups}
@@ -91,7 +95,8 @@ class Net:
         if noise:
             tensors = {**tensors, **{f"{layer}.noise": drawn for layer, drawn in noise.items()}}
         with nullcontext() if training is None else training_mode(training):
-            return forward(self.spec.tower(tower), tensors, *inputs)
+            layers, inputs = self._after_reduced(tower, tensors, inputs, 1)
+            return forward(layers, tensors, *inputs)
 
     def unroll(
         self,
@@ -104,8 +109,22 @@ class Net:
         training: bool | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sequences `x [L, B, ...]` from stored state: see `zmqrl.networks.forward.unroll`."""
+        tensors = self._seen(tower, target)
         with nullcontext() if training is None else training_mode(training):
-            return unroll(self.spec.tower(tower), self._seen(tower, target), x, state, reset, *more)
+            layers, (x, *more_left) = self._after_reduced(tower, tensors, (x, *more), 2)
+            return unroll(layers, tensors, x, state, reset, *more_left)
+
+    def _after_reduced(
+        self, tower: str, tensors: Mapping[str, Tensor], inputs: tuple[Tensor, ...], lead: int
+    ) -> tuple[tuple[LayerSpec, ...], tuple[Tensor, ...]]:
+        """The layers of a tower after those in bfloat16, and their inputs; `lead`: axes of rows."""
+        if tower not in self._splits:
+            return self.spec.tower(tower), inputs
+        reduced, rest, appended = self._splits[tower]
+        rows = inputs[0].shape[:lead]
+        with torch.autocast(inputs[0].device.type, torch.bfloat16):
+            x = forward(reduced, tensors, *(each.flatten(0, lead - 1) for each in inputs[: 1 + appended]))
+        return rest, (x.float().reshape(*rows, *x.shape[1:]), *inputs[1 + appended :])
 
     def parameter(self, name: str, target: Target = False) -> Tensor:
         """A free parameter, or any tensor of the network; `target`: that target of it."""

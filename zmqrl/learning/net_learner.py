@@ -16,6 +16,7 @@ from zmqrl.learning.groups import Group
 from zmqrl.learning.intrinsic.base import make_intrinsic
 from zmqrl.learning.intrinsic.learner import IntrinsicLearner
 from zmqrl.learning.net import NORM, Net
+from zmqrl.learning.precision import has_bfloat16
 from zmqrl.loading import Tensor, np, torch
 from zmqrl.networks.input import InputSpec
 from zmqrl.networks.spec import NetworkSpec
@@ -102,7 +103,10 @@ class NetLearner(BaseLearner):
         parts: Mapping[str, Part] | None = None,
     ) -> None:
         self.algorithm, self.config, self.context = algorithm, algorithm.config, context
-        self.net = Net(algorithm.network(), groups, context.weights, context.device)
+        if context.precision == "bfloat16" and not has_bfloat16(context.device):
+            cause = f"learner.precision: bfloat16: the learner's device ({context.device}) has no instructions for it"
+            context.report(cause, "the run continues; its updates take longer than with float32")
+        self.net = Net(algorithm.network(), groups, context.weights, context.device, context.precision)
         self.parts = dict(parts or {})
         self.intrinsic: IntrinsicLearner | None = None
         section: Any = getattr(self.config, "intrinsic", None)

@@ -89,6 +89,7 @@ def check_resume(run_dir: Path, config: Config, preset: str | None = None, sourc
         ("run.mode", config.run.mode, stored.run.mode),
         ("run.seed", config.run.seed, stored.run.seed),
         ("run.init_from", config.run.init_from, stored.run.init_from),
+        ("learner.precision", config.learner.precision, stored.learner.precision),
         *_changed("env", to_json(config.env), to_json(stored.env), ("recovery", "check")),
         *_changed("network", to_json(config.network), to_json(stored.network), ("runtime",)),  # for workers
         *_changed("algorithm", *_completed(config, stored)),

@@ -142,8 +142,12 @@ def _described(space: SpaceSpec) -> str:
 def _with_executor(config: Config, algorithm: Algorithm) -> Config:
     """`auto` resolved, from the configuration alone: a resume and another machine have the same."""
     executor, known = config.learner.executor, algorithm.executors
+    what, other = f"algorithm.kind {config.algorithm['kind']} supports only", ("algorithm", "kind")
+    if config.learner.precision == "bfloat16" and executor in ("auto", "manual"):
+        known = tuple(name for name in known if name != "manual")
+        what, other = "learner.precision bfloat16 needs", ("learner", "precision")
     if executor != "auto" and executor not in known:
-        what = f"algorithm.kind {config.algorithm['kind']} supports only {', '.join(known)}"
-        raise ConfigError(what, key=("learner", "executor"), value=repr(executor), others=(("algorithm", "kind"),))
+        what = f"{what} {', '.join(known)}"
+        raise ConfigError(what, key=("learner", "executor"), value=repr(executor), others=(other,))
     chosen: Any = known[0] if executor == "auto" else executor
     return replace(config, learner=replace(config.learner, executor=chosen))

@@ -149,7 +149,8 @@ class PolicyLearner(BatchLearner):
 
         `rows` is what `outputs` and `policy` receive.
         """
-        if not progress.debug or any(meta.version != progress.version for meta in batch.metas):
+        is_checked = progress.debug and self.context.precision == "float32"
+        if not is_checked or any(meta.version != progress.version for meta in batch.metas):
             return
         log_prob, _ = self.policy(self.outputs(rows), rows)
         deviation = float((log_prob - rows["log_prob"]).exp().sub(1.0).abs().max())

@@ -30,7 +30,7 @@ class IntrinsicLearner:
         spec, fixed = intrinsic.network(), tuple(sorted(intrinsic.fixed))
         trained = Group("trained", tuple(name for name, _ in spec.towers if name not in fixed))
         groups = (trained, *([Group("fixed", fixed, optimiser=SGD())] if fixed else []))
-        self._net = Net(spec, groups, initial_weights(spec, context.seed), context.device)
+        self._net = Net(spec, groups, initial_weights(spec, context.seed), context.device, context.precision)
         self._executor = make_executor(context.executor, self._net, context.report)
         self._rewards, self._obs = RunningStats.empty(1), RunningStats.empty(0)
         self._measured: Mapping[str, Tensor] = {}
