@@ -109,8 +109,10 @@ def test_the_keyboard_reaches_a_run_and_its_curve(browser: Browser) -> None:
 def test_a_phone_needs_no_horizontal_scrolling(browser: Browser, scheme: str) -> None:
     browser.size(400, 800, scheme)
     choose(browser, "seed-1", "seed-2")
-    browser.until(f"{LINES} === 2")
+    browser.value("document.querySelector('[data-choose*=onerror]').click()")
+    browser.until(f"{LINES} === 3")
     assert browser.value("document.documentElement.scrollWidth") <= 400
+    assert browser.value("document.querySelector('#rows .reason').clientWidth") < 200, "the state is beside the name"
     colour = browser.value("getComputedStyle(document.body).backgroundColor")
     assert (colour == "rgb(255, 255, 255)") == (scheme == "light")
 
