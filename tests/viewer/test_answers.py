@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.test_damaged_files import STATUS
 from tests.viewer.stored import rows, store
 from tests.viewer.test_row_cache import lines_of
 from zmqrl.errors import ConfigError
@@ -85,10 +86,24 @@ def test_details_log_and_differences(folder: Path) -> None:
     answers, run = Answers(folder), named(folder / "b")
     found = answers.details(run)
     assert found["config"] == {"env.id": "CartPole-v1", "algorithm.kind": "ppo", "algorithm.gamma": 0.5}
-    assert found["status"] is None and found["summary"]["env_steps"] == 490
+    assert (found["status"], found["hosts"]) == (None, []) and found["summary"]["env_steps"] == 490
     assert answers.log({**run, "log": found["logs"]}) == "first\nlast\n"
     two = named(folder / "b", folder / "lr" / "seed-1")
     assert answers.differences(two) == [("algorithm.gamma", 0.5, 0.9)]
+
+
+def test_hosts_are_those_of_status(folder: Path) -> None:
+    host = {"host": "node01", "state": "lost", "ready": 1, "workers": 4, "pss_mb": 2345.6, "cause": "no heartbeat\nlog"}
+    (folder / "b" / "status.json").write_text(json.dumps({**STATUS, "hosts": [host]}))
+    head, row = Answers(folder).details(named(folder / "b"))["hosts"]
+    assert dict(zip(head, row, strict=True)) == {
+        **dict.fromkeys(head, "-"),
+        "HOST": "node01",
+        "STATE": "lost",
+        "WORKERS": "1/4",
+        "MB": "2,346",
+        "": "no heartbeat",
+    }
 
 
 def test_videos_are_those_of_the_evaluator(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -47,6 +47,15 @@ def object_of(content: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
     return data
+
+
+def by_dotted_keys(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of nested mappings, each with its dotted key; an empty mapping is a value."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from by_dotted_keys(inner, f"{key}.{name}".lstrip("."))
+    else:
+        yield key, value
 
 
 def is_plain(kind: Any) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from zmqrl.config.codec import by_dotted_keys
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.upload import Destination, NumberedRow, UploadedRun, imported, service_errors
 
@@ -39,8 +40,9 @@ class MlflowRun(Destination):
             self._client = mlflow.MlflowClient(self._uri)
             self._id = self._found()
             known = self._client.get_run(self._id).data.params
-            entities, shown = mlflow.entities, dict(_flat(self._run.config))
-            params = [entities.Param(key, text) for key, text in shown.items() if key not in known]
+            values = {_REFUSED.sub("_", key): value for key, value in by_dotted_keys(self._run.config)}
+            shown = {key: str(value)[:MOST_LENGTH] for key, value in values.items() if value not in (None, {})}
+            params = [mlflow.entities.Param(key, text) for key, text in shown.items() if key not in known]
             for begin in range(0, len(params), 100):
                 self._client.log_batch(self._id, params=params[begin : begin + 100])
             self._client.update_run(self._id, "RUNNING")
@@ -70,11 +72,3 @@ class MlflowRun(Destination):
             return str(runs[0].info.run_id)
         tags = {ID_TAG: self._run.id, "zmqrl.run_dir": str(self._run.directory.absolute())}
         return str(self._client.create_run(number, tags=tags, run_name=self._run.directory.name).info.run_id)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield _REFUSED.sub("_", f"{prefix}{key}"), str(value)[:MOST_LENGTH]

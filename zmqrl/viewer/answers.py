@@ -19,7 +19,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from zmqrl.config.codec import object_of, to_json
+from zmqrl.config.codec import by_dotted_keys, object_of, to_json
 from zmqrl.config.paths import content_of, regular
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
@@ -28,6 +28,7 @@ from zmqrl.metrics.plot import PlotLine, write_points
 from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
 from zmqrl.viewer.row_cache import ReadMetric, RowCache
+from zmqrl.views.base import HOST_COLUMNS, host_cells
 
 LIST_EVERY_S = 1.0
 """The runs are listed again after this time."""
@@ -71,11 +72,13 @@ class Answers:
         return text.getvalue()
 
     def details(self, query: Query) -> dict[str, Any]:
-        """Hosts, problems, result, configuration and names of the logs and videos of one run."""
+        """Hosts as `zmqrl status` has them, problems, result, configuration, names of logs and videos of one run."""
         (run, *_) = self._runs(query)
         status, summary = (read_record(run / name) for name in ("status.json", "summary.json"))
+        hosts = [host_cells(host) for host in (status or {}).get("hosts", [])]
         files = {"logs": _files(run / "logs"), "videos": _videos(run)}
-        return {"status": status, "summary": summary, "config": _config(run), **files}
+        table = [[*HOST_COLUMNS, ""], *hosts] if hosts else []
+        return {"status": status, "hosts": table, "summary": summary, "config": _config(run), **files}
 
     def log(self, query: Query) -> str:
         """The end of a log of a run."""
@@ -166,16 +169,8 @@ def _plain(line: PlotLine) -> dict[str, Any]:
 def _config(run: Path) -> dict[str, Any]:
     """Values by dotted keys; empty: the file cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-        return dict(_flat("", object_of(content_of(run / "config.json")).get("config")))
+        return dict(by_dotted_keys(object_of(content_of(run / "config.json")).get("config")))
     return {}
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _flat(f"{key}.{name}".lstrip("."), inner)
-    else:
-        yield key, value
 
 
 def _files(folder: Path) -> list[str]:

@@ -5,10 +5,6 @@ const COLOURS = ["#0b7fd3", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0c8599
 const EVERY_MS = 2000;
 const MOST_LINES = 200;
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
-const HOST_COLUMNS = [
-  ["host", "Host"], ["state", "State"], ["ready", "Ready"], ["workers", "Workers"], ["env_steps_per_s", "Env steps/s"],
-  ["cpu", "CPU"], ["pss_mb", "MB"], ["ms", "ms"], ["restarts", "Restarts"], ["cause", ""],
-];
 const chosen = new Set();
 let runs = [], now = 0, shown = null, chart = null, drawn = "", asks = 0;
 
@@ -34,7 +30,7 @@ const count = (value) => (value === null ? "-" : value.toLocaleString("en"));
 const decimal = (value) => (value === null ? "-" : value.toFixed(1));
 const best = ({ best_score: score, best_by: name }) =>
   name === null || score === null ? decimal(score) : `${Number(score.toPrecision(4))} ${name}`;
-const value = (data) => (typeof data === "string" ? data : JSON.stringify(data));
+const value = (data) => (data === null || typeof data === "string" ? data : JSON.stringify(data));
 
 function age(seconds) {
   const [unit, size] = UNITS.find(([, size]) => seconds >= size) || UNITS[3];
@@ -164,8 +160,8 @@ async function refreshDifferences() {
   if (String(asked) !== String(named())) return;
   const names = [...chosen].map((run) => runs.find((known) => known.run_dir === run)?.name ?? run);
   at("different-runs").replaceChildren(heads(["Key", ...names]));
-  at("different").replaceChildren(...(found.length ? found : [["no differences", "", ""]]).map((texts) =>
-    tableRow(...texts.map((text) => cell(text === null ? null : value(text), "wrap")))));
+  at("different").replaceChildren(...(found.length ? found : [["no differences", "", ""]]).map(([key, ...values]) =>
+    tableRow(element("th", key), ...values.map((each) => cell(value(each), "wrap")))));
 }
 
 function pairs(body, content) {
@@ -183,10 +179,8 @@ async function refreshDetails() {
   at("place").textContent = [run?.run_id, run?.state, shown].filter(Boolean).join(", ");
   const error = found.summary?.error || run?.reason, messages = found.status?.problems || [];
   at("problems").replaceChildren(...messages.map((text) => element("li", text)), ...(error ? [element("li", error, "failed")] : []));
-  const hosts = found.status?.hosts ?? [];
-  at("hosts-head").replaceChildren(...(hosts.length ? [heads(HOST_COLUMNS.map(([, title]) => title))] : []));
-  at("hosts").replaceChildren(...hosts.map((host) =>
-    tableRow(...HOST_COLUMNS.map(([name, title]) => cell(host[name] ?? (title ? null : ""))))));
+  at("hosts-head").replaceChildren(...found.hosts.slice(0, 1).map(heads));
+  at("hosts").replaceChildren(...found.hosts.slice(1).map((cells) => tableRow(...cells.map((text) => cell(text)))));
   pairs(at("summary"), found.summary);
   pairs(at("config"), found.config);
   at("videos").hidden = !found.videos.length;
