@@ -24,6 +24,7 @@ FILES: Mapping[str, type[Struct]] = {
     "answer": files.RequestAnswer,
     "connection file": files.ConnectionFile,
     "run.json": files.RunRecord,
+    "published run": files.PublishedRun,
     "launcher ready": files.LauncherReady,
     "held file": files.HeldFile,
     "copy request": files.CopyRequest,

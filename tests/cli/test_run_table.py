@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.plans import stand_in_plan
 from tests.cli.commands import Command
 from tests.cli.test_damaged_files import STATUS
 from tests.support.running import environment
@@ -25,6 +26,7 @@ from zmqrl.config.codec import replace, to_json
 from zmqrl.config.paths import content_of
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.data_stores.tensors import dump
+from zmqrl.run_files.publication import Publication
 from zmqrl.run_files.run_info import RunInfo
 from zmqrl.run_files.run_list import runs_below
 from zmqrl.supervision.host_entry import user_name
@@ -202,6 +204,30 @@ def test_links_lead_to_runs_and_in_no_circle(runs: Path) -> None:
     (runs / "circle").symlink_to(runs.absolute())
     (runs / "other").symlink_to((runs / "b").absolute())
     assert sorted(row.run_dir for row in runs_below(runs)) == ["runs/b", "runs/c", "runs/other", "runs/sweep/a"]
+
+
+def test_the_live_runs_of_all_users_of_a_machine(zmqrl: Command, tmp_path: Path) -> None:
+    plan = stand_in_plan(tmp_path / "run")
+    publication = Publication(plan)
+    publication.renew({"phase": "running", "env_steps": 5_000, "metrics": {"train_return_mean_100": 2.0}})
+    try:
+        head, *rows = (
+            line.split() for line in zmqrl("runs", "--lab", "--user", user_name(os.getuid())).out.splitlines()
+        )
+        assert head[:2] == ["ID", "ENV"]
+        (row,) = (row for row in rows if row[0] == plan.run_id)
+        assert row[1:7] == ["CartPole-v1", "ppo", "running", "5,000", "2.0", "-"]
+        found = {row["run_id"]: row for row in json.loads(zmqrl("runs", "--lab", "--json").out)}
+        assert (found[plan.run_id]["env_steps"], found[plan.run_id]["run_dir"]) == (5_000, "")
+        Path("lab.yaml").write_text("hosts: {local: {}, gpu1: {ssh: 127.0.0.1, port: 1}, n2: {manual: true}}\n")
+        ended = zmqrl("runs", "--lab", "lab.yaml", "--json")
+        assert plan.run_id in ids(lambda *_: ended) and ended.code == 0
+        assert [line.split(": ")[1] for line in ended.err.splitlines() if line[0] != " "] == ["gpu1"]
+    finally:
+        publication.end()
+    ended = zmqrl("runs", "--lab", "--env", "Walker-v0")
+    assert (ended.code, ended.out) == (0, "") and len(ended.err.splitlines()) == 1
+    assert zmqrl("runs", "runs", "--lab").code == zmqrl("runs", "--lab", "missing.yaml").code == 2
 
 
 def test_it_imports_neither_torch_nor_numpy(runs: Path) -> None:

@@ -32,7 +32,9 @@ from zmqrl.messages.command import Stop
 from zmqrl.messages.orchestrator import AgentExited, HostUnusable
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.local import LocalOrchestrator
+from zmqrl.run_files.published_runs import published_runs
 from zmqrl.run_files.run_directory import RunDirectory
+from zmqrl.supervision.host_lock import AGENTS
 from zmqrl.supervision.process_table import ProcessId, await_gone, identify, is_alive
 from zmqrl.types import ColumnSpec
 
@@ -139,9 +141,12 @@ def test_one_signal_stops_cleanly(
     run = StandInRun(run_dir, "grace_s=30")
     started.append(run)
     processes = run.ready()
+    run_id = run.status()["run_id"]
+    until(lambda: ("running", run_id) in [(row.state, row.run_id) for row in published_runs()], "the row for all users")
     run.process.send_signal(number)
     run.process.send_signal(number)  # the same press
     assert run.end()[0] == code
+    assert not list(AGENTS.parent.glob(f"{AGENTS.name}-*/{run_id}*"))
     summary = run.summary()
     assert (summary["status"], summary["exit_code"]) == (status, code)
     assert summary["weights_sha256"] is not None, "the learner wrote its last words"

@@ -121,6 +121,7 @@ FILES: list[Struct] = [
     files.RequestAnswer(done="d"),
     files.ConnectionFile(2, Boot("agent", 0, 0, "b", stand_in_plan(Path("/nowhere"))), JOIN),
     files.RunRecord("r", 3, 4, "h", 1.5, "cartpole-ppo", None, "lineage", 2),
+    files.PublishedRun("r-1", 1000, 3, 4, "boot pid:[1]", "h", "CartPole-v1", "ppo", "running", 5, 2.5, 1.5),
     files.LauncherReady("r", "/runs/r"),
     files.HeldFile(3, "ab"),
     files.CopyRequest({"config.json": files.HeldFile(3, "ab")}, {"logs/a.log": files.HeldFile(0, "cd")}),

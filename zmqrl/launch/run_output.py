@@ -23,6 +23,7 @@ from zmqrl.messages.process import Metrics, VersionScore, WorkerRates
 from zmqrl.metrics.recorder import Recorder
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.run_files.environment import EnvironmentWriter
+from zmqrl.run_files.publication import Publication
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.url_mirror import UrlMirror, target_of
 from zmqrl.summary import Summary
@@ -64,7 +65,7 @@ class RunOutput:
         self._view: View = QuietView()
         self._recorder = Recorder(directory.path, plan.started_at, plan.lineage.attempt)
         self._problems_log = directory.path / "logs" / PROBLEMS_LOG
-        self._environment = EnvironmentWriter(plan)
+        self._environment, self._publication = EnvironmentWriter(plan), Publication(plan)
         self._target, self._mirror = target_of(plan), None
         self.problems_shown = 0
 
@@ -119,8 +120,10 @@ class RunOutput:
         self._view.update(self._status, now)
 
     def write_status(self) -> None:
-        """`status.json`; and once no host can refuse the attempt, the environment."""
-        self._files.attempt("status.json", self._directory.write, "status.json", self._status())
+        """`status.json`, and what all users see of it; once no host can refuse the attempt, the environment."""
+        status = self._status()
+        self._files.attempt("status.json", self._directory.write, "status.json", status)
+        self._publication.renew(status)
         if self._state.has_begun and self._environment.is_due:
             self.write_environment()
 
@@ -130,6 +133,7 @@ class RunOutput:
 
     def close(self, is_taken_over: bool) -> None:
         """All processes have ended. `is_taken_over`: the directory is another launcher's."""
+        self._publication.end()
         if not is_taken_over:
             self._files.attempt("metrics", self._recorder.record_workers, self._state.wall_s, self._state.env_steps)
         self._files.attempt("metrics", self._recorder.close)

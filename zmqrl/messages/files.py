@@ -20,6 +20,9 @@ from zmqrl.types import Count, Finite, Name
 
 T = TypeVar("T", bound=Struct)
 WorkerCount = Annotated[int, Meta(ge=0, lt=1 << 16)]
+MODERATE = 1e12
+Moderate = Annotated[float, Meta(ge=-MODERATE, le=MODERATE)]
+"""A number that fits in a column."""
 
 
 class ScaleRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +98,31 @@ class RunRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """The launcher is a thread of a process of the user, which no signal may end: `stop` requests it by a file."""
     earlier_ids: tuple[Text, ...] = ()
     """Run ids of the last attempts before this one: commands find the run by them too."""
+
+
+class PublishedRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """The row of a live run in the list of a lab, for all users of the launcher's machine.
+
+    Launcher to a command of any user: `RUN_ID.run` in the register of the machine, for `zmqrl runs --lab`, every 5 s
+    until the run ends.
+
+    A malformed one, one of a later version, one of another owner than its `uid`, and one whose launcher has ended are
+    left out.
+    """
+
+    run_id: Name
+    uid: Count
+    pid: Count
+    start_time: Count
+    machine: Name
+    """Kernel and pid namespace of the launcher."""
+    host: Name
+    env: Name
+    algorithm: Name
+    state: Name
+    env_steps: Count
+    train_return_mean_100: Moderate | None
+    started_at: Moderate
 
 
 class LauncherReady(Struct, frozen=True, forbid_unknown_fields=True):

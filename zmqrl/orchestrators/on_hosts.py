@@ -1,8 +1,8 @@
-"""What `workers: auto` and `zmqrl down` do on hosts, over the shells of any kind of orchestrator, in parallel."""
+"""`workers: auto`, `down` and `runs --lab` on hosts, over the shells of any kind of orchestrator, in parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import TypeAlias, TypeVar
 
@@ -14,6 +14,7 @@ from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
     REMOTE_RUNS,
+    cli_command,
     for_login_shell,
     handshake_command,
     quoted,
@@ -61,6 +62,25 @@ def handshakes_over(shells: Shells, sections: Sections) -> Iterator[tuple[str, H
         tail = printed([*lines, *stderr.splitlines()])
         fix = f"zmqrl setup HOSTS.yaml --limit {host}, or set hosts.{host}.python ({sections[host].python})"
         raise HostFailed(host, f"{cause}: {tail}" if tail else cause, fix)
+
+    yield from _on_each(shells, request)
+
+
+def printed_over(shells: Shells, sections: Sections, words: Sequence[str]) -> Iterator[tuple[str, bytes | ZmqrlError]]:
+    """The stdout of `zmqrl WORDS` on each host, as it is received, or why there is none."""
+
+    def request(host: str, shell: HostShell) -> bytes:
+        shell.check_answer()
+        done = shell.run(cli_command(sections[host], words), ANSWER_S)
+        if done.code == 0:
+            return done.stdout
+        stderr = done.stderr.decode(errors="replace")
+        fault = start_fault(host, sections[host], stderr)
+        if fault is not None:
+            raise fault.of(host)
+        cause = f"`zmqrl {' '.join(words)}` ended there with exit code {done.code}: {printed(stderr.splitlines())}"
+        fix = f"zmqrl setup HOSTS.yaml --limit {host}, or set hosts.{host}.python ({sections[host].python})"
+        raise HostFailed(host, cause, fix)
 
     yield from _on_each(shells, request)
 

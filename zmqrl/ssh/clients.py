@@ -37,9 +37,9 @@ def connect(config: Config, host: str) -> Connection:
 
 
 def connect_all(
-    config: Config, hosts: Sequence[str], silence_s: float = SILENT_S
+    config: Config, hosts: Sequence[str], silence_s: float = SILENT_S, most: int = 8
 ) -> Iterator[tuple[str, Connection | HostFailed]]:
-    """Connect to hosts, several at once; each as soon as it is connected, or with the reason why it is not.
+    """Connect to hosts, at most `most` at once; each as soon as it is connected, or with the reason why it is not.
 
     The caller closes the connections. ConfigError as of `make_client`.
     """
@@ -58,4 +58,4 @@ def connect_all(
                 yield host, found
             else:
                 targets.append(found)
-    yield from open_all(client, targets)
+    yield from open_all(client, targets, most)

@@ -26,6 +26,7 @@ from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 MOST_ENTRY_BYTES = 4096
 MOST_ENTRIES = 10_000
 MOST_TEXT = 200
+FILE_MODE = 0o644
 UNFINISHED_S = 60.0
 OPTIONAL = ("namespace", "gpus")
 """Written only where there is something: earlier versions of zmqrl do not know these keys."""
@@ -116,16 +117,20 @@ def login_here() -> str:
 
 
 def write(folder: int, entry: Entry) -> None:
-    """Whole or not at all, and never through a link that someone laid there."""
+    """Whole or not at all, readable for all, and never through a link that someone laid there."""
+    data = {key: value for key, value in to_json(entry).items() if value or key not in OPTIONAL}
+    write_file(folder, file_name(entry), json.dumps(data).encode(), for_all=True)
+
+
+def write_file(folder: int, name: str, content: bytes, for_all: bool = False) -> None:
+    """Write a file as `write` does. The umask of the process decides who may read it, unless it is `for_all`."""
     temporary = f".{secrets.token_hex(8)}"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE, dir_fd=folder)
     try:
-        os.write(
-            file,
-            json.dumps({key: value for key, value in to_json(entry).items() if value or key not in OPTIONAL}).encode(),
-        )
-        os.fchmod(file, 0o644)
-        os.rename(temporary, file_name(entry), src_dir_fd=folder, dst_dir_fd=folder)
+        os.write(file, content)
+        if for_all:
+            os.fchmod(file, FILE_MODE)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         remove(folder, temporary)
         raise
@@ -149,12 +154,22 @@ def remove_unfinished(folder: int) -> None:
 
 def read_all(folder: int) -> dict[str, Entry]:
     """Entries by file name; what cannot be an entry is left out."""
-    names = _names(folder, lambda file: file.name.endswith(".json"))
-    return {name: entry for name in names if (entry := read(folder, name)) is not None}
+    return {name: entry for name in names(folder, ".json") if (entry := read(folder, name)) is not None}
+
+
+def names(folder: int, suffix: str) -> list[str]:
+    """Names of the files that end with `suffix`."""
+    return _names(folder, lambda file: file.name.endswith(suffix))
 
 
 def read(folder: int, name: str) -> Entry | None:
     """The content of a file, if its format is valid and its owner is the user that it names."""
+    found = read_file(folder, name)
+    return None if found is None else _parsed(found[0], found[1].st_uid)
+
+
+def read_file(folder: int, name: str) -> tuple[bytes, os.stat_result] | None:
+    """Content and state of a file; None for a pipe, a link, a large file, and one that this user may not read."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # it may be a fifo
     except OSError:
@@ -163,7 +178,7 @@ def read(folder: int, name: str) -> Entry | None:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_ENTRY_BYTES:
             return None
-        return _parsed(os.read(file, MOST_ENTRY_BYTES), found.st_uid)
+        return os.read(file, MOST_ENTRY_BYTES), found
     except OSError:
         return None
     finally:

@@ -151,7 +151,7 @@ class HostLock:
 
     def entries(self) -> list[Entry]:
         """The entries of all users, also of dead agents (see `is_live`)."""
-        return [entry for folder, owner in self._folders() for entry in _entries(folder, owner).values()]
+        return [entry for folder, owner in self.folders() for entry in _entries(folder, owner).values()]
 
     def held_workers(self) -> int:
         """Rollout workers of the live runs on this machine, of all users."""
@@ -166,7 +166,7 @@ class HostLock:
         self._remove(lambda left: not left.is_live)
 
     def _remove(self, wanted: Callable[[Entry], bool]) -> None:
-        for folder, owner in self._folders():
+        for folder, owner in self.folders():
             if owner != os.getuid():
                 continue
             try:
@@ -179,16 +179,16 @@ class HostLock:
 
     def _write(self, entry: Entry) -> OSError | None:
         try:
-            with self._own_folder() as folder:
+            with self.own_folder() as folder:
                 host_entry.write(folder, entry)
         except OSError as error:
             return error
         return None
 
     @contextmanager
-    def _own_folder(self) -> Iterator[int]:
+    def own_folder(self) -> Iterator[int]:
         """A folder of this user's by its descriptor; made where there is none."""
-        for folder, owner in self._folders():
+        for folder, owner in self.folders():
             if owner == os.getuid():
                 yield folder
                 return
@@ -200,7 +200,7 @@ class HostLock:
         finally:
             os.close(folder)
 
-    def _folders(self) -> Iterator[tuple[int, int]]:
+    def folders(self) -> Iterator[tuple[int, int]]:
         """Descriptor and owner of each, this user's first; the descriptor is closed with the next step."""
         names = [f"{self._prefix.parent}/{name}" for name in _names(self._prefix)]
         for name in sorted(names, key=_is_foreign):

@@ -24,6 +24,7 @@ RUNS = Path("runs")
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 STATES = ("starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged", "unreadable")
 HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "USER", "REASON")
+OF_HOST = ("runs", "--lab", "--json")
 NUMBERS = ("ENV STEPS", "RETURN", "BEST", "AGE")
 """Columns that are aligned to the right."""
 
@@ -47,6 +48,13 @@ class _Duration(click.ParamType[float]):
 @click.option(
     "--since", "since_s", type=_Duration(), help="Only runs whose last attempt began within DURATION, e.g. 12h or 2d."
 )
+@click.option(
+    "--lab",
+    is_flag=False,
+    flag_value="",
+    metavar="[HOSTS]",
+    help="In place of DIR: the live runs of all users on this machine, and on the hosts of the hosts file HOSTS.",
+)
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def runs_command(
     folders: tuple[Path, ...],
@@ -55,6 +63,7 @@ def runs_command(
     user: str | None,
     states: tuple[str, ...],
     since_s: float | None,
+    lab: str | None,
     as_data: bool,
 ) -> None:
     """List the runs in and below each DIR, the newest first.
@@ -63,14 +72,10 @@ def runs_command(
     score of the evaluator that has a checkpoint in the run directory, with the name of evaluator.best_by if it is not
     a return, AGE the time since the last attempt began.
     """
-    from zmqrl.run_files.run_list import runs_below
-
+    if lab is not None and folders:
+        raise click.UsageError("--lab cannot be combined with DIR")
     folders = folders or (RUNS,)
-    for folder in folders:
-        if not folder.is_dir():
-            fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
-            raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix=fix)
-    found, now = runs_below(*folders), time.time()
+    found, now = _below(folders) if lab is None else _of_lab(lab), time.time()
     kept = [
         row
         for row in found
@@ -83,17 +88,56 @@ def runs_command(
     if as_data:
         click.echo(json.dumps([data_of(row) for row in kept]))
     elif kept:
-        click.echo("\n".join(_table([HEAD, *(_cells(row, now) for row in kept)])))
+        cells = [_cells(row, now) for row in kept]
+        click.echo("\n".join(_table([HEAD, *cells] if lab is None else [line[1:] for line in (HEAD, *cells)])))
     if not kept:
         what = f"none of {len(found)} runs matches" if found else "no runs"
-        click.echo(f"{what} in {', '.join(map(str, folders))}", err=True)
+        registers = f"the registers of {lab}" if lab else "the register of this machine"
+        click.echo(f"{what} in {', '.join(map(str, folders)) if lab is None else registers}", err=True)
+
+
+def _below(folders: Sequence[Path]) -> list[RunRow]:
+    from zmqrl.run_files.run_list import runs_below
+
+    for folder in folders:
+        if not folder.is_dir():
+            fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
+            raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix=fix)
+    return runs_below(*folders)
+
+
+def _of_lab(hosts_file: str) -> list[RunRow]:
+    """The rows of this machine and of the hosts of a file; a host that gives none is named on stderr."""
+    from zmqrl.run_files.published_runs import merged, published_runs, rows_in
+
+    if not hosts_file:
+        return published_runs()
+    from zmqrl.config.hosts import is_remote
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.config.on_host import login_of
+    from zmqrl.errors import unusable
+    from zmqrl.logs.printable import printable
+    from zmqrl.orchestrators.on_hosts import MOST_AT_ONCE, printed_over
+    from zmqrl.ssh.clients import connect_all
+
+    config = resolve_logins(Path(hosts_file))
+    sections = {name: login_of(config, name) for name, host in config.hosts.items() if is_remote(name, host)}
+    lists = [published_runs()]
+    for host, found in printed_over(connect_all(config, [*sections], most=MOST_AT_ONCE), sections, OF_HOST):
+        try:
+            if isinstance(found, Exception):
+                raise found
+            lists.append(rows_in(found))
+        except Exception as error:  # noqa: BLE001 - one host may not hide the rows of the others
+            click.echo(printable(f"not in the list: {unusable(host, error)}"), err=True)
+    return merged(lists)
 
 
 def data_of(row: RunRow) -> dict[str, Any]:
     """The row as JSON data."""
     from zmqrl.config.codec import to_json
 
-    return {**to_json(row), "run_dir": str(Path(row.run_dir).absolute())}
+    return {**to_json(row), "run_dir": row.run_dir and str(Path(row.run_dir).absolute())}
 
 
 def _cells(row: RunRow, now: float) -> tuple[str, ...]:
@@ -130,11 +174,11 @@ def age(seconds: float) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths, head = [max(map(len, column)) for column in zip(*rows, strict=True)], rows[0]
     return [
         "  ".join(
             cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(HEAD, row, widths, strict=True)
+            for name, cell, width in zip(head, row, widths, strict=True)
         ).rstrip()
         for row in rows
     ]
