@@ -27,8 +27,7 @@ class Acceptance:
         """`first`: no broker had this arena before, so no worker can have a lease."""
         self._arena, self._ledger, self._assignment, self._workers = arena, ledger, assignment, workers
         self._due: DueSegments = assignment.due
-        self._leases_per_worker = plan.config.limits.leases_per_worker
-        self._sync, self._resume = plan.config.mode.deterministic, plan.resume
+        self._resume = plan.resume
         self._limiter = LeaseLimiter(plan)
         self._slots = Slots(arena, first)
         self._turn = itertools.count(1)
@@ -200,7 +199,7 @@ class Acceptance:
         self._released = False
         actions: list[ev.Action] = []
         wanting, outstanding = self._under_leased()
-        spare = self._due.spare_leases() if self._sync else 0
+        spare = self._due.spare_leases()
         stored = (self._base or 0) + self._ledger.stored
         while wanting and self._limiter.allows(stored, outstanding, self._slots.count_held):
             has_enough, count, turn, index = min(wanting)
@@ -216,17 +215,10 @@ class Acceptance:
             worker.last_turn = turn
             outstanding += 1
             spare += has_enough
-            if count + 1 < self._most_leases(worker.process):
-                wanting.append((self._has_enough(worker.process), count + 1, turn, index))
+            if count + 1 < self._due.most_leases(worker.process):
+                wanting.append((self._due.has_enough(worker.process), count + 1, turn, index))
             actions.append(ev.Reply(index))
         return actions
-
-    def _has_enough(self, process: WorkerProcess) -> bool:
-        """Whether a process (in sync) has a lease for each position that it has to fill yet, or to deliver again."""
-        if not self._sync:
-            return False
-        leaving = len(process.leaving) if process.remote else 0
-        return len(process.leases) >= self._due.of(process) + leaving
 
     def _under_leased(self) -> tuple[list[tuple[bool, int, int, int]], int]:
         """Workers that may have more leases: whether each has enough, its leases, the turn of the last one, its index.
@@ -241,17 +233,9 @@ class Acceptance:
             count = len(process.leases)
             outstanding += count
             is_served = worker.is_member or (process.remote and process.leaving)
-            if is_served and count < self._most_leases(process):
-                found.append((self._has_enough(process), count, worker.last_turn, worker.index))
+            if is_served and count < self._due.most_leases(process):
+                found.append((self._due.has_enough(process), count, worker.last_turn, worker.index))
         return found, outstanding
-
-    def _most_leases(self, process: WorkerProcess) -> int:
-        """`leases_per_worker`, in sync also one for each position that the worker has to fill yet.
-
-        Never more: leases are not taken back, and what one worker has too many another lacks for its quota.
-        """
-        most = self._leases_per_worker
-        return max(most, self._due.of(process)) if self._sync else most
 
 
 def _forward(accepted: Sequence[SlotRef], actions: list[ev.Action]) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
-from zmqrl.shared_memory.arena import RELEASE, Arena
+from zmqrl.shared_memory.arena import RELEASE, Arena, layout_of
 from zmqrl.types import SlotRef, Version
 
+IN_FLIGHT_BYTES = 16 << 20
+"""Segments of one worker that are on their way from another host, beyond those of `leases_per_worker`."""
 NEVER = 1e18
 """More env steps than a run can have: 1 / ratio overflows where the ratio is next to nothing."""
 
@@ -84,6 +86,25 @@ def least_slack(workers: int, leases_per_worker: int, segment_rows: int, ratio: 
     return max(workers * leases_per_worker * segment_rows, segment_rows + math.ceil(min(1 / ratio, NEVER)))
 
 
+def transit_leases(plan: RunPlan) -> int:
+    """Leases of all async workers of other hosts beyond `leases_per_worker`, for segments that are on their way.
+
+    On-policy they take slots of the learner's second batch, and one batch stays for those who deliver, if others hang.
+    Off-policy they take slots of the second set of leases, as far as `replay.slack` has room for them.
+    """
+    config = plan.config
+    if config.mode.deterministic:
+        return 0
+    if plan.on_policy:
+        return plan.batch_segments
+    per_worker, rows = config.limits.leases_per_worker, config.env.num_envs * config.env.segment_steps
+    most = per_worker * (plan.total_workers - plan.workers.get(config.learner.host, 0))
+    if config.replay.slack is None:
+        return most
+    least = least_slack(plan.total_workers, per_worker, rows, config.replay.ratio)
+    return max(0, min(most, (config.replay.slack - least) // rows))
+
+
 class LeaseLimiter:
     """Two limits of async, checked when a lease is given.
 
@@ -96,7 +117,8 @@ class LeaseLimiter:
         self._async, self._on_policy = not plan.config.mode.deterministic, plan.on_policy
         self._segment_rows = env.num_envs * env.segment_steps
         self._ratio, self._learning_starts = replay.ratio, replay.learning_starts
-        self._slack = replay.slack or least_slack(plan.total_workers, leases, self._segment_rows, replay.ratio)
+        least = least_slack(plan.total_workers, leases, self._segment_rows, replay.ratio)
+        self._slack = replay.slack or least + transit_leases(plan) * self._segment_rows
         self._total_env_steps = plan.config.run.total_env_steps
         self._batch_rows = plan.batch_segments * self._segment_rows
         self._arena_rows = plan.slots * self._segment_rows
@@ -134,15 +156,22 @@ class LeaseLimiter:
 
 
 class DueSegments:
-    """Which segments may be stepped now, and how many leases there are beyond these."""
+    """Which segments may be stepped now, and which leases are beyond these: spare ones.
+
+    In async, a lease of a worker of another host is spare beyond `leases_per_worker`.
+    """
 
     def __init__(self, plan: RunPlan, ledger: StreamLedger, workers: Workers) -> None:
         self._ledger, self._workers, self._sync = ledger, workers, plan.config.mode.deterministic
         self.version: Version | None = None
         """The learner's newest."""
-        self.most_spare = max(1, plan.total_workers) * plan.config.limits.leases_per_worker
-        """Number of leases (sync) with slots beyond those that fill the current round. Workers may be more than at the
-        start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
+        self._per_worker = plan.config.limits.leases_per_worker
+        in_flight = IN_FLIGHT_BYTES // sum(column.nbytes for column in plan.columns)
+        reported = layout_of(plan).open_words - 1  # beside the open segment
+        self._most_of_remote = min(reported, self._per_worker + in_flight)
+        self.most_spare = max(1, plan.total_workers) * self._per_worker if self._sync else transit_leases(plan)
+        """Most spare leases. In sync, those with slots beyond what fills the current round. Workers may be more than at
+        the start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
         """
 
     def of(self, process: WorkerProcess) -> int:
@@ -152,9 +181,28 @@ class DueSegments:
         n, records = self.version.n if self.version else 0, self._ledger.records
         return sum(records[v].next_index <= n for v in process.assigned)
 
+    def most_leases(self, process: WorkerProcess) -> int:
+        """`leases_per_worker`; in sync also one for each position that the worker has to fill yet.
+
+        Never more there: leases are not taken back, and what one worker has too many another lacks for its quota.
+        """
+        if self._sync:
+            return max(self._per_worker, self.of(process))
+        return self._most_of_remote if process.remote else self._per_worker
+
+    def has_enough(self, process: WorkerProcess) -> bool:
+        """Whether its next lease is a spare one. In sync it then has one for each position to fill or deliver again."""
+        if not self._sync:
+            return len(process.leases) >= self._per_worker
+        leaving = len(process.leaving) if process.remote else 0
+        return len(process.leases) >= self.of(process) + leaving
+
     def spare_leases(self) -> int:
-        """Leases of all processes beyond the vector envs that they may step now."""
-        return sum(max(0, len(process.leases) - self.of(process)) for process in self._workers.processes())
+        """Leases of all processes beyond those that they need."""
+        processes = self._workers.processes()
+        if self._sync:
+            return sum(max(0, len(process.leases) - self.of(process)) for process in processes)
+        return sum(max(0, len(process.leases) - self._per_worker) for process in processes if process.remote)
 
     def strands_lease(self, holder: WorkerProcess, vector_env: int) -> bool:
         """Whether its holder would keep a lease that it cannot use now, and that the next holder would lack."""

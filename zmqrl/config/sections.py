@@ -201,7 +201,7 @@ class ReplaySection(Section, frozen=True):
     """Updates per env step after `learning_starts`."""
     slack: Positive | None = None
     """async: env steps by which workers may run ahead; default, and least: a segment per lease, or one segment and
-    `1 / ratio` if that is more."""
+    `1 / ratio` if that is more. By default also a segment per further lease of other hosts."""
 
 
 class ScoredEnvSection(Section, frozen=True):
@@ -443,7 +443,8 @@ class LimitsSection(Section, frozen=True):
     grace_s: Seconds = 15.0
     """Time for a process to end before it is killed."""
     leases_per_worker: Positive = 2
-    """Maximum number of slots leased to a worker."""
+    """Maximum number of slots leased to a worker. In async, workers of other hosts may have more for segments that are
+    on their way, out of the slots of one batch."""
     on_end_s: Seconds = 60.0
     """Time limit of the command `on_end`, and of posting to `webhook`."""
 
