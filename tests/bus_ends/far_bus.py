@@ -6,14 +6,14 @@ from pathlib import Path
 
 from tests.bus_ends.event_pipe import EventPipe
 from tests.bus_ends.real_bus import RealBus
-from tests.shared_memory.bus_plans import ROWS, bus_plan
+from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.support.waiting import WAIT_S, until
 from zmqrl.bus_ends.base import SegmentSource
 from zmqrl.bus_ends.remote_sink import RemoteSink
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, TcpListen
 from zmqrl.config.sections import MemoryBackendSection
-from zmqrl.types import AllowList, HostKey, SegmentId, Version
+from zmqrl.types import AllowList, ColumnSpec, HostKey, SegmentId, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.sockets import make_keys
 
@@ -24,7 +24,13 @@ BUS = MemoryBackendSection()
 class FarBus(RealBus):
     """The broker listens on loopback too; host b may come in."""
 
-    def __init__(self, folder: Path, lost_after_s: float = 20.0, backend: MemoryBackendSection = BUS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lost_after_s: float = 20.0,
+        backend: MemoryBackendSection = BUS,
+        columns: tuple[ColumnSpec, ...] = COLUMNS,
+    ) -> None:
         self.server_keys = make_keys()
         self.far_keys = replace(make_keys(), server=self.server_keys.public)
         self.allowed = AllowList(1, {self.far_keys.public: HostKey("b", 1)})
@@ -33,7 +39,7 @@ class FarBus(RealBus):
         plan = bus_plan("sync", workers=1, vector_envs=1, leases=2, slots=6)
         limits = replace(plan.config.limits, lost_after_s=lost_after_s)
         config = replace(plan.config, limits=limits, memory_backend=backend)
-        super().__init__(replace(plan, config=config, workers={"b": 1}), folder)
+        super().__init__(replace(plan, config=config, workers={"b": 1}, columns=columns), folder)
         self.listen = TcpListen("127.0.0.1", self._ports())
         self.far = Endpoints.tcp("127.0.0.1", self.listen.ports)
         self.far_agent = AgentLink(self.far, self.far_keys)

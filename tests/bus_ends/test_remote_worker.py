@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.bus_ends.far_bus import TURN_S, FarBus, ready, take, write
-from tests.shared_memory.bus_plans import ROWS
+from tests.shared_memory.bus_plans import COLUMNS, ENVS, ROWS, STEPS
 from tests.support.waiting import until
 from zmqrl.broker.events import Handover
 from zmqrl.messages.bus import HostReport
+from zmqrl.types import ColumnSpec
 
 pytestmark = pytest.mark.whole
 
@@ -23,14 +24,19 @@ def bus(tmp_path: Path) -> Iterator[FarBus]:
     held.close()
 
 
-def test_segments_arrive_whole(bus: FarBus) -> None:
-    source, sink = bus.source(), bus.far_sink()
-    ready(sink)
-    for index in range(8):
-        write(sink, index)
-        assert take(source, 1, sink) == [index]
-    ledger = bus.arena.ledger()
-    assert (ledger.stored, ledger.balanced) == (8 * ROWS, True)
+def test_segments_arrive_whole(tmp_path: Path) -> None:
+    """Also images, which travel as LZ4 frames."""
+    bus = FarBus(tmp_path, columns=(ColumnSpec("obs", "uint8", (STEPS + 1, ENVS, 96, 96)), *COLUMNS[1:]))
+    try:
+        source, sink = bus.source(), bus.far_sink()
+        ready(sink)
+        for index in range(8):
+            write(sink, index)
+            assert take(source, 1, sink) == [index]
+        ledger = bus.arena.ledger()
+        assert (ledger.stored, ledger.balanced) == (8 * ROWS, True)
+    finally:
+        bus.close()
 
 
 def test_a_carrier_that_takes_nothing_is_tried_once_for_all_segments(

@@ -14,6 +14,8 @@ from zmqrl.broker.leases import DueSegments, LeaseLimiter, Slots
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
 from zmqrl.config.plan import RunPlan
+from zmqrl.errors import WireError
+from zmqrl.messages.frames import PackedColumn
 from zmqrl.shared_memory.arena import ACCEPT, LEASE, Arena
 from zmqrl.types import SegmentMeta, SlotRef
 
@@ -96,13 +98,19 @@ class Acceptance:
                 self._ledger.refuse_late(meta)
                 self._take_back(process, ref)
             else:
-                self._fill(delivered)
+                try:
+                    self._fill(delivered)
+                except WireError as error:
+                    return [ev.Refuse(error.reason)]
         return self.take_sealed(process, (ref,))
 
     def _fill(self, delivered: ev.Delivered) -> None:
         slot, meta = delivered.ref.slot, delivered.meta
         for name, column in delivered.columns.items():
-            self._arena.columns[name][slot] = column
+            if isinstance(column, PackedColumn):
+                column.unpack(self._arena.columns[name][slot])
+            else:
+                self._arena.columns[name][slot] = column
         self._arena.write_meta(slot, meta)
         self._ledger.report_open(meta.id.vector_env, meta.id.index, meta.rows)
         self._arena.seal(delivered.ref)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct, field
 
 from zmqrl.envs.base import EnvSlotState
+from zmqrl.messages.frames import PackedColumn
 from zmqrl.types import Array, DropReason, Notice, SegmentId, SegmentMeta, SlotRef
 
 RESUMED_SHIFT = 16
@@ -112,7 +113,7 @@ class Delivered(Struct, frozen=True):
     spawn: int
     ref: SlotRef
     meta: SegmentMeta
-    columns: Mapping[str, Array]
+    columns: Mapping[str, Array | PackedColumn]
 
 
 class HostReported(Struct, frozen=True):

@@ -20,10 +20,10 @@ from zmqrl.memory_backends.make import BUS, make_backend
 from zmqrl.memory_backends.seal import Sealing
 from zmqrl.memory_backends.zmq import ZmqBackend
 from zmqrl.messages.bus import OpenRows, Segment, SegmentHeader
-from zmqrl.messages.frames import pack
+from zmqrl.messages.frames import may_be_packed, pack, pack_column
 from zmqrl.messages.process import ProblemReport
 from zmqrl.shared_memory.arena import layout_of
-from zmqrl.types import Array, SegmentMeta, SlotRef
+from zmqrl.types import Array, ColumnSpec, SegmentMeta, SlotRef
 from zmqrl.wire.sockets import connect
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MOST_RESEND_S = 120.0
 """Longest interval between two copies of a whole segment, which may take long behind a thin wire."""
 CLOSE_HEARTBEATS = 4
+UNPACKED_SEGMENTS = 15
+"""For so many segments a column that LZ4 does not halve is sent as it is; then it is tried again."""
 
 
 class SealedSender:
@@ -74,6 +76,27 @@ def make_sender(boot: Boot, context: zmq.Context[Any]) -> MemoryBackend | Sealed
     return backend
 
 
+class ColumnPacker:
+    """Columns of images as LZ4 frames where these are half as long or shorter: less to encrypt and to send."""
+
+    def __init__(self) -> None:
+        self._unpacked: dict[str, int] = {}
+        """Segments until a column is tried again."""
+
+    def frame(self, spec: ColumnSpec, values: Array) -> Any:
+        """What is sent of a column."""
+        if not may_be_packed(spec):
+            return values
+        if self._unpacked.get(spec.name, 0):
+            self._unpacked[spec.name] -= 1
+            return values
+        packed = pack_column(values)
+        if 2 * len(packed) <= spec.nbytes:
+            return packed
+        self._unpacked[spec.name] = UNPACKED_SEGMENTS
+        return values
+
+
 class RemoteWriter(SegmentWriter):
     """A lease is a credit for one segment; the broker writes it into the slot."""
 
@@ -85,6 +108,7 @@ class RemoteWriter(SegmentWriter):
         self._columns: dict[SlotRef, Mapping[str, Array]] = {}
         self._metas: dict[SlotRef, SegmentMeta] = {}
         self._open: dict[int, tuple[int, int]] = {}
+        self._packer = ColumnPacker()
 
     def columns(self, ref: SlotRef) -> Mapping[str, Array]:
         # zeros: a buffer may not be reused while a frame of it is still on its way
@@ -116,8 +140,7 @@ class RemoteWriter(SegmentWriter):
     def frames(self, index: int, spawn: int, ref: SlotRef) -> list[Buffer]:
         """The message of a sealed segment: its header and its columns."""
         header = pack(Segment(self._layout, index, spawn, ref, SegmentHeader.of(self._metas[ref])))
-        columns: list[Any] = [self._columns[ref][c.name] for c in self._specs]
-        return [header, *columns]
+        return [header, *(self._packer.frame(c, self._columns[ref][c.name]) for c in self._specs)]
 
 
 class RemoteSink(ZmqSink):

@@ -411,7 +411,7 @@ class CurrentNotice(_BusMessage, frozen=True, tag="notice"):
 
 
 class Segment(_BusMessage, frozen=True, tag="segment"):
-    """A whole segment; one raw frame per column follows.
+    """A whole segment; one frame per column follows: its bytes, or a shorter LZ4 frame of a large uint8 column.
 
     Worker of another host to broker, on `segments`: when it is sealed, again while it is not acknowledged.
 
