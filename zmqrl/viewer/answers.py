@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import numpy as np
@@ -195,11 +195,9 @@ def _one(query: Query, name: str, default: str) -> str:
 
 
 def _axis(text: str) -> XAxis:
-    axes: tuple[XAxis, ...] = get_args(XAxis)
-    found = next((axis for axis in axes if axis == text), None)
-    if found is None:
-        raise ConfigError(f"x is {text!r}; expected one of {', '.join(axes)}")
-    return found
+    if text not in get_args(XAxis):
+        raise ConfigError(f"x is {text!r}; expected one of {', '.join(get_args(XAxis))}")
+    return cast(XAxis, text)
 
 
 def _window(text: str) -> int:

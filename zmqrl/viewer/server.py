@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
@@ -110,14 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
         if _is_same(given, self.server.token):
             cookie = f"{self.server.cookie}={self.server.token}; HttpOnly; SameSite=Strict; Path=/"
             return PageContent(HTTPStatus.SEE_OTHER, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
-        try:
-            cookies = SimpleCookie(self.headers.get("Cookie", ""))
-        except CookieError:
-            cookies = SimpleCookie()
-        known = cookies.get(self.server.cookie)
-        if known is None or not _is_same(known.value, self.server.token):
-            return _text(HTTPStatus.FORBIDDEN, NO_TOKEN)
-        return None
+        cookies = dict(cookie.strip().partition("=")[::2] for cookie in self.headers.get("Cookie", "").split(";"))
+        is_known = _is_same(cookies.get(self.server.cookie, ""), self.server.token)
+        return None if is_known else _text(HTTPStatus.FORBIDDEN, NO_TOKEN)
 
     def _response(self, path: str, query: Query) -> PageContent:
         answers = self.server.answers
@@ -125,22 +119,18 @@ class _Handler(BaseHTTPRequestHandler):
             name, kind = PAGES[path]
             content = files("zmqrl.viewer").joinpath("static").joinpath(name).read_bytes()
             return PageContent(HTTPStatus.OK, kind, content, {})
-        data: dict[str, Callable[[Query], Any]] = {
-            "/api/runs": answers.runs,
-            "/api/curves": answers.curves,
-            "/api/details": answers.details,
-            "/api/differences": answers.differences,
+        routes: dict[str, Callable[[Query], tuple[str, bytes]]] = {
+            "/api/runs": lambda query: ("application/json", as_json(answers.runs(query))),
+            "/api/curves": lambda query: ("application/json", as_json(answers.curves(query))),
+            "/api/details": lambda query: ("application/json", as_json(answers.details(query))),
+            "/api/differences": lambda query: ("application/json", as_json(answers.differences(query))),
+            "/api/log": lambda query: ("text/plain", answers.log(query).encode(errors="replace")),
+            "/api/points.csv": lambda query: ("text/csv", answers.points(query).encode(errors="replace")),
+            "/api/video": answers.video,
         }
-        texts: dict[str, Callable[[Query], str]] = {"/api/log": answers.log, "/api/points.csv": answers.points}
         try:
-            if path in data:
-                return PageContent(HTTPStatus.OK, "application/json", as_json(data[path](query)), {})
-            if path == "/api/video":
-                return PageContent(HTTPStatus.OK, *answers.video(query), {})
-            if path in texts:
-                saved = {"Content-Disposition": "attachment; filename=points.csv"} if path.endswith(".csv") else {}
-                kind = "text/csv" if saved else "text/plain"
-                return PageContent(HTTPStatus.OK, kind, texts[path](query).encode(errors="replace"), saved)
+            if path in routes:
+                return PageContent(HTTPStatus.OK, *routes[path](query), {})
         except (ConfigError, OSError) as error:
             return _text(HTTPStatus.BAD_REQUEST, str(error))
         except Exception as error:
