@@ -45,7 +45,7 @@ def test_rows_are_those_of_the_lines(
     path.write_bytes(b"\n".join([*LINES, *(line for wrong in WRONG for line in (wrong, LINES[0]))]) + b"\n")
     rows, expected = MetricRows(path, metric), list(read_metrics(path))
     found = read(rows)
-    assert len(expected) == 44 + len(WRONG) and rows.end == path.stat().st_size
+    assert len(expected) == 44 + len(WRONG) and rows.lines.end == path.stat().st_size
     for name in ROW.names or ():
         np.testing.assert_array_equal(found[name], rows_of(expected, metric)[name])
     assert found["is_score"].sum() == 1 and found["episodes"][0] == 3.0 and np.isnan(found["episodes"][20])
@@ -57,7 +57,7 @@ def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
     path, text = tmp_path / "metrics.jsonl", LINES[0] + b"\n"
     path.write_bytes(2 * text + LINES[0])
     rows = MetricRows(path, "loss")
-    assert (len(read(rows)), rows.end, rows.unreadable) == (2, 2 * len(text), 0)
+    assert (len(read(rows)), rows.lines.end, rows.unreadable) == (2, 2 * len(text), 0)
     assert len(read(MetricRows(path, "loss", cut_too=True))) == 3
     path.write_bytes(3 * text)
-    assert len(read(MetricRows(path, "loss", rows.end, rows.names))) == 1
+    assert len(read(MetricRows(path, "loss", rows.lines.end, rows.names))) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -154,9 +153,6 @@ def rows_in(lines: bytes) -> list[dict[str, float] | None]:
 
 def _row(line: bytes) -> dict[str, float] | None:
     """The row of a line: a JSON object of numbers, with `wall_s` and `env_steps`; None for any other line."""
-    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-        row = _NUMBERS.decode(line)
-        return row if row.keys() >= FIRST else None
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -48,19 +48,14 @@ class MetricRows:
 
     def __init__(self, path: Path, metric: str, end: int = 0, names: Iterable[str] = (), cut_too: bool = False) -> None:
         """`names`: of the rows before `end`. Otherwise as `Lines`."""
-        self._lines, self._metric = Lines(path, end, cut_too), metric
+        self.lines, self._metric = Lines(path, end, cut_too), metric
         self.names = dict.fromkeys(names)
         """Names in the rows, about `MOST_NAMES` at most."""
         self.unreadable = 0
         """Lines that are not a row."""
 
-    @property
-    def end(self) -> int:
-        """The byte behind the last whole line."""
-        return self._lines.end
-
     def __iter__(self) -> Iterator[Array]:
-        return map(self._rows, self._lines)
+        return map(self._rows, self.lines)
 
     def _rows(self, lines: bytes) -> Array:
         if 0 < len(self.names) <= MOST_FIELDS:

@@ -55,7 +55,7 @@ class ReadMetric(msgspec.Struct):
         """The rows that were appended."""
         rows = MetricRows(path, metric, self.nbytes, self.names)
         self.thinned = thinned(rows, self.thinned)
-        self.nbytes, self.names = rows.end, [*rows.names]
+        self.nbytes, self.names = rows.lines.end, [*rows.names]
         if self.head_bytes < HEAD_BYTES:
             self.head_bytes = min(self.nbytes, HEAD_BYTES)
             self.head = _head(path, self.head_bytes)
