@@ -260,8 +260,8 @@ def test_one_of_two_creates_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     real_link, record = os.link, OwnerRecord("a", HERE, "elsewhere", 1, 2)
     monkeypatch.setattr(owner_record.os, "link", link)
-    assert owner_record.create(tmp_path / "1", record)
-    assert not owner_record.create(tmp_path / "1", replace(record, run_id="b"))
+    assert owner_record.create(tmp_path / "1", owner_record.encoded(record))
+    assert not owner_record.create(tmp_path / "1", owner_record.encoded(replace(record, run_id="b")))
     assert owner_record.read(tmp_path, 1) == record
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 

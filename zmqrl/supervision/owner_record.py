@@ -56,15 +56,15 @@ class OwnerRecord:
         return f"run {self.run_id} (pid {self.pid} on {self.host})"
 
 
-def create(path: Path, record: OwnerRecord) -> bool:
-    """False when another process has created it first.
+def create(path: Path, content: bytes) -> bool:
+    """Create a record that every user can read. False when another process has created it first.
 
     By a link to a file of its own. With O_EXCL two NFS clients with the same uptime and pid both succeed: the server
     takes the second request for a repetition of the first.
     """
     own = path.with_name(f".{uuid.uuid4().hex}")
     try:
-        _write_new(own, record)
+        _write_new(own, content)
         os.link(own, path)
     except FileExistsError:
         return own.stat().st_nlink == 2  # a server repeats a request whose answer was lost
@@ -72,7 +72,7 @@ def create(path: Path, record: OwnerRecord) -> bool:
         if error.errno not in WITHOUT_LINKS:
             raise
         try:
-            _write_new(path, record)
+            _write_new(path, content)
         except FileExistsError:
             return False
     finally:
@@ -80,9 +80,10 @@ def create(path: Path, record: OwnerRecord) -> bool:
     return True
 
 
-def _write_new(path: Path, record: OwnerRecord) -> None:
+def _write_new(path: Path, content: bytes) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
-        file.write(encoded(record))
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content)
 
 
 def numbers(folder: Path) -> list[int]:

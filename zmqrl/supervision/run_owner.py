@@ -72,7 +72,7 @@ class RunOwner:
             last = records.newest(folder)
             if last > 0:
                 _await_end(run_dir, folder, last)
-            if records.create(folder / str(last + 1), record):
+            if records.create(folder / str(last + 1), records.encoded(record)):
                 break
         number = last + 1
         if records.newest(folder) > number:  # others have come and gone while this process was frozen
