@@ -36,7 +36,7 @@ def test_help_names_every_command(zmqrl: Command) -> None:
     assert all(f"\n  {name} " in shown.out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("group", [(), ("config",)])
+@pytest.mark.parametrize("group", [(), ("config",), ("queue",)])
 def test_help_shows_whole_summaries_of_commands(zmqrl: Command, group: tuple[str, ...]) -> None:
     _, *lines = zmqrl(*group, "--help").out.splitlines()  # the first is the usage, which may end in ARGS...
     assert lines
@@ -117,7 +117,7 @@ def test_every_command_explains_itself(zmqrl: Command, name: str) -> None:
             ["train", "--env", "CartPole-v1", "--algo", "foo"],
             "zmqrl: --algo: unknown algorithm 'foo'; known: a2c, bc, ",
         ),
-        (["quux"], "No such command 'quux'"),
+        (["xyzzy"], "No such command 'xyzzy'"),
         (["train"], "--resume RUN"),
         (["launch"], "Missing argument 'HOSTS'"),
         (["export", "RUN", "DIR"], "Missing option '--to'. Choose from: onnx, numpy"),

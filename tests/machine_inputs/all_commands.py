@@ -39,6 +39,13 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
     "setup": [[READ], ["hosts.yaml", "--wheels", READ], ["hosts.yaml", "--constraints", READ]],
     "runs": [*RUNS],
     "view": [[READ]],
+    "queue": [
+        ["add", "cartpole-ppo", "--queue", WRITTEN],
+        ["add", READ],
+        ["run", READ],
+        *([name, "--queue", READ] for name in ("list", "run")),
+        *([name, "1", "--queue", READ] for name in ("stop", "hold", "log")),
+    ],
     "upload": [["mlflow", READ], ["wandb", FINISHED, "--to", WRITTEN, "--retry", "0"]],
     "status": [*RUNS, ["-f", READ], ["--json", READ]],
     "logs": [*RUNS, [READ, "worker"], ["-f", READ]],

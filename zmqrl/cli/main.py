@@ -44,6 +44,7 @@ COMMANDS = {
     "record": "play",
     "plot": "results",
     "export": "results",
+    "queue": "queue",
     "upload": "upload",
     "trust": "results",
     "bench": "results",

@@ -275,6 +275,15 @@ class YieldSection(Section, frozen=True):
     """The host returns when it has not been in use for so long."""
 
 
+class CapacitySection(Section, frozen=True):
+    """What the jobs of `zmqrl queue` may take of a host."""
+
+    cores: Positive
+    """Cores."""
+    gpus: Count = 0
+    """GPUs, numbered from 0."""
+
+
 class HostSection(Section, frozen=True):
     """One host of the `hosts` mapping; null keys take the value of `defaults`."""
 
@@ -318,6 +327,8 @@ class HostSection(Section, frozen=True):
     """The host has workers at these times alone, of the launcher's clock: `20:00-07:00, Sat, Sun`."""
     yield_when: YieldSection | None = None
     """The host has no workers while it is in use by others."""
+    capacity: CapacitySection | None = None
+    """Slots for the jobs of `zmqrl queue run`, which starts none on a host without them; a run takes no notice."""
 
 
 class DefaultsSection(Section, frozen=True):

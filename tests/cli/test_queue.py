@@ -1,0 +1,101 @@
+"""`zmqrl queue`: what its commands print, change and refuse. `tests/queue/test_runner.py` has the runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.commands import Command
+from tests.support.raising import compare, fields
+from zmqrl.queue.folder import OUTPUT, QueueFolder
+from zmqrl.queue.records import AttemptRecord, JobEnd, JobNeeds, JobRecord
+
+QUEUE = Path("queue")
+FILE = "run: {name: own, preset: cartpole-ppo}\n"
+
+
+def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) -> None:
+    Path("own.yaml").write_text(FILE)
+    added = zmqrl("queue", "add", "cartpole-ppo", "--priority", "3", "--needs", "cores=4,gpus=1", "--set", "run.seed=5")
+    assert (added.code, added.err) == (0, "")
+    assert zmqrl("queue", "add", "own.yaml", "--after", "1").code == 0
+    queue = QueueFolder(QUEUE)
+    first, second = (job.record for job in queue.read().jobs.values())
+    assert (first.preset, first.overrides, first.priority) == ("cartpole-ppo", ("run.seed=5",), 3)
+    assert (first.needs, second.needs, second.after) == (JobNeeds(4, 1), JobNeeds(2, 0), (1,))
+    assert (second.preset, second.folder) == (str(tmp_path / "own.yaml"), str(tmp_path))
+    assert Path(second.run_dir).parent == tmp_path / "runs" and Path(second.run_dir).name.startswith("own-")
+    rows = json.loads(zmqrl("queue", "list", "--json").out)
+    assert [(row["job"], row["state"], row["priority"], row["needs"]) for row in rows] == [
+        (1, "waiting", 3, "4 cores, 1 GPUs"),
+        (2, "after 1", 0, "2 cores"),
+    ]
+    assert zmqrl("queue", "hold", "1").code == zmqrl("queue", "stop", "2").code == 0
+    held = zmqrl("queue", "list").out.splitlines()
+    assert [line.split()[2] for line in held] == ["STATE", "held", "stopping"]
+    assert zmqrl("queue", "hold", "1", "--release").code == 0
+    queue.create_attempt(1, AttemptRecord(os.geteuid(), 1, "a", (), "r"))
+    unstarted = zmqrl("queue", "log", "1")
+    assert (unstarted.code, unstarted.out) == (0, "")
+    (queue.job_folder(1) / OUTPUT).write_bytes(b"env steps \x1b[2J\n")
+    assert zmqrl("queue", "log", "1").out == "env steps \\x1b[2J\n"
+    queue.end_job(2, JobEnd("stopped"))
+    assert [row["state"] for row in json.loads(zmqrl("queue", "list", "--json").out)] == ["running", "stopped"]
+
+
+def test_another_folder_is_named_by_an_option_or_a_variable(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert zmqrl("queue", "add", "cartpole-ppo", "--queue", "lab/queue").code == 0
+    monkeypatch.setenv("ZMQRL_QUEUE", "lab/queue")
+    assert len(json.loads(zmqrl("queue", "list", "--json").out)) == 1
+    assert not QUEUE.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["add", "no-preset"], fields("run.preset")),
+        (["add", "cartpole-ppo", "--set", "run.sede=1"], fields("run.sede")),
+        (["add", "cartpole-ppo", "--needs", "cores=0"], fields("--needs", "'cores=0'")),
+        (["add", "cartpole-ppo", "--needs", "coers=1"], fields("--needs", "'coers=1'")),
+        (["add", "cartpole-ppo", "--needs", "cores"], fields("--needs", "'cores'")),
+        (["add", "cartpole-ppo", "--after", "1"], fields("--after", "1")),
+        (["add", "cartpole-ppo", "--set", "hosts.a.workers=1"], fields("hosts", "a")),
+        (["list"], fields("--queue", "queue")),
+        (["list", "--queue", "file"], fields("--queue", "file")),
+        (["run", "hosts.yaml"], fields("hosts", source="hosts.yaml")),
+    ],
+)
+def test_what_is_refused(zmqrl: Command, words: list[str], error: dict[str, Any]) -> None:
+    Path("hosts.yaml").write_text("hosts: {a: {workers: 1}}\n")
+    Path("file").write_text("")
+    ended = zmqrl("queue", *words)
+    assert ended.code == 2
+    compare(ended.error, **error)
+    assert not list(QUEUE.glob("job-*"))
+
+
+@pytest.mark.parametrize("command", ["stop", "hold"])
+def test_requests_for_other_jobs_are_refused(zmqrl: Command, command: str) -> None:
+    assert zmqrl("queue", "add", "cartpole-ppo").code == zmqrl("queue", "add", "cartpole-ppo").code == 0
+    queue = QueueFolder(QUEUE)
+    queue.end_job(2, JobEnd("done", 0))
+    compare(zmqrl("queue", command, "1", "7").error, what="no such job", value="7")
+    compare(zmqrl("queue", command, "1", "2").error, what="has ended", value="2")
+    assert not queue.read().jobs[1].is_stopped and not queue.read().jobs[1].is_held
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_jobs_of_another_user_are_listed_and_not_changed(zmqrl: Command) -> None:
+    assert zmqrl("queue", "add", "cartpole-ppo").code == 0
+    path = QUEUE / "job-1" / "job"
+    path.write_bytes(path.read_bytes().replace(b'"uid":0', b'"uid":12345'))
+    assert msgspec.json.decode(path.read_bytes(), type=JobRecord).uid == 12345
+    for each in (path, path.parent):
+        os.chown(each, 12345, -1)
+    assert [row["user"] for row in json.loads(zmqrl("queue", "list", "--json").out)] == ["12345"]
+    compare(zmqrl("queue", "stop", "1").error, what="is a job of another user", value="1")

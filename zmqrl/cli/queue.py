@@ -1,0 +1,239 @@
+"""`queue add|run|list|stop|hold|log`: jobs of several users in one folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zmqrl.cli import completion
+from zmqrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zmqrl.queue.folder import QueueFolder
+    from zmqrl.queue.records import Job, JobNeeds, Records
+
+HEAD = ("JOB", "USER", "STATE", "PRIORITY", "NEEDS", "HOST", "PRESET", "RUN")
+IN = click.option(
+    "--queue",
+    "folder",
+    type=click.Path(path_type=Path, readable=False),
+    envvar="ZMQRL_QUEUE",
+    default=Path("queue"),
+    show_default=True,
+    help="Folder of the queue. $ZMQRL_QUEUE replaces the default.",
+)
+PRIORITIES = click.IntRange(-1000, 1000)
+JOBS = click.argument("jobs", nargs=-1, required=True, type=click.IntRange(1), metavar="JOB...")
+
+
+@click.group("queue")
+def queue_command() -> None:
+    """Run the jobs of several users in order."""
+
+
+@queue_command.command("add")
+@click.argument("preset", shell_complete=completion.presets)
+@click.option("--priority", type=PRIORITIES, default=0, show_default=True, metavar="N", help="Higher ones start first.")
+@click.option("--needs", metavar="cores=N,gpus=N", default="cores=2", show_default=True, help="Slots on one host.")
+@click.option("--after", type=click.IntRange(1), multiple=True, metavar="JOB", help="Start when JOB is done.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=completion.keys,
+    help="Override a key, e.g. run.seed=3; may be repeated.",
+)
+@IN
+def add_command(
+    preset: str, priority: int, needs: str, after: tuple[int, ...], overrides: tuple[str, ...], folder: Path
+) -> None:
+    """Add a job that trains with PRESET.
+
+    PRESET is a name that `zmqrl presets` lists, or a YAML file. The job starts when your runner is active (`zmqrl queue
+    run`) and a host has the slots. Its run is an ordinary one, in runs/.
+    """
+    from zmqrl.config.hosts import LOCAL
+    from zmqrl.config.presets import preset_name
+    from zmqrl.planning.configure import load_config
+    from zmqrl.queue.folder import open_queue
+    from zmqrl.queue.records import JobRecord
+    from zmqrl.run_files.run_directory import default_path
+    from zmqrl.supervision import check_process
+
+    slots = _needs(needs)
+    with check_process.none_left():
+        config = load_config(preset, overrides=overrides)
+    if others := sorted(set(config.hosts) - {LOCAL}):
+        fix = "remove the hosts: the queue selects one (zmqrl queue run hosts.yaml)"
+        raise ConfigError("a job runs on one host", key=("hosts",), value=", ".join(others), fix=fix)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    queue = open_queue(folder)
+    known = queue.read().jobs if after else {}
+    if unknown := [number for number in after if number not in known]:
+        raise ConfigError("no such job", key=("--after",), value=str(unknown[0]), fix="see: zmqrl queue list")
+    run_dir = str(default_path(config.run.name).absolute())
+    name = str(preset_name(preset))
+    record = JobRecord(os.geteuid(), name, overrides, os.getcwd(), run_dir, priority, slots, after, time.time())
+    job = queue.add(record)
+    click.echo(f"job {job.number} added; zmqrl queue run starts it; its run directory: {job.record.run_dir}")
+
+
+@queue_command.command("run")
+@click.argument("hosts", type=click.Path(path_type=Path), required=False)
+@click.option("--until-empty", is_flag=True, help="End when all your jobs have ended.")
+@IN
+def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
+    """Start and watch your own jobs.
+
+    They run on the hosts of HOSTS (hosts.yaml) that have a capacity. Default: this machine. One runner serves all jobs
+    of a user. When it ends, its runs end with a checkpoint, and the next runner continues them.
+    """
+    from zmqrl.queue.folder import open_queue
+    from zmqrl.queue.hosts import RunnerHosts
+    from zmqrl.queue.runner import JobRunner, serve
+
+    found = RunnerHosts.of(hosts)
+    for name, capacity in found.capacity.items():
+        click.echo(f"{name}: {capacity.cores} cores, {capacity.gpus} GPUs")
+    try:
+        serve(JobRunner(open_queue(folder), found, click.echo), until_empty, click.echo)
+    except KeyboardInterrupt:
+        click.echo("ended; the next zmqrl queue run continues the jobs")
+
+
+@queue_command.command("list")
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@IN
+def list_command(as_data: bool, folder: Path) -> None:
+    """List the jobs of all users."""
+    from zmqrl.logs.printable import printable
+    from zmqrl.queue.folder import open_queue
+
+    records = open_queue(folder).read()
+    rows = [_row(records, job) for job in records.jobs.values()]
+    if as_data:
+        click.echo(json.dumps([dict(zip(map(str.lower, HEAD), row, strict=True)) for row in rows]))
+        return
+    cells = [HEAD, *([printable(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@queue_command.command("stop")
+@JOBS
+@IN
+def stop_command(jobs: tuple[int, ...], folder: Path) -> None:
+    """End your jobs.
+
+    A running one ends with a checkpoint and a summary, a waiting one before it starts.
+    """
+    from zmqrl.queue.folder import STOP
+
+    _request(folder, jobs, lambda queue, number: queue.request(number, STOP))
+    click.echo("stop requested; your runner ends the jobs")
+
+
+@queue_command.command("hold")
+@JOBS
+@click.option("--release", is_flag=True, help="Let the jobs continue.")
+@IN
+def hold_command(jobs: tuple[int, ...], release: bool, folder: Path) -> None:
+    """Keep your jobs from running.
+
+    A running one is stopped with a checkpoint, from which it continues.
+    """
+    from zmqrl.queue.folder import HOLD
+
+    change = "withdraw" if release else "request"
+    _request(folder, jobs, lambda queue, number: getattr(queue, change)(number, HOLD))
+    click.echo("released" if release else "held")
+
+
+@queue_command.command("log")
+@click.argument("job", type=click.IntRange(1))
+@IN
+def log_command(job: int, folder: Path) -> None:
+    """Print the output of the run of JOB.
+
+    `zmqrl logs RUN` prints the logs of its processes.
+    """
+    from zmqrl.logs.printable import printable
+    from zmqrl.queue.folder import OUTPUT, open_queue
+
+    queue = open_queue(folder)
+    found = next(_found(queue, [job]))
+    try:
+        text = (queue.job_folder(job) / OUTPUT).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        click.echo(f"job {job} has not started; its run directory will be {found.record.run_dir}", err=True)
+        return
+    click.echo(printable(text), nl=False)
+
+
+def _needs(text: str) -> JobNeeds:
+    """`cores=4,gpus=1`. ConfigError: something else."""
+    import msgspec
+
+    from zmqrl.queue.records import JobNeeds
+
+    pairs = dict(pair.strip().partition("=")[::2] for pair in text.split(","))
+    try:
+        return msgspec.convert(pairs, JobNeeds, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
+
+
+def _found(queue: QueueFolder, numbers: Sequence[int]) -> Iterator[Job]:
+    jobs = queue.read().jobs
+    for number in numbers:
+        if number not in jobs:
+            raise ConfigError("no such job", key=(), value=str(number), fix="see: zmqrl queue list")
+        yield jobs[number]
+
+
+def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, int], None]) -> None:
+    """Change the requests of jobs of this user. ConfigError: one is of another, or has ended; none is changed."""
+    from zmqrl.queue.folder import open_queue
+
+    queue = open_queue(folder)
+    for job in list(_found(queue, numbers)):
+        if job.record.uid != os.geteuid():
+            raise ConfigError("is a job of another user", key=(), value=str(job.number), is_subject=True)
+        if job.end is not None:
+            raise ConfigError("has ended", key=(), value=str(job.number), is_subject=True, fix=job.end.status)
+    for number in numbers:
+        act(queue, number)
+
+
+def _row(records: Records, job: Job) -> tuple[Any, ...]:
+    from zmqrl.supervision.host_entry import user_name
+
+    record, needs = job.record, job.record.needs
+    slots = f"{needs.cores} cores" + (f", {needs.gpus} GPUs" if needs.gpus else "")
+    host = job.attempts[-1].record.host if job.attempts else "-"
+    state = _state(records, job)
+    return job.number, user_name(record.uid), state, record.priority, slots, host, record.preset, record.run_dir
+
+
+def _state(records: Records, job: Job) -> str:
+    if job.end is not None:
+        return job.end.status
+    if job.is_stopped:
+        return "stopping"
+    if job.live is not None:
+        return "running"
+    if job.is_held:
+        return "held"
+    if not records.is_waiting(job) and job.record.after:
+        return f"after {','.join(map(str, job.record.after))}"
+    return "waiting"

@@ -1,0 +1,77 @@
+"""The hosts on which a runner starts jobs, and the command line of a run there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from zmqrl.capacity import usable_cores
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.load import resolve_logins
+from zmqrl.errors import ConfigError
+from zmqrl.queue.records import Job, JobAttempt
+from zmqrl.queue.schedule import Capacity
+from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
+
+WORKERS = "hosts.local.workers"
+
+
+@dataclass(frozen=True)
+class RunnerHosts:
+    """Slots by host, this machine under its own name, and the file that describes the hosts; None: this machine."""
+
+    capacity: dict[str, Capacity]
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, file: Path | None) -> RunnerHosts:
+        """The hosts of `file` that have a capacity. ConfigError: none has, or the file is invalid."""
+        if file is None:
+            gpus = visible_gpus(query(), os.environ.get(VISIBLE))
+            return cls({socket.gethostname(): Capacity(usable_cores(), len(gpus or ()))})
+        slots = {name: host.capacity for name, host in resolve_logins(file).hosts.items() if host.capacity is not None}
+        if not slots:
+            fix = "add hosts.NAME.capacity: {cores: 8, gpus: 1} for the hosts that run jobs"
+            raise ConfigError("no host has a capacity", source=str(file), key=("hosts",), fix=fix)
+        found = {_shared_name(name): Capacity(slot.cores, slot.gpus) for name, slot in slots.items()}
+        return cls(found, file.absolute())
+
+    def command(self, job: Job, attempt: JobAttempt) -> list[str]:
+        """The words that start or continue the run of a job. Stdin keeps it alive: it ends with the runner."""
+        record, host = job.record, attempt.record.host
+        workers = str(max(1, record.needs.cores - 1))
+        words = [sys.executable, "-m", "zmqrl", "--until-eof"]
+        if self.file is None:
+            words += ["train", record.preset]
+            if not any(pair.partition("=")[0].strip() == WORKERS for pair in record.overrides):
+                words += ["--workers", workers]
+        else:
+            name = LOCAL if host == socket.gethostname() else host
+            gpus = json.dumps(_listed(attempt))
+            pairs = [f"run.preset={record.preset}", f"learner.host={name}", f"hosts.{name}.workers={workers}"]
+            pairs += [] if name == LOCAL else [f"hosts.{name}.env.{VISIBLE}={gpus}"]
+            words += ["launch", str(self.file), "--limit", name, *(w for pair in pairs for w in ("--set", pair))]
+        words += [word for pair in record.overrides for word in ("--set", pair)]
+        return [*words, "--run-dir", record.run_dir, "--resume", "auto", "--plain"]
+
+
+def environment(attempt: JobAttempt) -> dict[str, str]:
+    """Environment of a launcher: on this machine a job sees the GPUs that it has."""
+    if attempt.record.host != socket.gethostname():
+        return dict(os.environ)
+    visible = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    gpus = [visible[index] for index in attempt.record.gpus] if visible else None
+    return {**os.environ, VISIBLE: _listed(attempt) if gpus is None else ",".join(gpus)}
+
+
+def _listed(attempt: JobAttempt) -> str:
+    return ",".join(map(str, attempt.record.gpus))
+
+
+def _shared_name(name: str) -> str:
+    """The name of a host among all runners: `local` is another machine for each."""
+    return socket.gethostname() if name == LOCAL else name

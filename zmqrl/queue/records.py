@@ -1,0 +1,139 @@
+"""What the files of a queue hold, and the records of all jobs together.
+
+The folder has `job-<n>/` (of the job's user), `attempt-<n>` (of the user whose runner starts it) and `runner-<uid>/`.
+A file counts only if it belongs to the user that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from zmqrl.messages.fields import PathText, Text
+from zmqrl.types import Count, Finite, Name
+
+Outcome = Literal["done", "failed", "yielded", "lost"]
+JobStatus = Literal["done", "failed", "stopped", "skipped"]
+MOST_LOST = 10
+"""Attempts in succession that ended without a result, after which a job fails."""
+
+
+class JobNeeds(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job takes of one host."""
+
+    cores: Annotated[int, Meta(ge=1, lt=1 << 16)] = 2
+    gpus: Annotated[int, Meta(ge=0, lt=1 << 10)] = 0
+
+
+class JobRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """`job-<n>/job`: what to train. It never changes."""
+
+    uid: Count
+    preset: PathText
+    """Name of a preset, or absolute path of a file."""
+    overrides: tuple[Text, ...]
+    folder: PathText
+    """Working directory of the run, in which its own modules are found."""
+    run_dir: PathText
+    priority: Annotated[int, Meta(ge=-1000, le=1000)]
+    needs: JobNeeds
+    after: tuple[Count, ...]
+    added_at: Finite
+
+
+class AttemptRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """`attempt-<n>`: a job has these slots. The numbers are without gaps: its writer had read all lower ones."""
+
+    uid: Count
+    job: Count
+    host: Name
+    gpus: tuple[Count, ...]
+    runner: Text
+    """Id of the runner that starts the run."""
+
+
+class AttemptEnd(Struct, frozen=True, forbid_unknown_fields=True):
+    """`job-<n>/ended-<attempt>`: no process of the attempt is left. `yielded` and `lost`: the job waits again."""
+
+    outcome: Outcome
+    exit_code: int | None = None
+
+
+class JobEnd(Struct, frozen=True, forbid_unknown_fields=True):
+    """`job-<n>/end`: the terminal record, one per job."""
+
+    status: JobStatus
+    exit_code: int | None = None
+
+
+class RunnerRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """`runner-<uid>/runner`: the hosts that the runner of a user starts jobs on."""
+
+    uid: Count
+    hosts: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
+class JobAttempt:
+    """An attempt, with its end once it has one."""
+
+    number: int
+    record: AttemptRecord
+    end: AttemptEnd | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with all that its folder holds."""
+
+    number: int
+    record: JobRecord
+    attempts: tuple[JobAttempt, ...] = ()
+    end: JobEnd | None = None
+    is_stopped: bool = False
+    is_held: bool = False
+    preempts: frozenset[int] = frozenset()
+    """Attempts of other jobs that are requested to yield to this one."""
+
+    @property
+    def live(self) -> JobAttempt | None:
+        """The attempt without an end: there is one at most, and none counts after the end of the job."""
+        is_live = self.end is None and self.attempts and self.attempts[-1].end is None
+        return self.attempts[-1] if is_live else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the last attempt ended; None: the job has had none, or it is live."""
+        end = self.attempts[-1].end if self.attempts else None
+        return None if end is None else end.outcome
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the last `MOST_LOST` attempts ended without a result."""
+        last = self.attempts[-MOST_LOST:]
+        return len(last) == MOST_LOST and all(a.end is not None and a.end.outcome == "lost" for a in last)
+
+
+@dataclass(frozen=True)
+class Records:
+    """All jobs that count, by number, and the highest number of an attempt."""
+
+    jobs: Mapping[int, Job]
+    last_attempt: int = 0
+
+    def is_waiting(self, job: Job) -> bool:
+        """Whether the job may start as soon as a host has its slots."""
+        is_open = job.end is None and job.live is None and not (job.is_stopped or job.is_held or job.is_lost)
+        return is_open and job.outcome not in ("done", "failed") and all(map(self._is_done, job.record.after))
+
+    def is_skipped(self, job: Job) -> bool:
+        """Whether a job that this one is to follow has ended without success."""
+        ends = [self.jobs[number].end for number in job.record.after if number in self.jobs]
+        return any(end is not None and end.status != "done" for end in ends)
+
+    def _is_done(self, number: int) -> bool:
+        job = self.jobs.get(number)
+        return job is not None and job.end is not None and job.end.status == "done"

@@ -1,0 +1,255 @@
+"""The runner of one user: it starts and watches the runs of that user's jobs, and of no others.
+
+Each run is a child, `zmqrl train` or `zmqrl launch`, in a session of its own. The kernel closes its stdin when the
+runner ends, however it ends, and the launcher then ends its run: none outlives its runner. The run directory has one
+owner (`supervision/run_owner.py`), so that also a launcher which was cut off from everything writes nothing after the
+next attempt has begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from zmqrl.errors import ConfigError
+from zmqrl.queue.folder import OUTPUT, QueueFolder
+from zmqrl.queue.hosts import RunnerHosts, environment
+from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Records, RunnerRecord
+from zmqrl.queue.schedule import (
+    LEASE_S,
+    Action,
+    CloseAttempt,
+    Grant,
+    Me,
+    Preempt,
+    RunnerSeen,
+    StartRun,
+    StopRun,
+    decide,
+)
+from zmqrl.run_files.records import read_summary
+from zmqrl.run_files.run_info import launcher_state, read_info
+from zmqrl.supervision import owner_record
+from zmqrl.supervision.run_owner import OwnerState, RunOwner
+from zmqrl.wire.runtime_folder import is_own
+
+POLL_S = 1.0
+LIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
+TOO_FEW_WORKERS, INTERRUPTED = 4, 130
+
+
+@dataclass
+class _Child:
+    """The launcher of an attempt."""
+
+    process: subprocess.Popen[bytes]
+    run_dir: Path
+    run_id_before: str | None
+    is_stopping: bool = False
+
+
+@dataclass
+class _Heartbeats:
+    """When each user's runner was last seen to renew its record, by this process's clock."""
+
+    clock: Callable[[], float]
+    _seen: dict[int, tuple[bytes, float]] = field(default_factory=dict)
+
+    def of(self, folder: QueueFolder) -> Mapping[int, RunnerSeen]:
+        found = {}
+        for uid, record, content in folder.runners():
+            owner = owner_record.decoded(content)
+            if owner is not None and not owner.released:
+                if self._seen.get(uid, (b"", 0.0))[0] != content:
+                    self._seen[uid] = content, self.clock()
+                found[uid] = RunnerSeen(frozenset(record.hosts), self._seen[uid][1])
+        return found
+
+
+class JobRunner:
+    """Use as a context: the runs end with it."""
+
+    def __init__(self, folder: QueueFolder, hosts: RunnerHosts, show: Callable[[str], None]) -> None:
+        """Take over from the last runner of this user. ConfigError: that one is active."""
+        self._folder, self._hosts, self._show = folder, hosts, show
+        self._me = Me(os.geteuid(), secrets.token_hex(8))
+        own = folder.runner_folder(self._me.uid)
+        if not os.path.lexists(own):
+            own.mkdir()
+            own.chmod(0o755)
+        if not is_own(own):
+            what = "is not a folder of yours"
+            raise ConfigError(what, key=(), value=str(own), is_subject=True, fix="its owner or root must remove it")
+        try:
+            self._owner = RunOwner.acquire(own, self._me.runner)
+        except ConfigError as error:
+            what, fix = f"your runner is active already: {error.what}", "one runner serves all your jobs of a queue"
+            raise ConfigError(what, key=("--queue",), value=str(folder.path), fix=fix) from error
+        self._write_record(own / "runner")
+        self._heartbeats = _Heartbeats(time.monotonic)
+        self._children: dict[int, _Child] = {}
+        self._ended: dict[int, AttemptEnd] = {}
+        self._silent_since: dict[int, float] = {}
+
+    def __enter__(self) -> JobRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the runs, each with a checkpoint, and give their slots back."""
+        for child in self._children.values():
+            assert child.process.stdin is not None
+            child.is_stopping = True
+            child.process.stdin.close()
+        for child in self._children.values():
+            child.process.wait()
+        with contextlib.suppress(OSError):
+            while self.step(may_start=False):
+                pass
+            self._owner.release()
+
+    def step(self, may_start: bool = True) -> bool:
+        """Do what is to be done now. False: nothing was. OSError: the folder cannot be used now.
+
+        Raises:
+            ConfigError: Another runner of this user has taken over.
+        """
+        self._check_owner()
+        records = self._folder.read()
+        runners, observed = self._heartbeats.of(self._folder), self._observed(records)
+        actions = decide(records, self._hosts.capacity, self._me, runners, observed, time.monotonic())
+        changes = [self._do(each) for each in actions if may_start or not isinstance(each, (Grant, StartRun))]
+        return any(changes)
+
+    def has_jobs(self) -> bool:
+        """Whether a job of this user has not ended."""
+        jobs = self._folder.read().jobs.values()
+        return any(job.end is None and job.record.uid == self._me.uid for job in jobs)
+
+    def _check_owner(self) -> None:
+        if (successor := self._owner.successor) is not None:
+            raise ConfigError("was taken over", key=("--queue",), value=str(self._folder.path), fix=successor)
+
+    def _write_record(self, path: Path) -> None:
+        new = path.with_name(f".{self._me.runner}")
+        record = RunnerRecord(self._me.uid, tuple(self._hosts.capacity))
+        owner_record.create(new, msgspec.json.encode(record))
+        new.replace(path)
+
+    def _observed(self, records: Records) -> dict[int, AttemptEnd | None]:
+        found: dict[int, AttemptEnd | None] = {}
+        for job in records.jobs.values():
+            attempt = job.live
+            if attempt is None or job.record.uid != self._me.uid:
+                continue
+            if attempt.number in self._children:
+                found[attempt.number] = self._end_of(self._children[attempt.number])
+            elif attempt.number in self._ended:
+                found[attempt.number] = self._ended[attempt.number]
+            elif attempt.record.runner != self._me.runner and self._is_gone(job, attempt):
+                found[attempt.number] = AttemptEnd("yielded")
+        return found
+
+    def _is_gone(self, job: Job, attempt: JobAttempt) -> bool:
+        """Whether the run of an earlier runner has ended: its launcher was not seen for `LEASE_S`."""
+        run_dir = Path(job.record.run_dir)
+        info = read_info(run_dir)
+        if info is not None and launcher_state(run_dir, info) in LIVE:
+            self._silent_since.pop(attempt.number, None)
+            return False
+        now = time.monotonic()
+        return now - self._silent_since.setdefault(attempt.number, now) >= LEASE_S
+
+    def _end_of(self, child: _Child) -> AttemptEnd | None:
+        code = child.process.poll()
+        if code is None:
+            return None
+        info = read_info(child.run_dir)
+        is_used = info is not None and launcher_state(child.run_dir, info, watch=False) in LIVE
+        if code in (TOO_FEW_WORKERS, INTERRUPTED) or code < 0 or is_used:
+            return AttemptEnd("yielded" if child.is_stopping else "lost", code)
+        if code != 0:
+            return AttemptEnd("failed", code)
+        has_trained = info is not None and info.run_id != child.run_id_before
+        is_stopped = has_trained and (read_summary(child.run_dir) or {}).get("status") == "stopped"
+        return AttemptEnd("yielded" if is_stopped else "done", code)
+
+    def _do(self, action: Action) -> bool:
+        """Carry out an action; whether it changed anything."""
+        folder, job = self._folder, action.job
+        if isinstance(action, (Grant, StartRun)):
+            self._check_owner()  # this process may have been frozen since it read the records
+        if isinstance(action, Grant):
+            record = AttemptRecord(self._me.uid, job.number, action.host, action.gpus, self._me.runner)
+            folder.create_attempt(action.number, record)
+        elif isinstance(action, StartRun):
+            self._start(job, action.attempt)
+        elif isinstance(action, StopRun):
+            return self._stop(job, action.attempt)
+        elif isinstance(action, CloseAttempt):
+            folder.close_attempt(job.number, action.attempt.number, action.end)
+            self._children.pop(action.attempt.number, None)
+        elif isinstance(action, Preempt):
+            self._show(f"job {job.number} requests the slots of attempt {action.attempt}")
+            folder.request(job.number, f"preempt-{action.attempt}")
+        elif folder.end_job(job.number, JobEnd(action.status, action.exit_code)):
+            code = "" if action.exit_code is None else f" (exit code {action.exit_code})"
+            self._show(f"job {job.number}: {action.status}{code}")
+        return True
+
+    def _start(self, job: Job, attempt: JobAttempt) -> None:
+        run_dir = Path(job.record.run_dir)
+        info = read_info(run_dir)
+        self._show(f"job {job.number} starts on {attempt.record.host}: {run_dir}")
+        try:
+            with (self._folder.job_folder(job.number) / OUTPUT).open("ab") as output:
+                process = subprocess.Popen(
+                    self._hosts.command(job, attempt),
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    cwd=job.record.folder,
+                    env=environment(attempt),
+                    start_new_session=True,  # Ctrl-C is the runner's, which ends the runs
+                )
+        except (OSError, IndexError) as error:
+            self._show(f"job {job.number} cannot be started: {error}")
+            self._ended[attempt.number] = AttemptEnd("failed")
+            return
+        self._children[attempt.number] = _Child(process, run_dir, None if info is None else info.run_id)
+
+    def _stop(self, job: Job, attempt: JobAttempt) -> bool:
+        child = self._children.get(attempt.number)
+        if child is None or child.is_stopping:
+            return False
+        child.is_stopping = True
+        self._show(f"job {job.number} is stopped with a checkpoint")
+        child.process.send_signal(signal.SIGUSR1)
+        return True
+
+
+def serve(runner: JobRunner, until_empty: bool, show: Callable[[str], None]) -> None:
+    """Run until the user interrupts it, or with `until_empty` until all jobs of the user have ended."""
+    with runner:
+        is_away = False
+        while True:
+            try:
+                has_changed = runner.step()
+                if not has_changed and until_empty and not runner.has_jobs():
+                    return
+                is_away = False
+            except OSError as error:
+                has_changed = False
+                if not is_away:
+                    show(f"the queue cannot be used: {error.strerror}; it is tried again")
+                is_away = True
+            if not has_changed:
+                time.sleep(POLL_S)  # files are all that runners share
