@@ -23,6 +23,7 @@ from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh.clients import make_client
 from zmqrl.ssh.connection import Connection, open_all
+from zmqrl.ssh.forward import PortForward
 from zmqrl.ssh.paramiko_client import ParamikoConnection
 
 pytestmark = pytest.mark.whole
@@ -255,6 +256,43 @@ def test_a_tunnel_without_listener_closes_at_once(connection: Connection) -> Non
     port = connection.forward_back([nobody])
     code = f"import socket; print(socket.create_connection(('127.0.0.1', {port})).recv(1))"
     assert connection.run(f'{sys.executable} -c "{code}"', WAIT_S).stdout.strip() == b"b''"
+
+
+COUNTER = """import contextlib, socket, sys, threading
+def serve():
+    while True:
+        near, _ = server.accept()
+        got = 0
+        with near, contextlib.suppress(OSError):
+            while data := near.recv(65536):
+                got += len(data)
+            near.sendall(str(got).encode())
+server = socket.create_server(('127.0.0.1', 0))
+print(server.getsockname()[1], flush=True)
+threading.Thread(target=serve, daemon=True).start()
+sys.stdin.read()"""
+
+
+def test_a_port_here_leads_to_one_on_the_loopback_there(connection: Connection, tmp_path: Path) -> None:
+    channel = connection.start(f'{sys.executable} -c "{COUNTER}"', tmp_path / "log")
+    port = int(next(iter(channel.lines())))
+    with contextlib.closing(PortForward("h1", connection.open_port, port)) as forward:
+        place = ("127.0.0.1", forward.port)
+        for count in (0, 3_000_000):
+            with socket.create_connection(place, WAIT_S) as near:
+                near.sendall(bytes(count))
+                near.shutdown(socket.SHUT_WR)
+                assert near.makefile().read() == str(count)
+        with pytest.raises(OSError):
+            PortForward("h1", connection.open_port, port, forward.port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place, WAIT_S)
+    channel.end_input()
+    assert channel.exit_status(WAIT_S) == 0
+    channel.close()
+    with pytest.raises(HostFailed) as caught:
+        PortForward("h1", connection.open_port, port)
+    assert "refused a connection to a port" in caught.value.cause and "AllowTcpForwarding" in caught.value.fix
 
 
 def test_hosts_behind_one_jump_host_share_a_connection_to_it(lab: Lab) -> None:

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from zmqrl.errors import ConfigError
+from zmqrl.cli.run.on import LoginCommand, login_file
+from zmqrl.errors import ConfigError, HostFailed
+
+if TYPE_CHECKING:
+    from zmqrl.launcher_place.launcher_host import LauncherHost
+    from zmqrl.ssh.forward import PortForward
 
 RUNS = Path("runs")
+URL, PRINTED_URL = "http://127.0.0.1:{}/?token={}", re.compile(rb"http://127\.0\.0\.1:(\d{1,5})/\?token=([\w-]+)\n")
 
 
-@click.command("view")
+class _ViewCommand(LoginCommand):
+    on_help = "Show the runs on HOST, through SSH. DIR is a folder there, relative to its workdir."
+
+
+@click.command("view", cls=_ViewCommand)
 @click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port. Default: any that is free.")
-def view_command(folder: Path, port: int) -> None:
+def view_command(folder: Path, port: int, on: str | None, hosts_file: Path | None) -> int:
     """Show the runs in and below DIR as a page in the browser.
 
     DIR is a folder. Default: runs/. The page has the list of runs, curves of those that are selected, and hosts,
     problems, logs and configuration of a run. It is served on this machine alone (127.0.0.1), until Ctrl-C, to
     who has the printed URL, and needs no internet.
     """
+    if on is not None:
+        return _view_on(on, hosts_file, folder, port)
+    if hosts_file is not None:
+        raise click.UsageError("--hosts requires --on HOST")
     from zmqrl.viewer.server import ViewServer
 
     if not folder.is_dir():
@@ -28,10 +46,77 @@ def view_command(folder: Path, port: int) -> None:
     try:
         server = ViewServer(folder, port)
     except OSError as error:
-        raise ConfigError(f"cannot be used: {error.strerror}", key=("--port",), value=str(port)) from error
+        raise _unusable(port, error) from error
     with server:
-        click.echo(f"{server.url}\nCtrl-C ends it")
-        try:
+        _show(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
+        click.echo("ended")
+    return 0
+
+
+def _view_on(host: str, hosts_file: Path | None, folder: Path, port: int) -> int:
+    """The command on `host` serves the page there, and ends with this one, whose stdin it has."""
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.config.on_host import on_local
+    from zmqrl.launcher_place.launcher_host import connected
+    from zmqrl.logs.printable import printable_writer
+
+    if host == "local":
+        raise on_local()
+    with connected(resolve_logins(login_file(hosts_file)), host) as there:
+        for line in there.accepted:
+            click.echo(line, err=True)
+        there.check_version()
+        page = _RemotePage(there, port)
+        try:
+            words = ["--until-eof", "view", str(folder)]
+            code = there.relay(words, page.take, printable_writer(sys.stderr.buffer))
         except KeyboardInterrupt:
             click.echo("ended")
+            return 0
+        finally:
+            page.close()
+    if code is None or code <= 0:
+        raise HostFailed(host, "zmqrl view has ended there", f"try there: zmqrl view {folder}")
+    return code
+
+
+class _RemotePage:
+    """The page of a command on another host, on a port of this machine once that host has printed its URL."""
+
+    def __init__(self, there: LauncherHost, port: int) -> None:
+        self._there, self._port = there, port
+        self._printed = b""
+        self._forward: PortForward | None = None
+
+    def take(self, chunk: bytes) -> bool:
+        """Stdout of the command there; more is wanted."""
+        if self._forward is not None:
+            return True
+        self._printed += chunk
+        found = PRINTED_URL.search(self._printed)
+        if found is not None:
+            from zmqrl.ssh.forward import PortForward
+
+            try:
+                self._forward = PortForward(
+                    self._there.name, self._there.connection.open_port, int(found[1]), self._port
+                )
+            except OSError as error:
+                raise _unusable(self._port, error) from error
+            _show(URL.format(self._forward.port, found[2].decode()))
+        return True
+
+    def close(self) -> None:
+        """The port is free again."""
+        if self._forward is not None:
+            self._forward.close()
+
+
+def _show(url: str) -> None:
+    click.echo(f"{url}\nCtrl-C ends it")
+
+
+def _unusable(port: int, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot be used: {error.strerror}", key=("--port",), value=str(port))

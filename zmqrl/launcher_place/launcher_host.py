@@ -59,7 +59,7 @@ class LauncherHost:
         self, name: str, section: HostSection, connection: Connection, start_s: float, is_listed: bool = True
     ) -> None:
         """`section`: see `login_of`; `start_s`: how long a prologue may take; `is_listed`: a hosts file has it."""
-        self.name, self.section, self._connection = name, section, connection
+        self.name, self.section, self.connection = name, section, connection
         self._install = f"zmqrl setup HOSTS.yaml --limit {name}"
         if not is_listed:
             self._install = f"no hosts file that was read has {name} and its Python: name it with --hosts FILE"
@@ -68,7 +68,7 @@ class LauncherHost:
     @property
     def accepted(self) -> Sequence[str]:
         """What to report of its host key."""
-        return self._connection.accepted
+        return self.connection.accepted
 
     def check_version(self) -> None:
         """ConfigError unless this zmqrl is installed there, and starts."""
@@ -137,7 +137,7 @@ class LauncherHost:
         """
         notes = _WithoutPrologue(err)
         command = cli_command(self.section, words, code, around)
-        ended = self._connection.relay(command, out, notes.take, data, timeout_s)
+        ended = self.connection.relay(command, out, notes.take, data, timeout_s)
         if ended is not None and notes.held:
             self._check_start(notes.held)
             err(notes.held)
@@ -192,7 +192,7 @@ class LauncherHost:
         """Bring the modules of `code.sync`; the folder that has them there."""
         archive = make_archive(code)
         try:
-            return None if archive is None else deliver(self._connection, archive, self.section.workdir or "~")
+            return None if archive is None else deliver(self.connection, archive, self.section.workdir or "~")
         except HostFailed as error:
             raise refused_on(error) from error
 
@@ -202,7 +202,7 @@ class LauncherHost:
 
     def _run(self, command: str, data: bytes = b"", timeout_s: float = ANSWER_S) -> Finished:
         try:
-            return self._connection.run(command, max(timeout_s, self._answer_s), data)
+            return self.connection.run(command, max(timeout_s, self._answer_s), data)
         except HostFailed as error:
             raise refused_on(error) from error
 

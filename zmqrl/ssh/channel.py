@@ -27,8 +27,24 @@ class SessionRefused(SessionFailed):
     """The host's sshd has as many sessions as it allows."""
 
 
-class SshSession(Protocol):
-    """A command or a subsystem on another host, with three streams. What both clients give."""
+class SshStream(Protocol):
+    """Stdin and stdout of a command on another host, or a connection to a port there. What both clients give."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """To its stdin. OSError when it has ended."""
+
+    def shutdown_write(self) -> None:
+        """The end of its stdin. OSError."""
+
+    def recv(self, nbytes: int, /) -> bytes:
+        """Bytes of its stdout; empty at its end. OSError."""
+
+    def close(self) -> None:
+        """Let go; safe to call twice."""
+
+
+class SshSession(SshStream, Protocol):
+    """A command or a subsystem on another host, with three streams."""
 
     @property
     def exit_status(self) -> int:
@@ -38,20 +54,8 @@ class SshSession(Protocol):
     def status_event(self) -> threading.Event:
         """Set once the exit code is known, or the connection is lost."""
 
-    def sendall(self, data: bytes, /) -> None:
-        """To its stdin. OSError when it has ended."""
-
-    def shutdown_write(self) -> None:
-        """The end of its stdin. OSError."""
-
-    def recv(self, nbytes: int, /) -> bytes:
-        """Bytes of the command's stdout; empty at its end. OSError."""
-
     def recv_stderr(self, nbytes: int, /) -> bytes:
         """Bytes of the command's stderr; empty at its end. OSError."""
-
-    def close(self) -> None:
-        """Let go; safe to call twice."""
 
 
 class Channel(Pipe):

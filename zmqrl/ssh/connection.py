@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed, as_host_failed
-from zmqrl.ssh.channel import Channel, SessionFailed, SessionRefused, SshSession, finish, relay
+from zmqrl.ssh.channel import Channel, SessionFailed, SessionRefused, SshSession, SshStream, finish, relay
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
 from zmqrl.ssh.sftp import RemoteFiles
@@ -104,6 +104,10 @@ class Connection(HostShell, ABC):
     @abstractmethod
     def open_session(self, command: str) -> SshSession:
         """Start a command, once. SessionRefused when there are too many, SessionFailed for any other reason."""
+
+    @abstractmethod
+    def open_port(self, port: int) -> SshStream:
+        """Connect to a port on the loopback there. As `open_session`."""
 
     @abstractmethod
     def open_sftp(self) -> paramiko.SFTPClient:

@@ -24,6 +24,8 @@ VERSION = 4
 HELLO = 0x00000001
 NEW_SESSION, ALIVE_CHECK, TERMINATE, OPEN_FORWARD, CLOSE_FORWARD = (0x10000000 + kind for kind in (2, 4, 5, 6, 7))
 OK, DENIED, FAILURE, EXIT_MESSAGE, ALIVE, SESSION_OPENED, REMOTE_PORT = range(0x80000001, 0x80000008)
+STDIO_FORWARD = 0x10000008
+"""A connection to a port there, as of `ssh -W`."""
 REMOTE = 2
 """The forwarding type of `ssh -R`."""
 NO_ESCAPE = 0xFFFFFFFF
@@ -152,37 +154,34 @@ class ControlSocket:
         return content
 
 
-class MuxSession:
-    """A command or a subsystem over a master's connection: a `Session`, also what paramiko's sftp expects."""
+class MuxStreams:
+    """What a master carries over its connection for this process, with descriptors of this process."""
 
-    def __init__(self, path: Path, command: str, timeout_s: float, is_subsystem: bool = False) -> None:
-        """Start it.
+    def __init__(self, path: Path, timeout_s: float, count: int, kind: int, content: Sequence[int | bytes]) -> None:
+        """Open it.
 
         Args:
             path: Of the control socket.
-            command: A line of the shell there, or the name of the subsystem.
             timeout_s: What master and sshd may take.
-            is_subsystem: Whether it is one.
+            count: Number of descriptors, of which the first takes data and the second has some.
+            kind: Of the request, which `content` follows.
+            content: Its fields.
 
         Raises:
             SessionRefused: The host has as many sessions as it allows.
             SessionFailed: The master is gone, or refused.
         """
-        self.exit_status = -1
-        self.status_event = threading.Event()
         self._streams, ends = [], []
         try:
             self._control = ControlSocket(path, timeout_s)
         except OSError as error:
             raise SessionFailed(f"the ssh master does not answer ({error})") from error
         try:
-            for _ in range(3):
+            for _ in range(count):
                 own, its = socket.socketpair()
                 self._streams.append(own)
                 ends.append(its)
-            flags = (0, 0, 0, int(is_subsystem), NO_ESCAPE)  # no terminal, no X11, no agent
-            content = (b"", *flags, b"", command.encode())
-            self._control.request(NEW_SESSION, *content, descriptors=[its.fileno() for its in ends])
+            self._control.request(kind, *content, descriptors=[its.fileno() for its in ends])
         except OSError as error:
             self.close()
             refused = "refused by peer" in str(error)
@@ -190,28 +189,44 @@ class MuxSession:
         finally:
             for its in ends:
                 its.close()
-        self._stdin, self._stdout, self._stderr = self._streams
-        threading.Thread(target=self._await_exit, name="ssh exit code", daemon=True).start()
 
     def sendall(self, data: bytes, /) -> None:
         """To its stdin. OSError when it has ended."""
-        self._stdin.sendall(data)
-
-    def send(self, data: bytes, /) -> int:
-        """Send as `sendall` does; the number of bytes that were taken."""
-        return self._stdin.send(data)
+        self._streams[0].sendall(data)
 
     def shutdown_write(self) -> None:
         """The end of its stdin. OSError."""
-        self._stdin.shutdown(socket.SHUT_WR)
+        self._streams[0].shutdown(socket.SHUT_WR)
 
     def recv(self, nbytes: int, /) -> bytes:
         """Bytes of the command's stdout; empty at its end. OSError."""
-        return self._stdout.recv(nbytes)
+        return self._streams[1].recv(nbytes)
+
+    def close(self) -> None:
+        """Let go. Its stdin ends, and what another thread receives. Safe to call twice."""
+        for stream in self._streams:
+            _end(stream)
+        self._control.close()
+
+
+class MuxSession(MuxStreams):
+    """A command or a subsystem over a master's connection: a `Session`, also what paramiko's sftp expects."""
+
+    def __init__(self, path: Path, command: str, timeout_s: float, is_subsystem: bool = False) -> None:
+        """Start it: a line of the shell there, or the name of a subsystem. Errors as of `MuxStreams`."""
+        self.exit_status = -1
+        self.status_event = threading.Event()
+        flags = (0, 0, 0, int(is_subsystem), NO_ESCAPE)  # no terminal, no X11, no agent
+        super().__init__(path, timeout_s, 3, NEW_SESSION, (b"", *flags, b"", command.encode()))
+        threading.Thread(target=self._await_exit, name="ssh exit code", daemon=True).start()
+
+    def send(self, data: bytes, /) -> int:
+        """Send as `sendall` does; the number of bytes that were taken."""
+        return self._streams[0].send(data)
 
     def recv_stderr(self, nbytes: int, /) -> bytes:
         """Bytes of the command's stderr; empty at its end. OSError."""
-        return self._stderr.recv(nbytes)
+        return self._streams[2].recv(nbytes)
 
     def settimeout(self, timeout_s: float | None) -> None:
         """What one call may take; None: without a limit, the default."""
@@ -221,12 +236,6 @@ class MuxSession:
     def get_name(self) -> str:
         """For the log of paramiko."""
         return "mux"
-
-    def close(self) -> None:
-        """Let go. Its stdin ends, and what another thread receives. Safe to call twice."""
-        for stream in self._streams:
-            _end(stream)
-        self._control.close()
 
     def _await_exit(self) -> None:
         with contextlib.suppress(OSError):

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 from zmqrl.config.sections import SshSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.ssh import mux, openssh_log, refusals
-from zmqrl.ssh.channel import SessionFailed, SshSession
+from zmqrl.ssh.channel import SessionFailed, SshSession, SshStream
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import Client, Connection
-from zmqrl.ssh.mux import ControlSocket, MuxSession
+from zmqrl.ssh.mux import ControlSocket, MuxSession, MuxStreams
 from zmqrl.ssh.openssh_log import StartLog
 from zmqrl.ssh.sftp import ANSWER_S
 from zmqrl.wire.runtime_folder import check_length, make_private, run_folder_root
@@ -184,6 +184,9 @@ class OpensshConnection(Connection):
 
     def open_session(self, command: str) -> SshSession:
         return MuxSession(self._path, command, self._timeout_s)
+
+    def open_port(self, port: int) -> SshStream:
+        return MuxStreams(self._path, self._timeout_s, 2, mux.STDIO_FORWARD, (b"", b"127.0.0.1", port))
 
     def open_sftp(self) -> paramiko.SFTPClient:
         import paramiko

@@ -13,7 +13,7 @@ from zmqrl.config.sections import SshSection
 from zmqrl.errors import HostFailed
 from zmqrl.ssh import refusals
 from zmqrl.ssh.auth import log_in
-from zmqrl.ssh.channel import SessionFailed, SessionRefused, SshSession
+from zmqrl.ssh.channel import SessionFailed, SessionRefused, SshSession, SshStream
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.connection import Client, Connection, HungUp
 from zmqrl.ssh.known_hosts import SshHostKey, check, known_keys, preferred_kinds
@@ -107,6 +107,10 @@ class ParamikoConnection(Connection):
 
     def open_session(self, command: str) -> SshSession:
         return self._opened(lambda: self._started(command))
+
+    def open_port(self, port: int) -> SshStream:
+        to, origin = ("127.0.0.1", port), ("127.0.0.1", 0)
+        return self._opened(lambda: self.transport.open_channel("direct-tcpip", to, origin, timeout=self._timeout_s))
 
     def open_sftp(self) -> paramiko.SFTPClient:
         client = self._opened(self.transport.open_sftp_client)

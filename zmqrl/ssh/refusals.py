@@ -137,6 +137,12 @@ def by_hand(target: Target) -> str:
     return f"see the output of: {target.login_command().replace('ssh', 'ssh -v', 1)} true"
 
 
+def no_forward(host: str, why: str) -> HostFailed:
+    """The host's sshd connects to no port of the host."""
+    cause = f"the host's sshd refused a connection to a port on its loopback ({why})"
+    return HostFailed(host, cause, "set AllowTcpForwarding yes in its sshd_config")
+
+
 def no_tunnel(host: str, why: str) -> HostFailed:
     """The host's sshd forwards nothing."""
     return HostFailed(

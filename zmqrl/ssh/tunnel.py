@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from zmqrl.ssh.channel import SshStream
 from zmqrl.ssh.refusals import no_tunnel
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Tunnels:
             with near:
                 near.settimeout(None)
                 near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                outward = threading.Thread(target=_pump_out, args=(near, channel), daemon=True)
+                outward = threading.Thread(target=pump_out, args=(near, channel), daemon=True)
                 outward.start()
                 _pump_in(channel, near)
                 outward.join()
@@ -81,7 +82,8 @@ class Tunnels:
         return None
 
 
-def _pump_out(near: socket.socket, channel: paramiko.Channel) -> None:
+def pump_out(near: socket.socket, channel: SshStream) -> None:
+    """What a socket of this machine sends, until its end."""
     with contextlib.suppress(OSError, EOFError):
         while data := near.recv(CHUNK):
             channel.sendall(data)

@@ -1,9 +1,13 @@
-"""`zmqrl runs --lab`: the runs of other hosts, over real sshds."""
+"""`zmqrl runs --lab` and `zmqrl view --on`: the runs of other hosts, over real sshds."""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,7 +21,7 @@ from tests.agent.plans import stand_in_plan
 from tests.cli.commands import with_constant
 from tests.lab import Lab, lab_or_skip
 from tests.support.running import environment
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 from tests.viewer.stored import store
 from zmqrl.run_files.publication import Publication
 
@@ -72,3 +76,53 @@ def test_the_runs_of_a_lab(lab: Lab, tmp_path: Path) -> None:
     assert "liar" not in rows and "a" not in rows
     code, out, err = end(lab, "runs", "--lab", hosts_file(lab, python="/none/python"), "--env", "none")
     assert (code, out, left_out(err)) == (0, "", ["h1", "off"])
+
+
+def asked(port: int, path: str, cookie: str = "") -> tuple[int, str, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    try:
+        connection.request("GET", path, headers={"Cookie": cookie})
+        response = connection.getresponse()
+        return response.status, response.headers.get("Set-Cookie", "").partition(";")[0], response.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("client", "number"), [("paramiko", signal.SIGKILL), ("openssh", signal.SIGINT)])
+def test_the_page_of_another_host(lab: Lab, client: str, number: signal.Signals) -> None:
+    with start(lab, "view", "--on", "h1", "--hosts", hosts_file(lab, client)) as process:
+        assert process.stdout is not None and process.stderr is not None
+        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]+)\n", process.stdout.readline())
+        assert found is not None, process.stderr.read()
+        port, served = int(found[1]), lab.hosts[1].processes("--until-eof view")
+        assert served
+        with lab.here():
+            assert asked(port, "/?token=wrong")[0] == asked(port, "/api/runs")[0] == 403
+            status, cookie, _ = asked(port, f"/?token={found[2]}")
+            assert status == 303
+            status, _, content = asked(port, "/api/runs", cookie)
+        assert (status, [run["name"] for run in json.loads(content)["runs"]]) == (200, ["a"])
+        process.send_signal(number)
+        out, err = process.communicate(timeout=WAIT_S)
+        until(lambda: not lab.hosts[1].processes("--until-eof view"), "the end of the command there")
+        if number == signal.SIGINT:
+            assert (process.returncode, err) == (0, "") and out.endswith("ended\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "python", "message"),
+    [
+        (("missing",), None, "zmqrl: missing is not a folder"),
+        ((), "/none/python", "zmqrl does not start on this host"),
+        (("--port", "{}"), None, "cannot be used"),
+    ],
+)
+def test_a_page_that_cannot_be_shown_is_one_message(
+    lab: Lab, words: tuple[str, ...], python: str | None, message: str
+) -> None:
+    with lab.here(), socket.create_server(("127.0.0.1", 0)) as server:
+        given = [word.format(server.getsockname()[1]) for word in words]
+        changes = {} if python is None else {"python": python}
+        code, out, err = end(lab, "view", *given, "--on", "h1", "--hosts", hosts_file(lab, **changes))
+    assert (code, out, err.count("zmqrl: "), err.count(message)) == (2, "", 1, 1)
+    until(lambda: not lab.hosts[1].processes("--until-eof view"), "the end of the command there")
