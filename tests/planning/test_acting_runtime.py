@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -14,13 +15,28 @@ from torch import Tensor
 from tests.export.modules import Cube
 from tests.support.raising import fields, raises
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.config.codec import from_json
+from zmqrl.algorithms.start.make import kind_of
+from zmqrl.config.codec import from_json, replace
 from zmqrl.config.plan import RunPlan
+from zmqrl.config.sections import (
+    Config,
+    DefaultsSection,
+    EnvSection,
+    HostSection,
+    LearnerSection,
+    NetworkSection,
+    RunSection,
+)
 from zmqrl.errors import ConfigError
 from zmqrl.networks.spec import LayerSpec
+from zmqrl.planning import acting_runtime
+from zmqrl.planning.acting_runtime import with_chosen_runtime
 from zmqrl.planning.checked import checked_plan
 from zmqrl.planning.configure import load
-from zmqrl.types import ModeName
+from zmqrl.planning.plan_run import plan_run
+from zmqrl.run_files.stored_config import stored_config
+from zmqrl.testing.algorithm import DISCRETE, PIXELS
+from zmqrl.types import EnvSpec, ModeName
 
 pytestmark = pytest.mark.xdist_group("exports")
 
@@ -100,3 +116,48 @@ def test_a_missing_package_is_named(tmp_path: Path, package: str, kind: str, mon
     fix = "run in the checkout of zmqrl: pip install '.[onnx]'"
     with raises(ConfigError, key=("network", "runtime"), what=what, fix=fix):
         planned(tmp_path, "async", network__kind=kind)
+
+
+CNN = NetworkSection("cnn", (16,), channels=(4,), kernels=(3,), strides=(2,))
+ASYNC = RunSection(mode="async")
+HERE, ELSEWHERE = HostSection(workers=2), HostSection(workers=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "chosen"),
+    [
+        (Config(ASYNC, network=CNN, hosts={"local": HERE}), "onnx"),
+        (Config(ASYNC, network=CNN, hosts={"local": HERE, "b": HostSection(workers=0)}), "onnx"),
+        (Config(ASYNC, network=CNN, hosts={"local": HERE, "b": ELSEWHERE}), "auto"),
+        (Config(ASYNC, network=CNN, hosts={"local": HERE, "b": ELSEWHERE}, learner=LearnerSection(host="b")), "auto"),
+        (Config(ASYNC, network=CNN, hosts={"local": HostSection(workers=2, worker_device="cuda")}), "auto"),
+        (Config(ASYNC, network=CNN, defaults=DefaultsSection(worker_device="auto")), "auto"),
+        (Config(ASYNC, network=replace(CNN, runtime="torch"), hosts={"local": HERE}), "torch"),
+        (Config(ASYNC, network=NetworkSection(), hosts={"local": HERE}), "auto"),
+        (Config(ASYNC, network=NetworkSection("tests.networks.nets:Convolution"), hosts={"local": HERE}), "auto"),
+        (Config(RunSection(mode="sync"), network=CNN, hosts={"local": HERE}), "auto"),
+    ],
+)
+def test_convolutions_act_with_onnx_where_all_workers_of_async_are_here(config: Config, chosen: str) -> None:
+    kind = kind_of("dqn")
+    acting = kind(kind.Config(), config.network, EnvSpec("toy", PIXELS, DISCRETE), 16, 2).acting()
+    assert with_chosen_runtime(config, acting).network.runtime == chosen
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_the_extra_they_act_with_torch(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting_runtime, "installed", lambda name: None if name == package else "1")
+    kind, config = kind_of("dqn"), Config(ASYNC, network=CNN, hosts={"local": HERE})
+    acting = kind(kind.Config(), config.network, EnvSpec("toy", PIXELS, DISCRETE), 16, 2).acting()
+    assert with_chosen_runtime(config, acting) == config
+
+
+def test_a_plan_has_the_choice_and_a_resume_keeps_what_the_run_had(tmp_path: Path) -> None:
+    section = EnvSection("tests.envs.odd_envs:Frames", frame_stack=2, max_episode_steps=9)
+    config = Config(ASYNC, section, CNN, {"kind": "dqn"}, hosts={"local": HERE})
+    plan = plan_run(config, tmp_path / "run", time.time())
+    assert plan.config.network.runtime == plan.acting["runtime"] == "onnx"
+    (tmp_path / "run").mkdir(exist_ok=True)
+    (tmp_path / "run" / "config.json").write_text(json.dumps(stored_config(config, plan.env)))
+    resumed = plan_run(config, tmp_path / "run", time.time(), resume=True)
+    assert (resumed.config.network.runtime, resumed.acting["runtime"]) == ("auto", "torch")

@@ -122,7 +122,10 @@ def test_an_image_has_convolutions_and_a_replay_that_fits() -> None:
     assert sections["network"]["kind"] == "cnn"
     assert 10_000 < sections["replay"]["capacity"] * env.observation.nbytes <= 2e9
     small = EnvSpec("x", SpaceSpec("box", (10, 10, 3), "uint8"), env.action)
-    assert kind_of("ppo").defaults(small)["network"]["kind"] == "mlp"
+    for image, expected in ((env, ("cnn", True)), (small, ("mlp", False))):
+        for kind in ("ppo", "a2c", "impala"):
+            found = kind_of(kind).defaults(image)
+            assert (found["network"]["kind"], found["algorithm"]["shared"]) == expected
 
 
 def test_an_env_without_a_limit_starts_new_episodes_after_a_death(tmp_path: Path) -> None:

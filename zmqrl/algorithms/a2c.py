@@ -48,6 +48,7 @@ class A2C(ActorCritic, Algorithm):
             "ent_coef": 0.0 if env.action.kind == "box" else 0.01,
             "normalise_obs": network_input(env.observation).statistics_size > 0,
             "normalise_reward": True,
+            "shared": sections["network"]["kind"] == "cnn",
         }
         return sections
 

@@ -68,6 +68,7 @@ class IMPALA(ActorCritic, Algorithm):
         sections["algorithm"] = {
             "normalise_obs": network_input(env.observation).statistics_size > 0,
             "normalise_reward": True,
+            "shared": sections["network"]["kind"] == "cnn",
         }
         return sections
 

@@ -75,6 +75,7 @@ class PPO(ActorCritic, Algorithm):
             "ent_coef": 0.0 if continuous else 0.01,
             "normalise_obs": network_input(env.observation).statistics_size > 0,
             "normalise_reward": True,
+            "shared": sections["network"]["kind"] == "cnn",
         }
         return sections
 

@@ -175,9 +175,10 @@ class NetworkSection:
     """Divide images (uint8 from 0 to 255, three axes) by 255; false for grids of categories in such a space."""
     kwargs: Mapping[str, Any] = dataclass_field(default_factory=dict)
     """Arguments of the module's constructor, in addition to the space of its input."""
-    runtime: Literal["auto", "onnx"] = "auto"
-    """What workers and the evaluator compute the network with. auto: numpy if every layer has it, else torch. onnx:
-    ONNX Runtime, in mode async alone; a third of the memory of torch. Needs the extra `onnx` on every host."""
+    runtime: Literal["auto", "torch", "onnx"] = "auto"
+    """What workers and the evaluator compute the network with. torch: numpy if every layer has it, else torch. onnx:
+    ONNX Runtime, in mode async alone; a third of the memory of torch. Needs the extra `onnx` on every host. auto: onnx
+    for a `cnn` in async, if all workers are on this machine and the extra is installed; else as torch."""
     hidden_by_tower: Mapping[str, tuple[Positive, ...]] = dataclass_field(default_factory=dict)
     """Widths of the hidden layers of single towers, in place of `hidden`, such as `{critic: [256, 256]}`. The towers
     are `actor` and `critic` of ppo, a2c, impala and vmpo (with `shared`: `torso`, as of ppo_gru), `actor` of reinforce,

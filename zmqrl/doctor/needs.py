@@ -83,8 +83,8 @@ def needs_of(loaded: Loaded, hosts_file: Path) -> Needs:
     config = loaded.config
     plan, refusal = _planned(loaded)
     arena_mb = layout_of(plan).nbytes / 1e6 if plan is not None else None
-    onnx_acting = config.network.runtime == "onnx"
     acting = plan.acting["runtime"] if plan is not None else "numpy" if config.network.kind == "mlp" else "torch"
+    onnx_acting = "onnx" in (acting, config.network.runtime)
     torch_acting = acting == "torch" and not onnx_acting
     return Needs(
         hosts=_hosts(config),

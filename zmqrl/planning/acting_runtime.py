@@ -10,9 +10,11 @@ from zmqrl.acting.numpy_policy import ForwardPolicy, make_layers, make_policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.acting.state import noise_of
 from zmqrl.config.codec import replace
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, Key
 from zmqrl.export.packages import check_packages, is_traced
+from zmqrl.installed import installed
 from zmqrl.loading import lazy
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.input import network_input
@@ -28,9 +30,28 @@ else:
     acting_graph = lazy("zmqrl.export.acting_graph")
 
 KEY, VALUE, FIX = ("network", "runtime"), "'onnx'", "write network.runtime: auto"
+PACKAGES = ("onnx", "onnxruntime")
 SEED, ROWS = 1, 5
 TOLERANCE = 1e-4
 """Tolerance between outputs of ONNX Runtime and torch, relative to the largest."""
+
+
+def with_chosen_runtime(config: Config, spec: ActingSpec) -> Config:
+    """The configuration of a new run on this machine, `network.runtime: auto` replaced by `onnx` where that is better.
+
+    These are runs in async whose workers would act with torch, if all of them are here and so are the packages. A
+    layer of the user's acts with torch: its export may fail.
+    """
+    hosts = {config.learner.host, *(name for name, host in config.hosts.items() if host.workers != 0)}
+    devices = {config.defaults.worker_device, *(host.worker_device or "cpu" for host in config.hosts.values())}
+    is_better = (
+        config.network.runtime == "auto"
+        and not config.mode.deterministic
+        and (spec.runtime, hosts, devices) == ("torch", {LOCAL}, {"cpu"})
+        and not any(map(is_traced, spec.layers))
+        and all(map(installed, PACKAGES))
+    )
+    return replace(config, network=replace(config.network, runtime="onnx")) if is_better else config
 
 
 def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
@@ -40,7 +61,7 @@ def with_runtime(config: Config, spec: ActingSpec) -> ActingSpec:
         ConfigError: The runtime does not fit mode or devices, a package is missing here, or a layer of the user's
             cannot be exported, or computes something else then.
     """
-    if config.network.runtime == "auto":
+    if config.network.runtime != "onnx":
         return spec
     if config.mode.deterministic:
         raise ConfigError(

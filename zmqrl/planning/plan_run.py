@@ -22,7 +22,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import place_of
 from zmqrl.envs.make import check_num_envs, check_numbers, probe
 from zmqrl.errors import ConfigError
-from zmqrl.planning.acting_runtime import check_layers, with_runtime
+from zmqrl.planning.acting_runtime import check_layers, with_chosen_runtime, with_runtime
 from zmqrl.planning.arena_plan import columns_of, size_of
 from zmqrl.planning.checks import check_machine, check_plan, check_settings, check_videos
 from zmqrl.planning.start_warnings import slow_target, space_warnings, without_version, zero_learning_rate
@@ -70,6 +70,8 @@ def plan_run(
     acting = algorithm.acting()
     check_layers(algorithm.network(), acting)
     check_acting(acting, config.env.segment_steps)
+    if is_here and not resume:
+        config = with_chosen_runtime(config, acting)
     acting = with_runtime(config, acting)
     start = Progress(config.run.seed, 0, 0, config.horizon)
     check_schedule(make_head(acting, 1), schedule_of(algorithm, start), env.receives_numbers)
