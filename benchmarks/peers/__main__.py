@@ -48,9 +48,13 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Of the checkout; `-dirty` where files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    """The last commit that changed the package; `-dirty` where files of the package differ from it."""
+    git = ("git", "-C", str(ROOT))
+    last, changed = (
+        subprocess.run([*git, *words, "--", "zmqrl"], check=True, capture_output=True, text=True).stdout.strip()
+        for words in (("log", "-1", "--format=%h"), ("status", "--porcelain"))
+    )
+    return f"{last}-dirty" if changed else last
 
 
 def recorded(path: Path) -> list[Row]:

@@ -1,6 +1,7 @@
 """PufferLib: `run_pufferlib.py CASE SEED FOLDER`. PPO with two workers and the settings of `pufferlib.yaml`.
 
-Half of the 64 envs is stepped while the other half is in the policy; 16 steps of each make a batch of 1,024.
+One worker, since a second one halves the speed on two cores: workers poll. With two, for the figure of memory, one
+steps its envs while those of the other are in the policy. A batch has 1,024 env steps.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from benchmarks.peers.logged import cartpole
 
-ENVS, WORKERS, HORIZON, ENDLESS = 64, 2, 500_000, 1_000_000_000
+ENVS, BATCH, HORIZON, ENDLESS = 32, 1024, 500_000, 1_000_000_000
+"""Envs of a worker, env steps of a batch, env steps of a run to the target, and of others."""
 SETTINGS = Path(__file__).with_name("pufferlib.yaml")
 
 
@@ -52,18 +54,20 @@ def main(case: str, seed: int, folder: str) -> None:
     """Train until the horizon, or until the harness ends this process."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
+    workers = 2 if case == "memory" else 1
     envs = pufferlib.vector.make(
         env,
         backend=pufferlib.vector.Multiprocessing,
-        num_envs=ENVS,
-        num_workers=WORKERS,
-        batch_size=ENVS // 2,
+        num_envs=ENVS * workers,
+        num_workers=workers,
+        batch_size=ENVS,
         overwork=True,
         seed=seed,
     )
     steps = HORIZON if case == "475-async" else ENDLESS
     settings = yaml.safe_load(SETTINGS.read_text())
-    settings |= {"seed": seed, "total_timesteps": steps, "data_dir": str(Path(folder, "run"))}
+    settings |= {"seed": seed, "total_timesteps": steps, "bptt_horizon": BATCH // (ENVS * workers)}
+    settings |= {"data_dir": str(Path(folder, "run"))}
     trainer = PuffeRL(settings, envs, Policy())
     while trainer.global_step < steps:
         trainer.evaluate()
