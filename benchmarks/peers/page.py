@@ -115,7 +115,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     for line in lines(rows):
         panels[f"{line.title} [{line.unit}]"].append(line)
     sizes = [len(found) for found in panels.values()]
-    mpl.rcParams["svg.hashsalt"] = "zmqrl"
+    mpl.rcParams |= {"svg.hashsalt": "zmqrl", "svg.fonttype": "none"}
     settings = {"figsize": (8, sum(sizes) * 0.35 + 0.7 * len(sizes)), "height_ratios": sizes}
     drawn, axes = plt.subplots(len(panels), 1, squeeze=False, layout="constrained", **settings)
     for axis, (title, found) in zip(axes[:, 0], panels.items(), strict=True):

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.peers import __main__ as command
 from benchmarks.peers import page
-from benchmarks.peers.cases import CASES
+from benchmarks.peers.cases import CASES, COMMANDS
 from benchmarks.peers.logged import EVERY, FOLDER, cartpole
 from benchmarks.peers.measure import Running
 from benchmarks.peers.steps import LAST, RECORDS, Steps
@@ -127,3 +128,17 @@ def test_the_table_has_medians_and_ratios_of_pairs() -> None:
         "|  | stable-baselines3 1.0 | 617 | 617 | 2.00x |",
     ]
     assert [text.split(" | ")[1] for text in found[6:]] == ["zmqrl 1.0", "stable-baselines3 1.0", "sample-factory 1.0"]
+
+
+def test_the_page_is_current() -> None:
+    rows = command.recorded(command.RESULTS)
+    assert command.PAGE.read_text() == page.page(rows), "run: python -m benchmarks.peers --no-runs"
+    assert {row["system"] for row in rows} <= set(COMMANDS)
+
+
+def test_the_page_and_its_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--no-runs", "--out", str(command.RESULTS), "--page", str(tmp_path / "page.md")]
+    assert command.main(words) == 0
+    assert (tmp_path / "page.md").read_text() == command.PAGE.read_text()
+    assert "</svg>" in (tmp_path / page.PICTURE).read_text()
+    assert "| zmqrl " in capsys.readouterr().out
