@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.raising import raises
@@ -55,6 +55,7 @@ def test_a_frame_that_is_cut_is_refused() -> None:
             unpacked(packed[:nbytes])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_any_shorter_frame_is_refused(noise: bytes, at: int) -> None:
     for frame in (noise, pack_column(FLAT)[:at] + noise):
