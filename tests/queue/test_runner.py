@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +30,7 @@ from zmqrl.queue.folder import QueueFolder, open_queue
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.hosts import environment as variables
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd
-from zmqrl.queue.runner import POLL_S, JobRunner
+from zmqrl.queue.runner import IDLE_SHARE, POLL_S, JobRunner, serve
 from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_info import has_launcher_here, read_info
 from zmqrl.run_files.run_list import runs_below
@@ -36,8 +38,6 @@ from zmqrl.run_files.run_list import runs_below
 ME = os.geteuid()
 HERE = socket.gethostname()
 SHORT = (*IDLE, "--set", "run.mode=single", "--set", "run.total_env_steps=2048")
-IDLE_SHARE = 0.005
-"""Of a core."""
 
 
 def command(*words: str) -> list[str]:
@@ -135,7 +135,7 @@ def test_a_preempted_job_has_the_bits_of_an_undisturbed_run(tmp_path: Path) -> N
     assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"]
 
 
-@pytest.mark.whole
+@pytest.mark.long
 def test_an_interrupted_runner_ends_its_runs_and_the_next_one_continues_at_once(tmp_path: Path) -> None:
     zmqrl_queue(tmp_path, "add", "cartpole-ppo", "--needs", "cores=1", *ENDLESS[:-2])
     queue = open_queue(tmp_path / "queue")
@@ -197,6 +197,24 @@ def test_an_idle_runner_takes_half_a_percent_of_a_core(tmp_path: Path) -> None:
     with here(tmp_path) as own:
         assert not own.step()
         assert cpu_s(own.step) < IDLE_SHARE * POLL_S / 0.001 * loop_s()
+
+
+def test_a_runner_with_many_jobs_looks_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Enough(Exception):
+        """End of the test."""
+
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        raise Enough
+
+    looks = iter((0.0, 0.02))
+    clock = SimpleNamespace(monotonic=time.monotonic, process_time=lambda: next(looks), sleep=sleep)
+    monkeypatch.setattr("zmqrl.queue.runner.time", clock)
+    with pytest.raises(Enough):
+        serve(here(tmp_path), until_empty=False, show=lambda _: None)
+    assert slept == [pytest.approx(4.0)]
 
 
 def test_the_words_of_a_run_name_its_host_and_slots() -> None:

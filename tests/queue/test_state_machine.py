@@ -279,5 +279,5 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.folder.ends.keys() == self.folder.jobs.keys()
 
 
-QueueMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestQueue: Any = QueueMachine.TestCase

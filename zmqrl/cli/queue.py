@@ -102,10 +102,11 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
     from zmqrl.queue.runner import JobRunner, serve
 
     found = RunnerHosts.of(hosts)
-    for name, capacity in found.capacity.items():
-        click.echo(f"{name}: {capacity.cores} cores, {capacity.gpus} GPUs")
     try:
-        serve(JobRunner(open_queue(folder), found, click.echo), until_empty, click.echo)
+        runner = JobRunner(open_queue(folder), found, click.echo)
+        for name, capacity in found.capacity.items():
+            click.echo(f"{name}: {capacity.cores} cores, {capacity.gpus} GPUs")
+        serve(runner, until_empty, click.echo)
     except KeyboardInterrupt:
         click.echo("ended; the next zmqrl queue run continues the jobs")
 

@@ -43,6 +43,7 @@ class QueueFolder:
         self._jobs: dict[int, Job] = {}
         """Jobs as last read; one with an end is not read again."""
         self._attempts: dict[int, AttemptRecord | None] = {}
+        self._ended: dict[tuple[int, int], AttemptEnd] = {}
 
     def read(self) -> Records:
         """All records that count. Attempts are listed first: an end that is read with them is not older."""
@@ -125,7 +126,7 @@ class QueueFolder:
             return
         own = [(n, a) for n in attempts if (a := self._attempts[n]) is not None and a.uid == record.uid]
         named = [(match[1], int(match[2])) for match in filter(None, map(_REQUEST.fullmatch, names))]
-        ended = {n: _read(folder / f"ended-{n}", AttemptEnd) or LOST for kind, n in named if kind == "ended"}
+        ended = {n: self._end_of(number, n) for kind, n in named if kind == "ended"}
         self._jobs[number] = Job(
             number,
             record,
@@ -135,6 +136,12 @@ class QueueFolder:
             HOLD in names,
             frozenset(n for kind, n in named if kind == "preempt"),
         )
+
+    def _end_of(self, job: int, attempt: int) -> AttemptEnd:
+        if (job, attempt) not in self._ended:
+            path = self.job_folder(job) / f"ended-{attempt}"
+            self._ended[job, attempt] = _read(path, AttemptEnd) or LOST
+        return self._ended[job, attempt]
 
 
 def open_queue(path: Path) -> QueueFolder:

@@ -42,7 +42,8 @@ from zmqrl.supervision import owner_record
 from zmqrl.supervision.run_owner import OwnerState, RunOwner
 from zmqrl.wire.runtime_folder import is_own
 
-POLL_S = 1.0
+POLL_S, IDLE_SHARE = 1.0, 0.005
+"""Least time between two looks, which is longer where a look takes more than this share of a core."""
 LIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
 TOO_FEW_WORKERS, INTERRUPTED = 4, 130
 
@@ -241,6 +242,7 @@ def serve(runner: JobRunner, until_empty: bool, show: Callable[[str], None]) -> 
     with runner:
         is_away = False
         while True:
+            begun = time.process_time()
             try:
                 has_changed = runner.step()
                 if not has_changed and until_empty and not runner.has_jobs():
@@ -252,4 +254,4 @@ def serve(runner: JobRunner, until_empty: bool, show: Callable[[str], None]) -> 
                     show(f"the queue cannot be used: {error.strerror}; it is tried again")
                 is_away = True
             if not has_changed:
-                time.sleep(POLL_S)  # files are all that runners share
+                time.sleep(max(POLL_S, (time.process_time() - begun) / IDLE_SHARE))  # files are all that runners share
