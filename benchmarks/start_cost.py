@@ -2,7 +2,8 @@
 
 Trains `cartpole-ppo` for a few rounds and samples /proc: of each process of the run its role, when it began and ended,
 and its CPU seconds. The CPU seconds of the command are exact, from wait4; those of a process lack at most its last
-`EVERY_S`. With `--before` another checkout takes turns, which begins every second round.
+`EVERY_S`. With `--before` another checkout takes turns, which begins every second round. `--brief` looks at no process,
+and shows seconds also as multiples of `import torch` in the same round.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ ROOT = Path(__file__).parents[1]
 EVERY_S = 0.01
 RUN_LIMIT_S = 600.0
 TINY = {"run.stop_at_return": None, "run.total_env_steps": 1000, "limits.start_s": 600}
+TRAINED = "[vf]*0-[1-9]*"
+"""Files of versions after the first."""
+STEP, ROUND = "first env step", "first trained round"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -49,6 +53,8 @@ class Start:
     cpu_s: float
     wall_s: float
     first_step_s: float
+    first_round_s: float
+    """Until the weights of the first trained round were published."""
     processes: list[Seen] = field(default_factory=list)
 
 
@@ -97,7 +103,14 @@ class Sampler:
             seen.has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
-def start(tree: Path, mode: str, settings: Sequence[str]) -> Start:
+def torch_s() -> float:
+    """Seconds that a new interpreter takes to import torch."""
+    code = "import time; begun = time.monotonic(); import torch; print(time.monotonic() - begun)"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return float(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout)
+
+
+def start(tree: Path, mode: str, settings: Sequence[str], brief: bool) -> Start:
     """Run the command of `tree` once."""
     with tempfile.TemporaryDirectory() as folder:
         given = [f"{key}={json.dumps(value)}" for key, value in TINY.items()] + list(settings)
@@ -109,10 +122,14 @@ def start(tree: Path, mode: str, settings: Sequence[str]) -> Start:
         with open(f"{folder}/log", "w+b") as log:
             begun = time.monotonic()
             process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-            sampler = Sampler(process.pid)
+            sampler, published = Sampler(process.pid), Path(folder, "run", "checkpoints")
+            first_round_s = float("nan")
             while not (ended := os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)):
-                sampler.look()
+                if not brief:
+                    sampler.look()
                 time.sleep(EVERY_S)
+                if first_round_s != first_round_s and any(published.glob(TRAINED)):
+                    first_round_s = time.monotonic() - begun
                 if time.monotonic() - begun > RUN_LIMIT_S:
                     process.kill()
             wall_s = time.monotonic() - begun
@@ -122,11 +139,12 @@ def start(tree: Path, mode: str, settings: Sequence[str]) -> Start:
             if ended is None or process.returncode != 0:
                 raise SystemExit(log.read().decode(errors="replace"))
         summary: dict[str, Any] = json.loads(Path(f"{folder}/run/summary.json").read_text())
-    return Start(usage.ru_utime + usage.ru_stime, wall_s, summary["first_env_step_s"], list(sampler.seen.values()))
+    first_step_s, seen = summary["first_env_step_s"], list(sampler.seen.values())
+    return Start(usage.ru_utime + usage.ru_stime, wall_s, first_step_s, first_round_s, seen)
 
 
-def table(starts: Sequence[Start]) -> str:
-    """Medians of the runs, a row for each process."""
+def table(starts: Sequence[Start], units: Sequence[float]) -> str:
+    """Medians of the runs, a row for each process. `units`: `import torch` of the same rounds, in seconds."""
     rows: dict[str, list[Seen]] = defaultdict(list)
     for each in starts:
         number: Counter[str] = Counter()
@@ -139,9 +157,11 @@ def table(starts: Sequence[Start]) -> str:
         if figures[0] < TICK_S:  # between a template and what it forks
             continue
         lines.append(f"{role:24}{''.join(f'{figure:8.2f}' for figure in figures)}  {'*' * seen[0].has_torch}")
-    cpu, wall, first = ([getattr(each, name) for each in starts] for name in ("cpu_s", "wall_s", "first_step_s"))
-    for name, values in (("CPU", cpu), ("wall", wall), ("first env step", first)):
-        lines.append(f"{name}: {statistics.median(values):.2f} s of {[round(value, 2) for value in values]}")
+    for name, title in (("cpu_s", "CPU"), ("wall_s", "wall"), ("first_step_s", STEP), ("first_round_s", ROUND)):
+        values = [getattr(each, name) for each in starts]
+        of_torch = statistics.median(value / unit for value, unit in zip(values, units, strict=True))
+        shown = f"{title}: {statistics.median(values):.2f} s of {[round(value, 2) for value in values]}"
+        lines.append(f"{shown}, {of_torch:.2f} x import torch")
     return "\n".join(lines)
 
 
@@ -152,15 +172,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mode", action="append", help="default: sync and single")
     parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--brief", action="store_true")
     given = parser.parse_args()
     trees = {"now": ROOT, **({"before": given.before.absolute()} if given.before else {})}
     for mode in given.mode or ("sync", "single"):
         found: dict[str, list[Start]] = {name: [] for name in trees}
+        units = []
         for number in range(given.rounds):
+            units.append(torch_s())
             for name in list(trees)[:: -1 if number % 2 else 1]:
-                found[name].append(start(trees[name], mode, given.settings))
+                found[name].append(start(trees[name], mode, given.settings, given.brief))
         for name, starts in found.items():
-            print(f"\n{mode}, {name}\n{table(starts)}", flush=True)
+            print(f"\n{mode}, {name}\n{table(starts, units)}", flush=True)
         if given.before:
             ratios = [now.cpu_s / old.cpu_s for now, old in zip(found["now"], found["before"], strict=True)]
             walls = [now.wall_s / old.wall_s for now, old in zip(found["now"], found["before"], strict=True)]
