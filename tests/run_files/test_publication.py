@@ -119,7 +119,7 @@ def test_a_killed_launcher_is_not_shown_and_the_next_one_removes_its_file(
 
 def test_a_launcher_without_renewals_is_silent_and_one_out_of_sight_has_ended(plan: RunPlan, folder: Path) -> None:
     path = file_of(plan, folder)
-    changed(path, machine="another pid namespace", pid=1)
+    changed(path, kernel="another pid namespace", pid=1)
     assert [row.state for row in published_runs(folder)] == ["running"]
     os.utime(path, (0, path.stat().st_mtime - 2 * SILENT_S))
     assert published_runs(folder) == []

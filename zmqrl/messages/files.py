@@ -114,7 +114,7 @@ class PublishedRun(Struct, frozen=True, forbid_unknown_fields=True):
     uid: Count
     pid: Count
     start_time: Count
-    machine: Name
+    kernel: Name
     """Kernel and pid namespace of the launcher."""
     host: Name
     env: Name

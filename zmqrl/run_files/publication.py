@@ -82,7 +82,7 @@ class Published(NamedTuple):
     def is_live(self) -> bool:
         """Whether the launcher runs, and belongs to the user whose file this is."""
         run = self.run
-        if run.machine != machine():  # a container that shares the register
+        if run.kernel != machine():  # a container that shares the register
             return self.silent_s < SILENT_S
         try:
             owner = os.stat(f"/proc/{run.pid}").st_uid
