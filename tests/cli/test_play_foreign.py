@@ -69,7 +69,6 @@ def stored(env: str, limit_s: float = 60.0, before: str = "tests.envs.odd_envs:C
     ("sys_exit", "reset", 1, "reset called sys.exit(0)"),
     ("interrupt", "step", 1, "KeyboardInterrupt"),
 ])  # fmt: skip
-@pytest.mark.whole
 def test_an_env_that_ends_its_process_is_a_failure(zmqrl: Command, how: str, where: str, code: int, words: str) -> None:
     ended = zmqrl("eval", stored(QUIET, how=how, where=where), "--episodes", "2")
     assert (ended.code, ended.out) == (code, ""), ended.err
@@ -77,7 +76,6 @@ def test_an_env_that_ends_its_process_is_a_failure(zmqrl: Command, how: str, whe
 
 
 @pytest.mark.parametrize("where", ["reset", "close"])
-@pytest.mark.whole
 def test_a_hang_is_refused_at_the_limit_with_its_place(zmqrl: Command, where: str) -> None:
     ended = zmqrl("eval", stored(QUIET, 2.0, how="hang", where=where), "--episodes", "2")
     assert (ended.code, ended.out) == (2, "")
@@ -86,13 +84,11 @@ def test_a_hang_is_refused_at_the_limit_with_its_place(zmqrl: Command, where: st
     assert re.search(r"rude_envs\.py:\d+, in hang$", ended.error.place)
 
 
-@pytest.mark.whole
 def test_what_an_env_starts_ends_with_the_command(zmqrl: Command) -> None:
     ended = zmqrl("eval", stored(QUIET, how="daemon", where="init"), "--episodes", "1")
     assert (ended.code, ended.err, sleepers()) == (0, "", [])
 
 
-@pytest.mark.whole
 def test_a_video_is_written_where_the_command_was_called(zmqrl: Command) -> None:
     here = Path.cwd()
     ended = zmqrl("eval", stored(f"{__name__}:Moving", before="CartPole-v1"), "--episodes", "1", "--video", "out.gif")

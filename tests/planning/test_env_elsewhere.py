@@ -39,7 +39,6 @@ def planned(found: Loaded, folder: Path) -> Any:
     return checked_plan(found.config, folder / "run", time.time(), sources=found.sources)
 
 
-@pytest.mark.whole
 def test_the_properties_are_those_of_the_host(tmp_path: Path) -> None:
     plan = planned(loaded(tmp_path), tmp_path)
     assert (plan.env.action.n, plan.env.max_episode_steps) == (4, 9)
@@ -57,7 +56,6 @@ def test_without_the_key_the_env_is_made_here(tmp_path: Path) -> None:
         ("hang", "construction: not finished within limits.start_s (3 s)"),
     ],
 )
-@pytest.mark.whole
 def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, what: str) -> None:
     with raises(ConfigError, key=("env", "id"), value="'far_lab:Far' on host b") as caught:
         planned(
@@ -66,7 +64,6 @@ def test_what_is_wrong_there_is_named(tmp_path: Path, how: str, what: str) -> No
     assert re.fullmatch(rf"{re.escape(what)} \(\S*rude_envs\.py:\d+, in {how}\)", caught.value.what)
 
 
-@pytest.mark.whole
 def test_a_hang_there_is_named_before_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +77,6 @@ def test_a_hang_there_is_named_before_the_limit(
     assert len(noted) == 1 and "'far_lab:Far' on host b: construction (" in noted[0] and noted[0].endswith("in hang)")
 
 
-@pytest.mark.whole
 def test_modules_of_code_sync_are_sent(tmp_path: Path) -> None:
     (tmp_path / "sent").mkdir()
     (tmp_path / "sent" / "sent_lab.py").write_text(MODULE)

@@ -129,7 +129,6 @@ def test_the_package_that_registers_an_id_is_named(
     check_own_code(load_config("cartpole-ppo", overrides={"env.id": "bird_lab:Nest-v0"}))
 
 
-@pytest.mark.whole
 def test_what_other_processes_can_import_is_accepted() -> None:
     assert path_of(Counting) == "tests.envs.odd_envs:Counting"
     with check_process.none_left():

@@ -163,7 +163,6 @@ def test_a_module_that_ends_the_process_is_refused() -> None:
 @pytest.mark.parametrize(
     ("where", "how"), [*((where, "hang") for where in STAGES), ("init", "hang_with_the_lock"), ("init", "hang_deaf")]
 )
-@pytest.mark.whole
 def test_a_hang_is_named_and_refused_at_the_limit(
     where: str, how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,7 +183,6 @@ def test_an_import_that_hangs_is_named_and_refused(monkeypatch: pytest.MonkeyPat
     assert caught.value.place.endswith("hangs.py:3, in wait")
 
 
-@pytest.mark.whole
 def test_a_call_that_only_takes_long_survives_the_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an import of torch from a slow disk.
 
@@ -245,7 +243,6 @@ checked_env(Config(env=EnvSection(id="{RUDE}:Hanging")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.whole
 def test_a_command_that_ends_leaves_nothing(number: signal.Signals) -> None:
     process = subprocess.Popen([sys.executable, "-c", COMMAND], env=environment(), stderr=subprocess.DEVNULL)
     try:
@@ -268,7 +265,6 @@ def test_the_template_lives_until_the_outermost_end() -> None:
     assert check_process._template is None
 
 
-@pytest.mark.whole
 def test_the_template_becomes_the_host_agent(tmp_path: Path) -> None:
     words, log = [sys.executable, "-m", "zmqrl.entry", "zmqrl.agent", "run-of-a-test", "0"], tmp_path / "log"
     check_process.start()
