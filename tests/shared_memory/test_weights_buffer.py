@@ -54,24 +54,6 @@ def test_a_reader_sees_the_newest_version_whole(fd: int) -> None:
     assert WeightsReader(fd).read() == (notice(3), bytes([3]) * 3)
 
 
-def test_the_version_before_can_be_read_until_the_next_is_written(fd: int) -> None:
-    writer, reader = WeightsWriter(fd), WeightsReader(fd)
-    assert reader.read(0) is None
-    for n in range(3):
-        writer.write(notice(n), bytes([n]) * 3)
-        for before in {n, max(0, n - 1)}:
-            assert reader.version(before) == Version(1, before)
-            assert reader.read(before) == (notice(before), bytes([before]) * 3)
-        assert reader.version(n + 1) is None
-    assert reader.version(0) is None
-    assert reader.read(0) is None
-    words = memoryview(bytearray(os.pread(fd, 4096, 0))).cast("q")
-    at = BUFFER_WORDS_AT + ((words[NEWEST] + 1) & 1) * BUFFER_WORDS
-    os.pwrite(fd, (words[NEWEST] + 1).to_bytes(8, "little"), 8 * (at + BEGIN))
-    assert reader.read(1) is None, "it is being overwritten"
-    assert reader.read(2) == (notice(2), bytes([2]) * 3)
-
-
 def test_a_payload_that_outgrew_the_buffer_is_refused(fd: int) -> None:
     writer, reader = WeightsWriter(fd), WeightsReader(fd)
     writer.write(notice(0), b"abc")
