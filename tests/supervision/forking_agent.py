@@ -52,8 +52,8 @@ def seen(role: str) -> dict[str, Any]:
 
 def agent(template: HostTemplate, lives_s: str | None) -> None:
     reports, report = os.pipe()
-    read, write = os.pipe()
     for index in range(2):
+        read, write = os.pipe()
         variables = {"INDEX": str(index), PARENT_VARIABLE: str(os.getpid()), "ODD": os.fsdecode(b"\xff=")}
         words = entry_command("worker", "run-1", index)
         process = template.fork(words, variables, (read, 2, 2, report))
