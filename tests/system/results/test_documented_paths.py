@@ -34,6 +34,7 @@ CONFIG = {
     "run.total_env_steps": 200,
     "run.stop_at_return": "null",
     "evaluator.episodes": 0,
+    "limits.heartbeat_s": 10.0,
 }
 MODULE = re.compile(r"`([a-z_/]+)\.py`")
 
