@@ -28,7 +28,7 @@ Weights = Mapping[str, Array]
 """Named arrays: the network's tensors and the statistics that acting needs."""
 
 
-ModeName: TypeAlias = Literal["single", "sync", "async", "offline"]
+ModeName: TypeAlias = Literal["single", "sync", "pipelined", "async", "offline"]
 Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
 """Role of a process that a host agent starts."""
 JudgedRole: TypeAlias = Literal["learner", "worker"]
@@ -71,12 +71,18 @@ class Mode(Struct, frozen=True):
         """The weights depend on seed and configuration alone: segments are trained in rounds of one version."""
         return self.lag is not None
 
+    @property
+    def rounds_ahead(self) -> int:
+        """Rounds that workers may be ahead: round n is acted with version max(0, n - rounds_ahead)."""
+        return self.lag or 0
+
 
 MODES: Mapping[ModeName, Mode] = {
     mode.name: mode
     for mode in (
         Mode("single", True, 0),
         Mode("sync", False, 0),
+        Mode("pipelined", False, 1),
         Mode("async", False, None),
         Mode("offline", True, 0, offline=True),
     )
@@ -94,7 +100,7 @@ class Version(NamedTuple):
 
 
 class SegmentId(NamedTuple):
-    """Names a segment for ever. In sync `index` is the n of the policy version that it answers."""
+    """Names a segment for ever. In single, sync and pipelined `index` is the number of its round."""
 
     vector_env: Count
     incarnation: Count
@@ -187,6 +193,8 @@ class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     updates: Count = 0
     schedule: Mapping[Name, Finite] = msgspec.field(default_factory=dict)
     """Values that travel with the version, such as `epsilon`."""
+    before: Notice | None = None
+    """Notice of the version before, where a round may still be acted with it (mode pipelined)."""
 
     @property
     def done(self) -> int:

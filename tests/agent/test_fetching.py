@@ -30,6 +30,17 @@ def test_a_newer_one_than_requested_counts() -> None:
     assert fetching.due(1, 9.0) is None
 
 
+def test_the_version_before_is_requested_first() -> None:
+    """pipelined: a round may still be acted with it."""
+    fetching = Fetching()
+    fetching.require(ONE, TWO)
+    assert fetching.due(1, 0.0) == ONE
+    fetching.received(ONE)
+    assert fetching.due(1, 0.1) == TWO
+    fetching.received(TWO)
+    assert fetching.due(1, 9.0) is None
+
+
 def test_a_missing_part_is_requested_again_with_back_off() -> None:
     fetching = Fetching()
     fetching.require(ONE)

@@ -109,6 +109,19 @@ def test_an_answer_to_a_report_brings_the_current_version(plane: SharedDataPlane
     assert take(plane) is None, "older"
 
 
+def test_a_version_that_was_missed_is_read_before_the_newest(plane: SharedDataPlane, broker: Broker) -> None:
+    """pipelined: a round may still be acted with it."""
+    sender = broker.control.recv_multipart()[0]
+    first, second, third = (broker.save(n) for n in (4, 5, 6))
+    newest = replace(third, before=second)
+    broker.control.send_multipart([sender, pack(bus.CurrentNotice(first))])
+    assert take(plane) == first
+    broker.control.send_multipart([sender, pack(bus.CurrentNotice(newest))])
+    assert take(plane) == newest
+    reader = WeightsReader(plane.fds_of("worker")["weights"])
+    assert [reader.version(n) for n in (4, 5, 6)] == [None, second.version, third.version]
+
+
 def test_only_a_broker_has_the_newest_list_and_the_key(plan: RunPlan, plane: SharedDataPlane, broker: Broker) -> None:
     first, second = AllowList(1, {"k": HostKey("b", 1)}), AllowList(2, {}, {"digest": "c"})
     for allowed, newest in ((first, first), (second, second), (first, second)):

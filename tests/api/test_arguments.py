@@ -134,7 +134,10 @@ Mine.__module__ = "__main__"
     ("arguments", "fault"),
     [
         ({"run__total_env_steps": -5}, fields("run.total_env_steps", "-5", what="must be greater than or equal to 1")),
-        ({"mode": "all"}, fields("run.mode", "'all'", what="must be 'single', 'sync', 'async' or 'offline'")),
+        (
+            {"mode": "all"},
+            fields("run.mode", "'all'", what="must be 'single', 'sync', 'pipelined', 'async' or 'offline'"),
+        ),
         ({"workers": -1}, fields("hosts.local.workers", "-1", what="must be greater than or equal to 0, or 'auto'")),
         ({"env": {"id": "tests.envs.space_envs:Unmasked", "recovery": "exact"}}, fields("env.recovery", "'exact'")),
         ({"env__id": "CartPol-v1"}, fields("env.id", what="no env is registered as 'CartPol-v1'")),

@@ -21,7 +21,7 @@ from zmqrl.broker.events import Assignments, Handover, HandoverRequest
 from zmqrl.broker.state import BrokerState
 from zmqrl.bus_ends.base import OpenSegment, TakenSegment
 from zmqrl.shared_memory.arena import Arena, LearnerRecord
-from zmqrl.types import ModeName, Notice, SegmentId, Version
+from zmqrl.types import MODES, ModeName, Notice, SegmentId, Version
 
 NEAR, FAR = "local", "far"
 QUIET_TURNS = 2500
@@ -54,7 +54,7 @@ class Worker:
             self.bus.ends(self)
             return
         self._apply_assignments(assignments)
-        due = [v for v, (_, index) in self.next.items() if not self.bus.sync or index == self.bus.published]
+        due = [v for v, (_, index) in self.next.items() if not self.bus.sync or index in self.bus.due]
         vector_env = dice.choice(due) if due else -1
         segment = self.sink.open(vector_env) if due else None
         if segment is not None:
@@ -92,7 +92,7 @@ class Full:
 
 
 class Learner:
-    """The sync loop, and a consumer for async."""
+    """The loop of sync and pipelined, and a consumer for async."""
 
     def __init__(self, bus: Bus, incarnation: int) -> None:
         self.bus, self.incarnation = bus, incarnation
@@ -100,6 +100,7 @@ class Learner:
         full = bus.newest_full()
         self.n, self.rows, self.oldest = full.n, list(full.rows), 0
         self.round: dict[int, TakenSegment] = {}
+        self.early: list[TakenSegment] = []
         self.announced: Notice | None = None
         self.back: list[int] | None = None
         if bus.sync and bus.arena.read_learner() is not None:
@@ -135,6 +136,8 @@ class Learner:
         elif id.index == self.n and id.incarnation >= self.oldest:
             assert id.vector_env not in self.round, f"twice: {id}"
             self.round[id.vector_env] = taken
+        elif 0 < id.index - self.n <= self.bus.mode.rounds_ahead and id.incarnation >= self.oldest:
+            self.early.append(taken)
         else:
             self.source.release([taken.ref])
 
@@ -150,6 +153,9 @@ class Learner:
             self.bus.kept_by_full[full] = dict(self.bus.kept)
         self.source.release([taken.ref for taken in segments])
         self._publish()
+        early, self.early = self.early, []
+        for taken in early:
+            self._take(taken)
 
     def answers(self, request: HandoverRequest) -> Handover | None:
         """Once it has taken all that is below the request."""
@@ -161,7 +167,8 @@ class Bus:
     """`turn` lets somebody do something; `quiet` lets all arrive; `end` ends the run."""
 
     def __init__(self, seed: int, mode: ModeName, far: bool) -> None:
-        self.dice, self.sync, self.vector_envs = random.Random(seed), mode == "sync", 3
+        self.dice, self.mode, self.vector_envs = random.Random(seed), MODES[mode], 3
+        self.sync = self.mode.deterministic
         self.plan = bus_plan(mode, workers=3, vector_envs=self.vector_envs, slots=12)
         self.arena = Arena.private(self.plan)
         self.words = Words(self.arena.words)
@@ -177,6 +184,11 @@ class Bus:
         self.workers = {index: Worker(self, index, 0, host) for index, host in self.hosts.items()}
         self.state = self._broker()
         self.learner = Learner(self, 0)
+
+    @property
+    def due(self) -> range:
+        """sync, pipelined: rounds that may be stepped with what is published."""
+        return range(self.published, self.published + 1 + self.mode.rounds_ahead)
 
     def speed(self, index: int) -> tuple[float, float]:
         """Seconds per segment of a worker, which change, and the time."""
@@ -360,7 +372,8 @@ class Bus:
             due = {(v, n) for v in range(self.vector_envs) for n in range(self.learner.n)}
             assert due == self.kept.keys(), "a gap"
             rows = sum(self.stepped[id] for id in self.kept.values())
-            assert ledger.stored == rows + sum(taken.meta.rows for taken in self.learner.round.values())
+            taken = [*self.learner.round.values(), *self.learner.early]
+            assert ledger.stored == rows + sum(segment.meta.rows for segment in taken)
         else:
             assert ledger.stored == sum(self.stepped[id] for id in self.given)
             for id in self.given:

@@ -212,6 +212,25 @@ def test_an_older_version_without_its_rows_ends_the_run(placed: Placed) -> None:
     assert len([a for a in placed.actions if isinstance(a, ev.Fail)]) == 1
 
 
+def test_pipelined_has_two_rounds_due_and_none_beyond() -> None:
+    """What is accepted two rounds before the broker reads the announcement is not taken for a rollback."""
+    made = Placed("pipelined")
+    made.hold(0)
+    made.join(0)
+    assert made.assignment.due.of(made.process(0)) == 4
+    made.fill(0, 2)
+    assert made.assignment.due.of(made.process(0)) == 2
+    made.fill(1, 1)
+    made.announce(Version(0, 1), None)
+    assert made.assignment.due.of(made.process(0)) == 3
+    made.fill(0, 1)
+    made.announce(Version(1, 1), None)
+    assert not [a for a in made.actions if isinstance(a, ev.Fail)]
+    made.fill(0, 1)
+    made.announce(Version(2, 1), None)
+    assert len([a for a in made.actions if isinstance(a, ev.Fail)]) == 1
+
+
 def test_rows_of_another_number_of_vector_envs_are_refused(placed: Placed) -> None:
     placed.announce(Version(2, 0), (0, 0, 0))
     placed.place()

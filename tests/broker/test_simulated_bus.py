@@ -17,7 +17,7 @@ TURNS = 1500
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "pipelined", "async"])
 @pytest.mark.whole
 def test_nothing_is_lost_or_doubled(mode: ModeName, far: bool) -> None:
     kills = 0

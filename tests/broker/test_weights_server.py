@@ -14,22 +14,26 @@ from zmqrl.types import Notice, Version
 
 
 class Buffer:
-    """Holds one version."""
+    """Holds the last two versions."""
 
     def __init__(self) -> None:
-        self.held: tuple[Notice, bytes] | None = None
+        self.held: list[tuple[Notice, bytes]] = []
         self.reads = 0
 
     def put(self, n: int, content: bytes) -> None:
         digest = hashlib.sha256(content).hexdigest()
-        self.held = Notice(Version(0, n), f"v{n}", len(content), digest, n), content
+        self.held = [*self.held[-1:], (Notice(Version(0, n), f"v{n}", len(content), digest, n), content)]
 
-    def version(self) -> Version | None:
-        return None if self.held is None else self.held[0].version
+    def version(self, n: int | None = None) -> Version | None:
+        found = self._found(n)
+        return None if found is None else found[0].version
 
-    def read(self) -> tuple[Notice, bytes] | None:
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
         self.reads += 1
-        return self.held
+        return self._found(n)
+
+    def _found(self, n: int | None) -> tuple[Notice, bytes] | None:
+        return next((held for held in reversed(self.held) if n in (None, held[0].version.n)), None)
 
 
 def content_of(frames: list[bytes]) -> tuple[list[int], bytes]:
@@ -65,6 +69,22 @@ def test_the_newest_wins_and_is_copied_once_for_all() -> None:
     server.request(b"three", Version(0, 3))
     assert len(server.pop_ready()) == 1
     assert buffer.reads == 1
+
+
+def test_the_version_before_is_served_while_it_is_there() -> None:
+    """pipelined: a host that missed it may need it, though a newer one was announced."""
+    buffer = Buffer()
+    server = WeightsServer(buffer)
+    for n in (1, 2):
+        buffer.put(n, b"%d" % n)
+    for peer, n in ((b"late", 1), (b"prompt", 2)):
+        server.request(peer, Version(0, n))
+    served = dict(server.pop_ready())
+    assert {peer: content_of(frames)[1] for peer, frames in served.items()} == {b"late": b"1", b"prompt": b"2"}
+    buffer.put(3, b"3")
+    server.request(b"late", Version(0, 1))
+    ((_, frames),) = server.pop_ready()
+    assert content_of(frames) == ([0, 3], b"3"), "no round needs it any more"
 
 
 def test_big_weights_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def refused(tmp_path: Path, text: str, *flags: str) -> str:
         ("run: {debug: 1}", "hosts.yaml:1: run.debug: 1: must be true or false; write true"),
         ("run: {seed: }", "hosts.yaml:1: run.seed: null: must be a valid integer"),
         ("run: {total_env_steps: -5}", "hosts.yaml:1: run.total_env_steps: -5: must be greater than or equal to 1"),
-        ("run: {mode: asink}", "hosts.yaml:1: run.mode: 'asink': must be 'single', 'sync', 'async' or 'offline'; did you mean 'async'?"),
+        ("run: {mode: asink}", "hosts.yaml:1: run.mode: 'asink': must be 'single', 'sync', 'pipelined', 'async' or 'offline'; did you mean 'async'?"),
         ("hosts:\n  local: {workers: many}", "hosts.yaml:2: hosts.local.workers: 'many': must be a valid integer, or 'auto'"),
         ("env: 3", "hosts.yaml:1: env: 3: must be a mapping with the keys id, num_envs, vector_envs, segment_steps, kwargs, wrappers, schedule, report, frame_stack, max_episode_steps, recovery"),
         ("run: {seed: {a: 1}}", "hosts.yaml:1: run.seed: must be a valid integer, not a section"),

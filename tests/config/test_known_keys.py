@@ -43,7 +43,7 @@ def test_every_key_that_is_named_exists() -> None:
         ("env.stack=2", "did you mean 'frame_stack'?"),
         ("run.SEED=3", "did you mean 'seed'?"),
         ("true=4", "known keys of the configuration: "),
-        ("modes.foo.env.num_envs=0", "modes.foo: unknown key; known keys of modes: single, sync, async"),
+        ("modes.foo.env.num_envs=0", "modes.foo: unknown key; known keys of modes: single, sync, pipelined, async"),
         ("foo.env.num_envs=0", "foo: unknown key; known keys of the configuration: "),
         ("lr=", "lr: unknown key (value null); in zmqrl it is algorithm.learning_rate"),
         ("algorithm=null", "algorithm: null: must be"),

@@ -108,7 +108,7 @@ def test_an_interrupted_drill_ends_its_runs(tmp_path: Path) -> None:
         (["--json", "."], "--json .: cannot be written: Is a directory"),
         (["--only", "run:disk-full"], "disk-full requires --small-disk"),
         (["--at-least", "run:disk-full=1"], "disk-full requires --small-disk"),
-        (["--long", "--faults", "24"], "--long needs at least 168 faults: 24 (--at-least) in each of 7 scenarios"),
+        (["--long", "--faults", "24"], "--long needs at least 216 faults: 24 (--at-least) in each of 9 scenarios"),
         (["--scenario", "dqn-snyc"], "--scenario 'dqn-snyc': unknown; known: ppo-sync, dqn-sync"),
         (["--scenario", "dqn-sync", "--mode", "async"], "--scenario and --mode cannot be combined"),
         (["--long", "--set", "run.seed=1"], "--long and --set cannot be combined"),

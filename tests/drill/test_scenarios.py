@@ -28,6 +28,8 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "ppo-async": [("worker", "kill-start"), ("agent", "kill-resume")],
     "one-vector-env": [("worker", "kill"), ("broker+learner", "pause"), ("worker", "kill-end")],
     "short-segments": [("broker", "kill-start"), ("run", "pause"), ("launcher", "kill-end")],
+    "ppo-pipelined": [("worker+broker+learner", "kill"), ("run", "store-away"), ("agent", "kill-end")],
+    "dqn-pipelined": [("worker+broker", "pause"), ("learner", "kill-start"), ("agent", "kill-resume")],
 }
 STORE_THEN_LEARNER = [("run", "store-away"), ("learner", "kill")]
 KILL_AWAY = [("learner", "kill-away")]

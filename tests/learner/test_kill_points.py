@@ -1,4 +1,4 @@
-"""A sync learner that dies between any two of its writes is replaced; the run ends with the same bits."""
+"""A learner that dies between any two of its writes is replaced; a run in sync or pipelined has the same bits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.data_stores.memory_store import MemoryStore
 from tests.support.marks import long
+from tests.support.runs.pipelined_reference import pipelined_reference
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import Handover, LearnerReported
 from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
@@ -172,7 +173,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
     def end(reporter: Reporter, reason: str, learner: BaseLearner, ledger: None) -> None:
         counters = reporter._progress.counters
         sha = weights_sha256(learner.weights(), learner.network_names())
-        ended.update(reason=reason, sha=sha, env_steps=counters.env_steps, updates=counters.updates)
+        ended.update(reason=reason, weights_sha256=sha, env_steps=counters.env_steps, updates=counters.updates)
 
     monkeypatch.setattr(process, "learner_ends", lambda _: bus.ends())
     monkeypatch.setattr(process, "make_store", lambda _: bus.store)
@@ -192,10 +193,20 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("kind", [kind if kind == "ppo" else long(kind) for kind in ALGORITHMS])
-def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    plan = _plan(tmp_path / "run", ALGORITHMS[kind])
+@pytest.mark.parametrize(("kind", "mode"), [
+    ("ppo", "sync"),
+    long("dqn", "sync"),
+    long("held", "sync"),
+    ("ppo", "pipelined"),
+    long("dqn", "pipelined"),
+    long("held", "pipelined"),
+])  # fmt: skip
+def test_killed_before_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, mode: ModeName) -> None:
+    plan = _plan(tmp_path / "run", ALGORITHMS[kind], mode)
     names, undisturbed = _run(plan, None, monkeypatch)
+    if mode == "pipelined":
+        expected = pipelined_reference(plan)
+        assert {name: undisturbed[name] for name in expected} == expected
     assert names.count("release") > ROUNDS, "replay lets go of segments"
     first_full = names.index(f"FULL 0-{FULL_EVERY}")
     assert "release" in names[first_full:]

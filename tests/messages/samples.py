@@ -13,7 +13,8 @@ from zmqrl.messages import agent, bus, check, command, doctor, doctor_requests, 
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.types import AllowList, ArenaUsage, Gpu, GpuProcess, HostKey, Ledger, Notice, SlotRef, Version
 
-NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5})
+BEFORE = Notice(Version(1, 1), "earlier", 3, "digest", 2, 3, {"epsilon": 0.6})
+NOTICE = Notice(Version(1, 2), "key", 3, "sha", 4, 5, {"epsilon": 0.5}, BEFORE)
 LEDGER = Ledger(9, 8, 0, {"unsealed": 1}, 0)
 ALLOWED = AllowList(3, {"key": HostKey("b", 1)}, {"digest": "c", "used": None}, True, ("d",))
 BUS: list[bus.Message] = [

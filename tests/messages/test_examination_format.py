@@ -13,7 +13,13 @@ from zmqrl.messages.command import EXAMINATION, BeginExamination
 from zmqrl.messages.lines import line_of
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 
-FORMATS = {1: "5d7a58a350b1593c", 2: "a57956850d5631dc", 3: "6b928d9350e40c30", 4: "582d8cd31c1f506c"}
+FORMATS = {
+    1: "5d7a58a350b1593c",
+    2: "a57956850d5631dc",
+    3: "6b928d9350e40c30",
+    4: "582d8cd31c1f506c",
+    5: "cfb9b9c8d7551a59",
+}
 """Number to digest of the types of requests and replies: a change takes the next number."""
 
 

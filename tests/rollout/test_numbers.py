@@ -181,11 +181,11 @@ class Weights:
     def __init__(self, version: Version | None) -> None:
         self.now = version
 
-    def version(self) -> Version | None:
-        return self.now
+    def version(self, n: int | None = None) -> Version | None:
+        return self.now if self.now is not None and n in (None, self.now.n) else None
 
-    def read(self) -> tuple[Notice, bytes] | None:
-        if self.now is None:
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
+        if self.now is None or n not in (None, self.now.n):
             return None
         arrays = {"p.weight": np.ones((3, 3), np.float32), "p.bias": np.zeros(3, np.float32)}
         return Notice(self.now, "k", 0, "", 0, 0, {"wind": float(self.now.n)}), tensors.dump(arrays, {})

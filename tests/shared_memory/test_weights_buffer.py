@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from tests.support.waiting import WAIT_S
 from zmqrl.errors import DeadlineExceeded
@@ -52,6 +53,33 @@ def test_a_reader_sees_the_newest_version_whole(fd: int) -> None:
         assert reader.version() == Version(1, n)
         assert reader.read() == (notice(n), bytes([n]) * 3)
     assert WeightsReader(fd).read() == (notice(3), bytes([3]) * 3)
+
+
+def test_the_version_before_can_be_read_until_the_next_is_written(fd: int) -> None:
+    writer, reader = WeightsWriter(fd), WeightsReader(fd)
+    assert reader.read(0) is None
+    for n in range(3):
+        writer.write(notice(n), bytes([n]) * 3)
+        for before in {n, max(0, n - 1)}:
+            assert reader.version(before) == Version(1, before)
+            assert reader.read(before) == (notice(before), bytes([before]) * 3)
+        assert reader.version(n + 1) is None
+    assert reader.version(0) is None
+    assert reader.read(0) is None
+    words = memoryview(bytearray(os.pread(fd, 4096, 0))).cast("q")
+    at = BUFFER_WORDS_AT + ((words[NEWEST] + 1) & 1) * BUFFER_WORDS
+    os.pwrite(fd, (words[NEWEST] + 1).to_bytes(8, "little"), 8 * (at + BEGIN))
+    assert reader.read(1) is None, "it is being overwritten"
+    assert reader.read(2) == (notice(2), bytes([2]) * 3)
+
+
+def test_a_version_that_the_learner_rolled_back_from_is_not_there(fd: int) -> None:
+    """Of the abandoned future only the number is that of a version to come."""
+    writer, reader = WeightsWriter(fd), WeightsReader(fd)
+    for version in (Version(2, 7), Version(3, 6)):
+        writer.write(structs.replace(notice(version.n), version=version), b"abc")
+    assert reader.version(6) == Version(3, 6)
+    assert reader.version(7) is None and reader.read(7) is None
 
 
 def test_a_payload_that_outgrew_the_buffer_is_refused(fd: int) -> None:

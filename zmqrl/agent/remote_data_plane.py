@@ -35,23 +35,22 @@ class Fetching:
     """
 
     def __init__(self) -> None:
-        self._required: Version | None = None
+        self._required: list[Version] = []
         self._requested: Version | None = None
         self._requested_at = 0.0
         self._again_s = AGAIN_S
         self._broker: int | None = None
 
-    def require(self, version: Version) -> None:
-        """This version, or a newer one."""
-        if self._required is None or self._required < version:
-            self._required = version
+    def require(self, *versions: Version) -> None:
+        """These versions, one after the other; of each that is not there any more a newer one."""
+        if not self._required or self._required[-1] < versions[-1]:
+            self._required = list(versions)
 
     def received(self, version: Version) -> None:
         """This version is here."""
         if self._requested is not None and self._requested <= version:
             self._requested, self._again_s = None, AGAIN_S
-        if self._required is not None and self._required <= version:
-            self._required = None
+        self._required = [required for required in self._required if required > version]
 
     def due(self, broker: int | None, now: float) -> Version | None:
         """The version to request now, which then counts as requested.
@@ -62,14 +61,14 @@ class Fetching:
         """
         is_new = self._broker is not None and broker != self._broker
         self._broker = broker
-        if self._required is None:
+        if not self._required:
             return None
         if self._requested is not None:
             is_late = now - self._requested_at >= self._again_s
             if not is_late and not is_new:
                 return None
             self._again_s = AGAIN_S if is_new else min(AGAIN_MAX_S, 2 * self._again_s)
-        self._requested, self._requested_at = self._required, now
+        self._requested, self._requested_at = self._required[0], now
         return self._requested
 
 
@@ -156,7 +155,7 @@ class RemoteDataPlane(DataPlane):
                 return self._relay.take([notice])
             except StoreError as error:
                 LOG.warning("version %s is fetched from the broker: %s", notice.version, error)
-        self._fetching.require(notice.version)
+        self._fetching.require(*(missing.version for missing in self._relay.missing(notice)))
         return None
 
     def _request_when_due(self, link: AgentLink) -> None:

@@ -25,7 +25,7 @@ class WeightsRelay:
         self._version: Version | None = None
 
     def take(self, notices: list[Notice]) -> Notice | None:
-        """Fetch the newest of `notices` if it is new.
+        """Fetch the newest of `notices` if it is new, after the one before it if that is needed too.
 
         Returns:
             The notice whose weights are now in the buffer, or None.
@@ -36,14 +36,19 @@ class WeightsRelay:
         newest = self.newest(notices)
         if newest is None or self._store is None:
             return None
-        self._write(newest, self._store.read(newest.key, newest.nbytes, newest.sha256, self._read_deadline_s))
+        for notice in self.missing(newest):
+            self._write(notice, self._store.read(notice.key, notice.nbytes, notice.sha256, self._read_deadline_s))
         return newest
 
     def newest(self, notices: list[Notice]) -> Notice | None:
         """The newest of `notices`, when it is newer than what is in the buffer."""
         found = max(notices, key=lambda notice: notice.version, default=None)
-        stale = found is None or (self._version is not None and found.version <= self._version)
-        return None if stale else found
+        return found if found is not None and self.missing(found) else None
+
+    def missing(self, newest: Notice) -> list[Notice]:
+        """What of `newest` and the version before it is newer than what is in the buffer, in order."""
+        wanted = (newest,) if newest.before is None else (newest.before, newest)
+        return [notice for notice in wanted if self._version is None or notice.version > self._version]
 
     def put(self, notice: Notice, content: bytes) -> Notice | None:
         """What came another way than by the store; None when it is not newer.

@@ -181,7 +181,7 @@ def train(
         algo: Without a preset: the algorithm, or its class; default ppo. Its settings for the env are those of
             `zmqrl train --env`.
         run_dir: Run directory; default `runs/<name>-<time>`.
-        mode: single, sync or async.
+        mode: single, sync, pipelined or async.
         workers: Rollout workers.
         seed: Seed of all random streams.
         init_from: Run directory or checkpoint file with the initial weights; None: random weights.

@@ -27,6 +27,7 @@ class Assignment:
     def __init__(self, plan: RunPlan, ledger: StreamLedger, workers: Workers) -> None:
         self._ledger, self._workers = ledger, workers
         self._sync, self._resume = plan.config.mode.deterministic, plan.resume
+        self._ahead = plan.config.mode.rounds_ahead
         self._vector_envs = plan.config.env.vector_envs if self._sync else plan.streams
         replays = plan.config.env.recovery != "restart_episode"
         self._owners = Owners(self._sync, self._vector_envs, workers, movable=replays)
@@ -157,9 +158,10 @@ class Assignment:
     def announce(self, version: Version, back: Sequence[int] | None) -> list[ev.Action]:
         """The learner's new version; `back`: the rows of each vector env before it, when it rolled back to it."""
         records, actions = self._ledger.records, list[ev.Action]()
+        most = version.n + 1 + self._ahead
         if self._sync and back is not None:
             actions += self._roll_back(Rollback(version, back))
-        elif self._sync and any(r.incarnation >= 0 and r.next_index > version.n + 1 for r in records):
+        elif self._sync and any(r.incarnation >= 0 and r.next_index > most for r in records):
             cause = f"the learner rolled back to version {version}, older than the stored rows: resume the run"
             actions.append(ev.Fail(cause))
         self._changed = self._changed or self.due.version is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from zmqrl.broker.ledger import StreamLedger
 from zmqrl.broker.workers import WorkerProcess, Workers
@@ -163,6 +163,7 @@ class DueSegments:
 
     def __init__(self, plan: RunPlan, ledger: StreamLedger, workers: Workers) -> None:
         self._ledger, self._workers, self._sync = ledger, workers, plan.config.mode.deterministic
+        self._ahead = plan.config.mode.rounds_ahead
         self.version: Version | None = None
         """The learner's newest."""
         self._per_worker = plan.config.limits.leases_per_worker
@@ -170,16 +171,13 @@ class DueSegments:
         reported = layout_of(plan).open_words - 1  # beside the open segment
         self._most_of_remote = min(reported, self._per_worker + in_flight)
         self.most_spare = max(1, plan.total_workers) * self._per_worker if self._sync else transit_leases(plan)
-        """Most spare leases. In sync, those with slots beyond what fills the current round. Workers may be more than at
+        """Most spare leases. In sync, those with slots beyond what fills the due rounds. Workers may be more than at
         the start, and the slots are not: with one lease more a vector env would be without a slot, and all would wait.
         """
 
     def of(self, process: WorkerProcess) -> int:
-        """Vector envs of the process whose next segment may be stepped now."""
-        if not self._sync:
-            return len(process.assigned)
-        n, records = self.version.n if self.version else 0, self._ledger.records
-        return sum(records[v].next_index <= n for v in process.assigned)
+        """Segments that the process may step now; in async vector envs."""
+        return self._segments(process.assigned) if self._sync else len(process.assigned)
 
     def most_leases(self, process: WorkerProcess) -> int:
         """`leases_per_worker`; in sync also one for each position that the worker has to fill yet.
@@ -205,8 +203,14 @@ class DueSegments:
         return sum(max(0, len(process.leases) - self._per_worker) for process in processes if process.remote)
 
     def strands_lease(self, holder: WorkerProcess, vector_env: int) -> bool:
-        """Whether its holder would keep a lease that it cannot use now, and that the next holder would lack."""
-        if not self._sync or vector_env not in holder.assigned:
+        """Whether its holder would keep leases that it cannot use now, and that the next holder would lack."""
+        if not self._sync or vector_env not in holder.assigned or self.version is None:
             return False
-        is_due = self.version is not None and self._ledger.records[vector_env].next_index <= self.version.n
-        return is_due and len(holder.leases) >= self.of(holder) and self.spare_leases() >= self.most_spare
+        unused = len(holder.leases) - self.of(holder)
+        kept = max(0, unused + self._segments((vector_env,))) - max(0, unused)
+        return kept > 0 and self.spare_leases() + kept > self.most_spare
+
+    def _segments(self, vector_envs: Iterable[int]) -> int:
+        n, records = self.version.n if self.version else 0, self._ledger.records
+        rounds = range(n, n + 1 + self._ahead)
+        return sum(records[v].next_index <= index for v in vector_envs for index in rounds)

@@ -14,11 +14,11 @@ PART_BYTES = 16 << 20
 class Buffer(Protocol):
     """`zmqrl.shared_memory.weights.WeightsReader`."""
 
-    def version(self) -> Version | None:
-        """The version that is there; cheap."""
+    def version(self, n: int | None = None) -> Version | None:
+        """The newest version, or the one of number `n`, if it is there; cheap."""
         ...
 
-    def read(self) -> tuple[Notice, bytes] | None:
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
         """A whole copy of it."""
         ...
 
@@ -38,24 +38,27 @@ class WeightsServer:
         return bool(self._requested)
 
     def request(self, peer: bytes, version: Version) -> None:
-        """`peer` requests `version` or a newer one; its last request counts."""
+        """`peer` requests `version`, or the newest one where it is gone; its last request counts."""
         self._requested[peer] = version
 
     def pop_ready(self) -> list[tuple[bytes, list[bytes]]]:
         """Peers whose wish can be met now, each with its reply."""
-        there = self._buffer.version() if self._buffer is not None and self._requested else None
-        if there is None:
+        newest = self._buffer.version() if self._buffer is not None and self._requested else None
+        if self._buffer is None or newest is None:
             return []
-        ready = [peer for peer, version in self._requested.items() if version <= there]
-        if ready and there != self._version:
-            self._load()
-        for peer in ready:
+        ready = [(version, peer) for peer, version in self._requested.items() if version <= newest]
+        replies = []
+        for version, peer in sorted(ready):
+            there = version if self._buffer.version(version.n) == version else newest
+            if there != self._version:
+                self._load(self._buffer, there.n)
             del self._requested[peer]
-        return [(peer, self._frames) for peer in ready]
+            replies.append((peer, self._frames))
+        return replies
 
-    def _load(self) -> None:
-        """Copied once for all hosts."""
-        found = self._buffer.read() if self._buffer is not None else None
+    def _load(self, buffer: Buffer, n: int) -> None:
+        """Copied once for all hosts that request it."""
+        found = buffer.read(n)
         if found is None:
             return
         notice, content = found

@@ -66,7 +66,7 @@ class ArenaSource(SegmentSource):
         return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0, back)
 
     def _has_gone_past(self, n: int) -> bool:
-        """Whether version n + 1 may have been seen, or a segment of version n is no longer here.
+        """Whether version n + 1 may have been seen, or a segment from round n on is no longer here.
 
         Or the predecessor rolled back and died before every vector env followed; or it used an older FULL.
         """
@@ -78,8 +78,8 @@ class ArenaSource(SegmentSource):
         for vector_env, (incarnation, next_index, _) in enumerate(self.stream_positions()):
             if 0 <= incarnation < oldest:
                 return True
-            here = next_index == n + 1 and SegmentId(vector_env, incarnation, n) in held
-            if incarnation >= 0 and (next_index < n or (next_index > n and not here)):
+            here = all(SegmentId(vector_env, incarnation, index) in held for index in range(n, next_index))
+            if incarnation >= 0 and (next_index < n or not here):
                 return True
         return False
 

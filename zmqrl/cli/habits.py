@@ -37,7 +37,7 @@ OPTIONS = {
     **dict.fromkeys(("conf_file", "hparams", "hyperparams", "params"), "zmqrl train FILE.yaml, or --set KEY=VALUE"),
     "config": "zmqrl train FILE.yaml, or --set KEY=VALUE; zmqrl import FILE writes one from that of another library",
     **dict.fromkeys(("cp", "custom_parameter"), "--set KEY=VALUE"),
-    **{mode: f"--mode {mode}" for mode in ("single", "sync", "async")},
+    **{mode: f"--mode {mode}" for mode in ("single", "sync", "pipelined", "async")},
     **dict.fromkeys(("dc", "distributed_coach"), "zmqrl launch hosts.yaml"),
     **dict.fromkeys(("e", "f"), "--run-dir DIR"),
     **dict.fromkeys(("crd", "checkpoint_restore_dir"), "--resume DIR"),

@@ -187,7 +187,7 @@ def _check_mode(config: Config) -> None:
                 f"mode {config.run.mode} has no rollout workers",
                 key=("hosts", name, "workers"),
                 value=shown(host.workers),
-                fix=f"set 0, use --limit {config.learner.host}, or set run.mode: sync or async",
+                fix=f"set 0, use --limit {config.learner.host}, or set run.mode: sync, pipelined or async",
                 others=(("run", "mode"),),
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from zmqrl.config.codec import replace
 from zmqrl.config.kinds import options_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import StoreSection
@@ -45,4 +46,5 @@ def open_store(section: StoreSection, place: str) -> DataStore:
 
 def make_store(plan: RunPlan) -> DataStore:
     """The store of the plan."""
-    return open_store(plan.config.store, plan.store_path)
+    section, acted_with = plan.config.store, 1 + plan.config.mode.rounds_ahead
+    return open_store(replace(section, keep=max(section.keep, acted_with)), plan.store_path)

@@ -70,6 +70,16 @@ _ALL: Mapping[str, Scenario] = {
         purpose="segments of one step: a version for every 8 env steps",
         learns=False,
     ),
+    "ppo-pipelined": Scenario(
+        "cartpole-ppo", mode="pipelined", purpose="workers act a round while the learner trains the one before"
+    ),
+    "dqn-pipelined": Scenario(
+        "cartpole-dqn",
+        mode="pipelined",
+        overrides=_small_replay(PRIORITISED, "run.checkpoint_every_s=2"),
+        purpose="the same with replay, rollback to older full checkpoints",
+        learns=False,
+    ),
 }
 SCENARIOS: Mapping[str, Scenario] = {name: replace(scenario, name=name) for name, scenario in _ALL.items()}
 

@@ -85,20 +85,22 @@ def recovery_of(plan: RunPlan) -> str | None:
 def _env_steps(plan: RunPlan, known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -> int | None:
     """Rows stored: those of earlier arenas of a resumed run, and what this one has in its stream record.
 
-    In async the learner may not have used the last of them. A learner that reported nothing may have ended before its
-    first update.
+    In async the learner may not have used the last of them; in pipelined these do not count, because a resume has them
+    stepped again. A learner that reported nothing may have ended before its first update.
     """
     before = known.get("env_steps_before")
     if before is None and not known and (state.resumed_from is not None or not plan.resume):
         before = 0 if state.resumed_from is None else state.resumed_from.env_steps
     if ledger is None or before is None:
         return _whole(known.get("env_steps"))
+    if plan.config.mode.rounds_ahead:
+        return _whole(known.get("env_steps", before))
     return int(before) + ledger.stored
 
 
 def _trained(known: Mapping[str, Any], ledger: Ledger | None, state: RunState) -> int | None:
-    """Rows stored in this attempt; without the ledger, by the learner's counter."""
-    if ledger is not None:
+    """Rows stored in this attempt; without the ledger, and in pipelined, by the learner's counter."""
+    if ledger is not None and not state.plan.config.mode.rounds_ahead:
         return ledger.stored
     env_steps, before = _whole(known.get("env_steps")), state.resumed_from
     return None if env_steps is None else max(0, env_steps - (0 if before is None else before.env_steps))

@@ -16,7 +16,8 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError
 from zmqrl.learner.counters import RunProgress
-from zmqrl.learner.full_content import copy_with_sampler, full_of, with_held, with_loaded, with_replay
+from zmqrl.learner.full_content import copy_with_sampler, full_of, with_before, with_held, with_loaded, with_replay
+from zmqrl.learner.publishing import PublishedWeights
 from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.replay.segment_replay import SegmentReplay
 from zmqrl.supervision.run_owner import OwnerCheck
@@ -50,6 +51,8 @@ class FullCheckpoints:
         """What the learner computes on, as of `made_with`; None until it is known."""
         self.loaded: LoadedReplay | None = None
         """Replay of a data set."""
+        self.before: Callable[[], PublishedWeights | None] = lambda: None
+        """Returns the version before the current one, if FULL holds that too (`Publisher.before`)."""
         self.syncs: list[Callable[[], None]] = []
         """Makes what a FULL refers to durable, before a durable FULL. StoreError."""
         self._every_s = plan.config.run.checkpoint_every_s
@@ -147,6 +150,8 @@ class FullCheckpoints:
 
     def _full_of(self, learner: BaseLearner, without: Collection[int] = ()) -> Full:
         full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor, self.device)
+        before = self.before()
+        full = full if before is None else with_before(full, before)
         return full if self.loaded is None else with_loaded(full, self.loaded)
 
     def _save(self, full: Full, durable: bool, last: bool) -> int | None:

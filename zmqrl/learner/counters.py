@@ -108,7 +108,7 @@ class RunProgress:
     ) -> None:
         """`counted`: segments before these (incarnation, index) of each vector env are in `counters.env_steps`."""
         self._run, self._reward_threshold, self._began = plan.config.run, plan.env.reward_threshold, plan.began
-        self._by_updates = plan.config.mode.offline
+        self._by_updates, self._ahead = plan.config.mode.offline, plan.config.mode.rounds_ahead
         self.counters, self.episodes = counters, episodes
         self.oldest_incarnation = oldest_incarnation
         """Segments of earlier ones are abandoned: the learner rolled back."""
@@ -131,6 +131,11 @@ class RunProgress:
     def is_current(self, meta: SegmentMeta) -> bool:
         """sync: whether the segment is of this round: neither of one that FULL covers, nor of one rolled back from."""
         return meta.id.index == self.counters.n and meta.id.incarnation >= self.oldest_incarnation
+
+    def is_early(self, meta: SegmentMeta) -> bool:
+        """pipelined: whether the segment is of a round that follows, and of none rolled back from."""
+        rounds = meta.id.index - self.counters.n
+        return 0 < rounds <= self._ahead and meta.id.incarnation >= self.oldest_incarnation
 
     def was_counted(self, meta: SegmentMeta) -> bool:
         """Whether the segment was counted, here or before the FULL that this learner began from."""

@@ -1,7 +1,8 @@
 """What a full checkpoint (FULL) holds, and how a learner is restored from it.
 
-Arrays are named by part: `weights/` and `state/` of the learner, `episodes/` of the tracker, `sampler/`, `held/` and
-`held_metas` of the replay, `loaded/` of the replay of a data set. The counters are plain numbers alongside.
+Arrays are named by part: `weights/` and `state/` of the learner, `before/` the weights of the version before (mode
+pipelined), `episodes/` of the tracker, `sampler/`, `held/` and `held_metas` of the replay, `loaded/` of the replay of a
+data set. The counters are plain numbers alongside.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
 from zmqrl.learner.counters import RunProgress
+from zmqrl.learner.publishing import PublishedWeights
 from zmqrl.learning.package_cache import cpu_flags
 from zmqrl.messages.process import ProblemReport
 from zmqrl.replay.segment_replay import SegmentReplay
-from zmqrl.types import REPORT_COLUMN, Array, SegmentId, SegmentMeta, Version, Weights
+from zmqrl.types import REPORT_COLUMN, Array, Notice, SegmentId, SegmentMeta, Version, Weights
 
 if TYPE_CHECKING:
     from zmqrl.data_sets.rows import LoadedReplay
@@ -103,6 +105,23 @@ def full_of(
     made = made_with(executor, device)
     meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made}
     return Full(progress.version, arrays, meta)
+
+
+def with_before(full: Full, before: PublishedWeights) -> Full:
+    """`full` with the version before it: the round after `full` is acted with that one."""
+    notice = before.notice
+    described = {"env_steps": notice.env_steps, "updates": notice.updates, "schedule": dict(notice.schedule)}
+    arrays = {**full.arrays, **prefixed("before", before.weights)}
+    return replace(full, arrays=arrays, meta={**full.meta, "version_before": described})
+
+
+def stored_before(full: Full) -> PublishedWeights | None:
+    """The version before `full`, if it holds one."""
+    described: Any = full.meta.get("version_before")
+    if described is None:
+        return None
+    version = Version(full.version.incarnation, full.version.n - 1)
+    return PublishedWeights(Notice(version, "", 0, "", **described), unprefixed("before", full.arrays))
 
 
 def with_loaded(full: Full, loaded: LoadedReplay) -> Full:

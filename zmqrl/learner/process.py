@@ -20,6 +20,7 @@ from zmqrl.learner.full_content import (
     check_executor,
     load_learner,
     refill,
+    stored_before,
     stored_counters,
     stored_weights,
 )
@@ -137,6 +138,9 @@ def _publish_first(session: Session, algorithm: Algorithm, start: StartState) ->
         weights = start.version.weights
     else:
         weights = version_0(session.plan, algorithm)
+    before = None if start.full is None else stored_before(start.full)
+    if before is not None:
+        session.publisher.save_before(before)
     spec = algorithm.network()
     notice = session.publisher.save({n: array for n, array in weights.items() if not spec.is_learner_only(n)})
     session.checkpoints.make_start_durable(start.full, weights)

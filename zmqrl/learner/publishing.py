@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import structs
 
 from zmqrl.algorithms.base import NUMBERS, Algorithm, numbers_of
 from zmqrl.bus_ends.base import LearnerChannel
@@ -17,7 +22,15 @@ from zmqrl.learner.retrying_writer import RetryingWriter
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import NewVersion
 from zmqrl.shared_memory.arena import LearnerRecord
-from zmqrl.types import Notice, Weights
+from zmqrl.types import Notice, Version, Weights
+
+
+class PublishedWeights(NamedTuple):
+    """A version that is in the store."""
+
+    notice: Notice
+    weights: Weights
+    """Empty where the next full checkpoint does not need them."""
 
 
 class Publisher:
@@ -38,10 +51,25 @@ class Publisher:
         self._store, self._channel, self._writer, self._events = store, channel, writer, events
         self._keep_every = plan.config.store.keep_every
         self._milestones: Milestones | None = None
-        self.notice: Notice | None = None
-        """Notice of the version that was saved last."""
+        self._ahead = self._mode.rounds_ahead
+        self._recent: deque[PublishedWeights] = deque(maxlen=1 + self._ahead)
+        """The version that was saved last; in pipelined also the one before."""
         self.spent_s = 0.0
         """Time that the run waited for the store."""
+
+    @property
+    def notice(self) -> Notice | None:
+        """Notice of the version that was saved last."""
+        return self._recent[-1].notice if self._recent else None
+
+    def published(self, n: int) -> PublishedWeights | None:
+        """The version of number `n`, if it is one of the last."""
+        return next((published for published in self._recent if published.notice.version.n == n), None)
+
+    @property
+    def before(self) -> PublishedWeights | None:
+        """pipelined: the version before the current one, with which the round is acted that is trained next."""
+        return self.published(self._progress.version.n - 1) if self._ahead else None
 
     def publish(self, weights: Weights, announce: bool = True) -> None:
         """Save `weights` as the current version and, with `announce`, make it known to the workers."""
@@ -56,26 +84,39 @@ class Publisher:
 
     def save(self, weights: Weights) -> Notice:
         """Have `weights` in the store as the current version, however long the store fails (`store.wait_s`)."""
-        self.notice = self._writer.retry_until(
-            "the current version",
-            lambda: self._save(weights),
-            "the run waits because workers receive no weights, retrying",
-        )
-        return self.notice
-
-    def _save(self, weights: Weights) -> Notice:
         version, progress = self._progress.version, self._progress.snapshot
         numbers = numbers_of(self._algorithm, self._env, progress)
-        metadata = {"env_steps": str(progress.env_steps), "updates": str(progress.updates)}
+        before = None if self.before is None else structs.replace(self.before.notice, before=None)
+        return self._save(Notice(version, "", 0, "", progress.env_steps, progress.updates, numbers, before), weights)
+
+    def save_before(self, before: PublishedWeights) -> None:
+        """Have the version before the current one in the store again, under this incarnation."""
+        version = Version(self._progress.version.incarnation, before.notice.version.n)
+        self._save(structs.replace(before.notice, version=version, before=None), before.weights)
+
+    def _save(self, described: Notice, weights: Weights) -> Notice:
+        """`described`: a notice without a key."""
+        notice = self._writer.retry_until(
+            "the current version",
+            lambda: self._save_once(described, weights),
+            "the run waits because workers receive no weights, retrying",
+        )
+        self._recent.append(PublishedWeights(notice, weights if self._ahead else {}))
+        return notice
+
+    def _save_once(self, described: Notice, weights: Weights) -> Notice:
+        version = described.version
+        metadata = {"env_steps": str(described.env_steps), "updates": str(described.updates)}
         if self._stores_numbers:
-            metadata[NUMBERS] = json.dumps(numbers)
+            metadata[NUMBERS] = json.dumps(described.schedule)
         saved = self._store.save(version, weights, metadata)
         if self._keep_every is not None:
             self._milestones = self._milestones or Milestones(self._keep_every, _kept_at(self._store))
-            if self._milestones.is_due(progress.done):
+            done = described.done
+            if self._milestones.is_due(done):
                 self._store.keep(version, weights, metadata)
-                self._milestones.kept(progress.done)
-        return Notice(version, saved.key, saved.nbytes, saved.sha256, progress.env_steps, progress.updates, numbers)
+                self._milestones.kept(done)
+        return structs.replace(described, key=saved.key, nbytes=saved.nbytes, sha256=saved.sha256)
 
     def announce(self, notice: Notice) -> None:
         """Make `notice` known to the workers; in single mode the learner notifies the host agent."""
@@ -92,11 +133,18 @@ class Publisher:
         c, oldest_incarnation = self._progress.counters, self._progress.oldest_incarnation
         self._channel.record_progress(LearnerRecord(c.version, c.updates, c.updates_lost, oldest_incarnation))
 
-    def verify_published(self) -> bool:
-        """Whether the store still has the current version as it was saved; a damaged one must be published again."""
-        notice = self.notice
-        if notice is None:
-            return True
+    def repair(self, weights: Callable[[], Weights]) -> None:
+        """Publish again what the store has lost or damaged; `weights` returns those of the current version."""
+        published = list(self._recent)
+        if all(map(self._is_readable, published)):
+            return
+        for before in published[:-1]:
+            self.save_before(before)
+        self.publish(weights())
+
+    def _is_readable(self, published: PublishedWeights) -> bool:
+        """Whether the store still has the version as it was saved."""
+        notice = published.notice
         try:
             self._store.read(notice.key, notice.nbytes, notice.sha256, 0.0)
         except StoreError as error:

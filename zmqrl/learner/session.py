@@ -109,7 +109,7 @@ def make_session(
     )
     publisher = Publisher(plan, algorithm, store, ends.channel, writer, events, progress)
     checkpoints = FullCheckpoints(plan, store, writer, progress, ends.source)
-    recording, checkpoints.loaded = None, loaded
+    recording, checkpoints.loaded, checkpoints.before = None, loaded, lambda: publisher.before
     if plan.config.run.record is not None:
         from zmqrl.learner.recording import Recording  # most runs start without
 

@@ -1,4 +1,8 @@
-"""The sync loop, also single mode's: a round is one segment per vector env, acted with the current version."""
+"""The loop of sync, single and pipelined: a round is one segment per vector env, acted with one version.
+
+It is the current version; in pipelined the one before, because workers act a round while the learner trains the round
+before. Segments that arrive early are kept until their round.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,9 @@ def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, c
     """
     checkpoints = session.checkpoints
     most_nbytes, full_nbytes = session.plan.config.store.sync_full_max_mb * 1e6, 0
+    early: list[TakenSegment] = []
     while True:
-        taken, overdue = _take_round(session, learner, collect)
+        taken, early, overdue = _take_round(session, learner, early, collect)
         if overdue is not None:
             # FULL of the last boundary: of the round that did not come together only the env records know.
             checkpoints.write(learner, replay, last=True, without=taken.keys())
@@ -54,34 +59,47 @@ def run_sync(session: Session, learner: Learner, replay: SegmentReplay | None, c
 
 
 def _take_round(
-    session: Session, learner: Learner, collect: Collect | None
-) -> tuple[dict[int, TakenSegment], str | None]:
-    """One segment per vector env; or fewer, and the reason to end the run without the others."""
+    session: Session, learner: Learner, arrived: Sequence[TakenSegment], collect: Collect | None
+) -> tuple[dict[int, TakenSegment], list[TakenSegment], str | None]:
+    """One segment per vector env, and those of the next round; or fewer, and the reason to end the run without them.
+
+    `arrived`: what came before the round began.
+    """
     quota, end = session.plan.config.env.vector_envs, session.end
     taken: dict[int, TakenSegment] = {}
+    early = _sort(session, arrived, taken)
     verify_at = time.monotonic() + VERIFY_AFTER_S
-    while len(taken) < quota:
+    while True:
         with session.reporter.waiting():
             if collect is not None:
                 collect(end.is_overdue)
-            arrived = session.source.take(TAKE_S)
+            arrived = session.source.take(TAKE_S if len(taken) < quota else 0.0)
         if arrived:
             verify_at = time.monotonic() + VERIFY_AFTER_S
         elif time.monotonic() >= verify_at:
             verify_at = time.monotonic() + VERIFY_AFTER_S
-            if not session.publisher.verify_published():
-                session.publisher.publish(learner.weights())
-        for segment in arrived:
-            if session.progress.is_current(segment.meta):
-                taken[segment.meta.id.vector_env] = segment
-                _advance_episodes(session, segment)
-            else:
-                session.source.release([segment.ref])
+            session.publisher.repair(learner.weights)
+        early += _sort(session, arrived, taken)
         _answer_handover_requests(session)
+        if len(taken) == quota:
+            return taken, early, None
         overdue = end.overdue
-        if overdue is not None and len(taken) < quota:
-            return taken, overdue
-    return taken, None
+        if overdue is not None:
+            return taken, early, overdue
+
+
+def _sort(session: Session, arrived: Sequence[TakenSegment], taken: dict[int, TakenSegment]) -> list[TakenSegment]:
+    """Add those of this round to `taken`, and return those of the next one; the others are released."""
+    early = []
+    for segment in arrived:
+        if session.progress.is_current(segment.meta):
+            taken[segment.meta.id.vector_env] = segment
+            _advance_episodes(session, segment)
+        elif session.progress.is_early(segment.meta):
+            early.append(segment)
+        else:
+            session.source.release([segment.ref])
+    return early
 
 
 def _learn(
@@ -111,10 +129,13 @@ def _advance_episodes(session: Session, segment: TakenSegment) -> None:
     episodes, slot = session.progress.episodes, segment.ref.slot
     columns = session.source.columns
     read = {name: columns[name][slot] for name in episodes.record_columns}
-    notice = session.publisher.notice if session.plan.env.receives_numbers else None
     if "obs" in read:
         read["obs"] = last_observation(columns, slot)[None]
-    episodes.advance(segment.meta, read, None if notice is None else notice.schedule)
+    numbers = None
+    if session.plan.env.receives_numbers:
+        acted_with = session.publisher.published(segment.meta.version.n)
+        numbers = None if acted_with is None else acted_with.notice.schedule
+    episodes.advance(segment.meta, read, numbers)
 
 
 def _answer_handover_requests(session: Session) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zmqrl.messages.fields import Index, Ports, kinds_of
 from zmqrl.types import AllowList, Name, Notice
 
-EXAMINATION = 4
+EXAMINATION = 5
 """Number of the messages of `zmqrl doctor` (`messages/doctor.py`): another one when one of them changes."""
 
 

@@ -75,7 +75,8 @@ def size_of(config: Config, algorithm: Algorithm, workers: Mapping[str, int], co
         _check_replay(config, max(1, total))
         held = -(-config.replay.capacity // _rows(config))
     if is_deterministic:
-        return Size(held + vector_envs + leases, max(vector_envs, total), batch, held)
+        rounds = 1 + config.mode.rounds_ahead
+        return Size(held + rounds * vector_envs + leases, max(vector_envs, total), batch, held)
     if algorithm.on_policy:
         return Size(held + leases + 2 * batch, total + SPARE_STREAMS, batch, held)
     return Size(held + 2 * leases + 2, total + SPARE_STREAMS, 0, held)

@@ -22,17 +22,23 @@ class StoredWeights:
     def __init__(self, store: DataStore, channel: InprocChannel) -> None:
         self._store, self._channel = store, channel
 
-    def version(self) -> Version | None:
-        """The version announced last."""
-        notice = self._channel.notice
+    def version(self, n: int | None = None) -> Version | None:
+        """The version announced last, or the one of number `n`."""
+        notice = self._notice(n)
         return None if notice is None else notice.version
 
-    def read(self) -> tuple[Notice, bytes] | None:
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
         """Its verified bytes."""
-        notice = self._channel.notice
+        notice = self._notice(n)
         if notice is None:
             return None
         return notice, self._store.read(notice.key, notice.nbytes, notice.sha256, READ_S)
+
+    def _notice(self, n: int | None) -> Notice | None:
+        newest = self._channel.notice
+        if newest is None or n is None or newest.version.n == n:
+            return newest
+        return newest.before if newest.before is not None and newest.before.version.n == n else None
 
 
 class InProcessWorker:

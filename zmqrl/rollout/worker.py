@@ -1,7 +1,7 @@
 """The rollout worker process: steps its vector envs and hands their segments to the bus.
 
-sync: the segment with index n is acted with version n and no other. async: with the newest version there is, taken
-between segments. No torch here and no algorithm.
+sync: the segment with index n is acted with version n and no other; pipelined: with version n - 1, the first with
+version 0. async: with the newest version there is, taken between segments. No torch here and no algorithm.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ REPORT_S = 2.0
 class WeightsSource(Protocol):
     """Where published weights come from: the host's shared buffer."""
 
-    def version(self) -> Version | None:
-        """The version that is there; cheap."""
+    def version(self, n: int | None = None) -> Version | None:
+        """The newest version, or the one of number `n`, if it is there; cheap."""
         ...
 
-    def read(self) -> tuple[Notice, bytes] | None:
-        """A whole copy of what is there."""
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
+        """A whole copy of it."""
         ...
 
 
@@ -73,7 +73,8 @@ class RolloutWorker:
 
     def __init__(self, boot: Boot, sink: SegmentSink, weights: WeightsSource, events: EventPipe) -> None:
         self._plan = boot.plan
-        self._sync = boot.plan.config.mode.deterministic
+        mode = boot.plan.config.mode
+        self._sync, self._ahead = mode.deterministic, mode.rounds_ahead
         self._spec = from_json(ActingSpec, boot.plan.acting)
         self._policy: Policy = make_policy(self._spec, boot.device)
         self._sink, self._weights, self._events = sink, weights, events
@@ -111,13 +112,13 @@ class RolloutWorker:
 
     def _turn(self, assignments: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
-        if self._plan.env.receives_numbers:  # the first reset follows the first numbers
+        if self._plan.env.receives_numbers and self._version is None:  # the first reset follows the first numbers
             self._take_weights()
             if self._version is None:
                 return False
         self._apply_assignments(assignments)
-        self._take_weights()
-        worked = [self._advance(stream) for stream in list(self._streams.values())]
+        # Those that are behind first: each version is loaded once.
+        worked = [self._advance(stream) for stream in sorted(self._streams.values(), key=lambda s: s.next_index)]
         self._reports.send_when_due()
         return any(worked)
 
@@ -156,15 +157,22 @@ class RolloutWorker:
         keyed = 0 if self._sync else assignment.incarnation
         planned = config.env.vector_envs if self._sync else self._plan.total_workers
         collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed, planned)
-        if not any(state.numbers for state in assignment.states or ()):  # else the env repeats them
+        if self._plan.env.receives_numbers and not any(state.numbers for state in assignment.states or ()):
+            self._take_weights()  # else the env repeats recorded numbers
+            self._take_weights(self._needed(assignment.next_index))
             self._pass_numbers(collector)
         collector.start(assignment.states)
         return _Stream(assignment, collector)
 
-    def _take_weights(self) -> None:
-        if self._weights.version() == self._version:
+    def _needed(self, index: int) -> int | None:
+        """Number of the version with which the segment is acted; None: the newest."""
+        return max(0, index - self._ahead) if self._sync else None
+
+    def _take_weights(self, n: int | None = None) -> None:
+        """Load the newest version, or the one of number `n`, if it is there and not loaded."""
+        if self._weights.version(n) == self._version:
             return
-        found = self._weights.read()
+        found = self._weights.read(n)
         if found is None:
             return
         notice, content = found
@@ -179,12 +187,11 @@ class RolloutWorker:
 
     def _advance(self, stream: _Stream) -> bool:
         """Collect the stream's next segment if its version and a lease are there."""
+        needed = self._needed(stream.next_index)
+        self._take_weights(needed)
         version = self._version
-        if version is None or self._stop.requested or (self._sync and version.n != stream.next_index):
+        if version is None or self._stop.requested or (needed is not None and version.n != needed):
             return False
-        if not self._sync:
-            self._take_weights()
-            version = self._version or version
         segment = self._sink.open(stream.collector.vector_env)
         if segment is None:
             return False

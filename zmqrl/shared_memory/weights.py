@@ -1,7 +1,8 @@
 """Published weights on one host: a memfd with two buffers, written in turn, so that readers need no lock.
 
 Each buffer begins and ends with the same version word; a reader that finds them different, or changed after its copy,
-copies again. One writer (the host agent), any number of readers (its workers).
+copies again. One writer (the host agent), any number of readers (its workers). The version before the newest one can
+be read until the next one is written.
 """
 
 from __future__ import annotations
@@ -27,6 +28,23 @@ _notice = msgspec.json.Decoder(Notice).decode
 
 def _words(mapped: mmap.mmap) -> memoryview:
     return memoryview(mapped)[:HEADER_BYTES].cast("q")
+
+
+def _sequence(words: memoryview, n: int | None) -> int:
+    """Sequence number of the newest version, or of the one of number `n`; 0 when it is not there.
+
+    A version of another learner incarnation than the newest is not there: the learner may have rolled back from it.
+    """
+    newest: int = words[NEWEST]
+    if n is None:
+        return newest
+    incarnation = words[BUFFER_WORDS_AT + (newest & 1) * BUFFER_WORDS + INCARNATION]
+    for sequence in (newest, newest - 1):
+        at = BUFFER_WORDS_AT + (sequence & 1) * BUFFER_WORDS
+        is_whole = sequence > 0 and words[at + BEGIN] == sequence == words[at + END]
+        if is_whole and (words[at + INCARNATION], words[at + N]) == (incarnation, n):
+            return sequence
+    return 0
 
 
 class WeightsWriter:
@@ -72,21 +90,22 @@ class WeightsReader:
         self._mapped: mmap.mmap | None = None
         self._words: memoryview | None = None
 
-    def version(self) -> Version | None:
-        """The newest version; None before the first. Two loads, no copy."""
+    def version(self, n: int | None = None) -> Version | None:
+        """The newest version, or the one of number `n`; None when it is not there. A few loads, no copy."""
         words = self._attached()
-        if words is None or not words[NEWEST]:
+        sequence = 0 if words is None else _sequence(words, n)
+        if words is None or not sequence:
             return None
-        at = BUFFER_WORDS_AT + (words[NEWEST] & 1) * BUFFER_WORDS
+        at = BUFFER_WORDS_AT + (sequence & 1) * BUFFER_WORDS
         return Version(words[at + INCARNATION], words[at + N])
 
-    def read(self) -> tuple[Notice, bytes] | None:
-        """A whole copy of the newest version; None before the first."""
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
+        """A whole copy of the newest version, or of the one of number `n`; None when it is not there."""
         words = self._attached()
         if words is None or self._mapped is None:
             return None
         for _ in range(READ_ATTEMPTS):
-            sequence = words[NEWEST]
+            sequence = _sequence(words, n)
             if not sequence:
                 return None
             at = BUFFER_WORDS_AT + (sequence & 1) * BUFFER_WORDS

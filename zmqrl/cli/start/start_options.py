@@ -21,7 +21,7 @@ from zmqrl.planning.start_request import StartRequest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-STEPPED = ("single", "sync", "async")
+STEPPED = ("single", "sync", "pipelined", "async")
 """Modes that step envs."""
 MODES = (*STEPPED, "offline")
 """Modes as in `zmqrl.types`, which imports numpy: `--help` need not wait for that."""
