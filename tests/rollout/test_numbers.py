@@ -14,7 +14,7 @@ from tests.stand_ins.progress_envs import Windy
 from zmqrl.acting.base import Policy
 from zmqrl.acting.spec import ActingSpec
 from zmqrl.broker.env_records import pack_record, unpack_record
-from zmqrl.broker.events import Assignments, StreamAssignment
+from zmqrl.broker.events import RESUMED_SHIFT, Assignments, StreamAssignment
 from zmqrl.bus_ends.base import OpenSegment
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, RunPlan
@@ -227,6 +227,27 @@ def test_the_first_numbers_come_before_the_first_reset_and_each_version_once() -
 
     expected = [("numbers", 0.0), ("reset", None), ("segment", 0), ("numbers", 1.0), ("segment", 1)]
     assert worker_calls(script(), weights, "sync") == expected
+
+
+def test_in_pipelined_two_rounds_have_the_numbers_of_version_0() -> None:
+    """A call precedes each of them: a successor repeats one call for each segment."""
+    script = iter([Assignments((assignment(0),))] * 3)
+    calls = [("numbers", 0.0), ("reset", None), ("segment", 0), ("numbers", 0.0), ("segment", 1)]
+    assert worker_calls(script, Weights(Version(0, 0)), "pipelined") == calls
+
+
+def test_after_a_rollback_to_version_0_no_reset_precedes_its_numbers() -> None:
+    weights = Weights(Version(2, 7))
+
+    def script() -> Iterator[Assignments]:
+        yield Assignments((assignment(0, 2 << RESUMED_SHIFT, 7),))
+        yield (again := Assignments((assignment(0, 3 << RESUMED_SHIFT, 0),)))
+        yield again
+        weights.now = Version(3, 0)
+        yield again
+
+    before = [("numbers", 7.0), ("reset", None), ("segment", 7)]
+    assert worker_calls(script(), weights, "sync") == [*before, ("numbers", 0.0), ("reset", None), ("segment", 0)]
 
 
 def test_in_async_a_newer_version_brings_its_numbers_between_two_segments() -> None:

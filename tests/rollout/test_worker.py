@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.waiting import WAIT_S
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.broker.events import Assignments, StreamAssignment
+from zmqrl.broker.events import RESUMED_SHIFT, Assignments, StreamAssignment
 from zmqrl.bus_ends.base import OpenSegment, SegmentSink
 from zmqrl.config.codec import to_json
 from zmqrl.config.plan import Boot, RunPlan
@@ -39,19 +39,21 @@ def make_boot(mode: ModeName = "sync", events: int | None = None) -> Boot:
 
 
 class Weights:
-    """One version, changed by the test."""
+    """One version, and maybe the one before, changed by the test."""
 
-    def __init__(self, version: Version | None) -> None:
-        self.now = version
+    def __init__(self, version: Version | None, before: Version | None = None) -> None:
+        self.now, self.before = version, before
 
     def version(self, n: int | None = None) -> Version | None:
-        return self.now if self.now is not None and n in (None, self.now.n) else None
+        there = (version for version in (self.now, self.before) if version is not None)
+        return next((version for version in there if n in (None, version.n)), None)
 
     def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
-        if self.now is None or n not in (None, self.now.n):
+        version = self.version(n)
+        if version is None:
             return None
         arrays = {"p.weight": np.ones((2, 4), np.float32), "p.bias": np.zeros(2, np.float32)}
-        return Notice(self.now, "k", 0, "", 0), tensors.dump(arrays, {})
+        return Notice(version, "k", 0, "", 0), tensors.dump(arrays, {})
 
 
 class Sink(SegmentSink):
@@ -137,6 +139,21 @@ def test_a_new_incarnation_starts_where_the_order_says_and_unlisted_ones_go() ->
     sink = Sink(script())
     run(sink, weights)
     assert [tuple(i) for i, _, _ in sink.sealed] == [(0, 0, 3), (1, 0, 3), (1, 1, 2)]
+
+
+def test_after_a_rollback_no_version_from_before_it_is_used() -> None:
+    """With 2-6 and then 2-7 it would be a round ahead of the learner, which would not keep its segment."""
+    weights = Weights(Version(2, 7), before=Version(2, 6))
+
+    def script() -> Iterator[Assignments]:
+        again = Assignments((assignment(0, 3 << RESUMED_SHIFT, 6),))
+        yield from (again, again)
+        weights.now, weights.before = Version(3, 6), Version(2, 7)
+        yield from (again, again)
+
+    sink = Sink(script())
+    run(sink, weights)
+    assert [(i.index, v) for i, v, _ in sink.sealed] == [(6, (3, 6))]
 
 
 def test_async_continues_with_the_newest_version_while_there_are_leases() -> None:

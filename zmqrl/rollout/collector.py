@@ -14,7 +14,7 @@ from zmqrl.acting.state import unpack_state, zero_state
 from zmqrl.config.codec import replace
 from zmqrl.envs.base import EnvSlotState, Numbers, StepResult, VectorEnv
 from zmqrl.random_streams import stream
-from zmqrl.types import ACTING_STATE, ACTING_STATE_END, REPORT_COLUMN, STATE_COLUMN, Array, Version
+from zmqrl.types import ACTING_STATE, ACTING_STATE_END, REPORT_COLUMN, STATE_COLUMN, Array
 
 PURPOSE = "acting"
 
@@ -71,12 +71,12 @@ class Collector:
         self._obs: Array
         self._ended: Array
         self._ended_count = 0
-        self._received: Version | None = None
+        self._received: tuple[int, ...] | None = None
 
-    def receive(self, version: Version, numbers: Numbers) -> None:
-        """Pass the numbers of `version` to the env: before its first reset, or between two segments. Once a version."""
-        if version != self._received:
-            self._received = version
+    def receive(self, moment: tuple[int, ...], numbers: Numbers) -> None:
+        """Pass the numbers to the env, once for each `moment`: before its first reset, or between two segments."""
+        if moment != self._received:
+            self._received = moment
             self._env.on_progress(numbers)
 
     def start(self, states: tuple[EnvSlotState, ...] | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
 from zmqrl.acting.spec import ActingSpec
-from zmqrl.broker.events import Assignments, StreamAssignment
+from zmqrl.broker.events import RESUMED_SHIFT, Assignments, StreamAssignment
 from zmqrl.bus_ends.base import OpenSegment, SegmentSink
 from zmqrl.bus_ends.remote_sink import RemoteSink
 from zmqrl.bus_ends.zmq_sink import LocalSink
@@ -112,10 +112,6 @@ class RolloutWorker:
 
     def _turn(self, assignments: Assignments) -> bool:
         """At most one segment of each vector env; whether there was any."""
-        if self._plan.env.receives_numbers and self._version is None:  # the first reset follows the first numbers
-            self._take_weights()
-            if self._version is None:
-                return False
         self._apply_assignments(assignments)
         # Those that are behind first: each version is loaded once.
         worked = [self._advance(stream) for stream in sorted(self._streams.values(), key=lambda s: s.next_index)]
@@ -146,8 +142,15 @@ class RolloutWorker:
             known = self._streams.get(assignment.vector_env)
             if known is None or known.incarnation != assignment.incarnation:
                 if known is not None:
-                    known.collector.close()
-                self._streams[assignment.vector_env] = self._start_stream(assignment)
+                    self._streams.pop(assignment.vector_env).collector.close()
+                if self._can_start(assignment):
+                    self._streams[assignment.vector_env] = self._start_stream(assignment)
+
+    def _can_start(self, assignment: StreamAssignment) -> bool:
+        """Whether the numbers that precede the first reset are there: repeated ones, or those of the version."""
+        if not self._plan.env.receives_numbers or any(state.numbers for state in assignment.states or ()):
+            return True
+        return self._loaded_for(assignment.incarnation, assignment.next_index) is not None
 
     def _start_stream(self, assignment: StreamAssignment) -> _Stream:
         config = self._plan.config
@@ -157,18 +160,26 @@ class RolloutWorker:
         keyed = 0 if self._sync else assignment.incarnation
         planned = config.env.vector_envs if self._sync else self._plan.total_workers
         collector = Collector(env, self._policy, self._spec, seed, assignment.vector_env, keyed, planned)
-        if self._plan.env.receives_numbers and not any(state.numbers for state in assignment.states or ()):
-            self._take_weights()  # else the env repeats recorded numbers
-            self._take_weights(self._needed(assignment.next_index))
-            self._pass_numbers(collector)
+        if not any(state.numbers for state in assignment.states or ()):  # else the env repeats them
+            self._pass_numbers(collector, assignment.next_index)
         collector.start(assignment.states)
         return _Stream(assignment, collector)
 
-    def _needed(self, index: int) -> int | None:
-        """Number of the version with which the segment is acted; None: the newest."""
-        return max(0, index - self._ahead) if self._sync else None
+    def _loaded_for(self, incarnation: int, index: int) -> Version | None:
+        """The version with which the segment is acted, loaded; None while it is not there.
 
-    def _take_weights(self, n: int | None = None) -> None:
+        A version from before a rollback is not for a segment after it: a host that still has two of them would act a
+        round that the learner does not expect yet.
+        """
+        needed = max(0, index - self._ahead) if self._sync else None
+        self._take_weights(needed)
+        version = self._version
+        if version is None or needed is None:
+            return version
+        is_after_rollback = version.incarnation >= incarnation >> RESUMED_SHIFT
+        return version if version.n == needed and is_after_rollback else None
+
+    def _take_weights(self, n: int | None) -> None:
         """Load the newest version, or the one of number `n`, if it is there and not loaded."""
         if self._weights.version(n) == self._version:
             return
@@ -181,21 +192,20 @@ class RolloutWorker:
         if self._plan.env.receives_numbers:
             self._numbers = notice.schedule
 
-    def _pass_numbers(self, collector: Collector) -> None:
+    def _pass_numbers(self, collector: Collector, index: int) -> None:
+        """Once a segment in sync and pipelined, as a successor repeats them; in async once a version."""
         if self._version is not None and self._numbers is not None:
-            collector.receive(self._version, self._numbers)
+            collector.receive((index,) if self._sync else self._version, self._numbers)
 
     def _advance(self, stream: _Stream) -> bool:
         """Collect the stream's next segment if its version and a lease are there."""
-        needed = self._needed(stream.next_index)
-        self._take_weights(needed)
-        version = self._version
-        if version is None or self._stop.requested or (needed is not None and version.n != needed):
+        version = self._loaded_for(stream.incarnation, stream.next_index)
+        if version is None or self._stop.requested:
             return False
         segment = self._sink.open(stream.collector.vector_env)
         if segment is None:
             return False
-        self._pass_numbers(stream.collector)
+        self._pass_numbers(stream.collector, stream.next_index)
         rows = self._collect(stream, segment)
         if rows is None:
             return False
