@@ -20,9 +20,9 @@ class Buffer:
         self.held: list[tuple[Notice, bytes]] = []
         self.reads = 0
 
-    def put(self, n: int, content: bytes) -> None:
+    def put(self, n: int, content: bytes, incarnation: int = 0) -> None:
         digest = hashlib.sha256(content).hexdigest()
-        self.held = [*self.held[-1:], (Notice(Version(0, n), f"v{n}", len(content), digest, n), content)]
+        self.held = [*self.held[-1:], (Notice(Version(incarnation, n), f"v{n}", len(content), digest, n), content)]
 
     def version(self, n: int | None = None) -> Version | None:
         found = self._found(n)
@@ -85,6 +85,29 @@ def test_the_version_before_is_served_while_it_is_there() -> None:
     server.request(b"late", Version(0, 1))
     ((_, frames),) = server.pop_ready()
     assert content_of(frames) == ([0, 3], b"3"), "no round needs it any more"
+
+
+def test_after_a_replaced_learner_the_version_before_is_served_first() -> None:
+    """pipelined: with the newest alone a host would never have the version with which its next round is acted."""
+    buffer = Buffer()
+    server = WeightsServer(buffer, rounds_ahead=1)
+    server.request(b"far", Version(2, 6))
+    for n in (5, 6):
+        buffer.put(n, b"%d" % n, incarnation=3)
+    ((_, frames),) = server.pop_ready()
+    assert content_of(frames) == ([3, 5], b"5")
+
+
+def test_a_version_that_is_replaced_before_it_is_copied_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Buffer()
+    server = WeightsServer(buffer)
+    server.request(b"one", Version(0, 1))
+    buffer.put(1, b"1")
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer, "read", lambda _: None)
+        assert (server.pop_ready(), server.waiting) == ([], True)
+    ((_, frames),) = server.pop_ready()
+    assert content_of(frames) == ([0, 1], b"1")
 
 
 def test_big_weights_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

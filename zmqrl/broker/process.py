@@ -67,7 +67,8 @@ class Broker:
         self._arena, self._state = arena, BrokerState(boot.plan, arena, boot.listen is not None, boot.allowed.paused)
         self._events = EventPipe(boot.fds.get("events"))
         self._sockets = BrokerSockets(boot.endpoints, boot.listen, boot.keys, boot.allowed)
-        self._weights = WeightsServer(WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None)
+        buffer = WeightsReader(boot.fds["weights"]) if "weights" in boot.fds else None
+        self._weights = WeightsServer(buffer, boot.plan.config.mode.rounds_ahead)
         self._refused: Counter[str] = Counter()
         self._reported_refused = 0
         self._outbound = OutboundReplies(self._sockets, self._state, self._weights)

@@ -26,8 +26,9 @@ class Buffer(Protocol):
 class WeightsServer:
     """Who requested which version, until it is there. One thread."""
 
-    def __init__(self, buffer: Buffer | None) -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: Buffer | None, rounds_ahead: int = 0) -> None:
+        """`rounds_ahead`: of the mode. So many versions before the newest one are still needed."""
+        self._buffer, self._ahead = buffer, rounds_ahead
         self._requested: dict[bytes, Version] = {}
         self._frames: list[bytes] = []
         self._version: Version | None = None
@@ -38,7 +39,7 @@ class WeightsServer:
         return bool(self._requested)
 
     def request(self, peer: bytes, version: Version) -> None:
-        """`peer` requests `version`, or the newest one where it is gone; its last request counts."""
+        """`peer` requests `version`, or where it is gone the oldest one that is needed; its last request counts."""
         self._requested[peer] = version
 
     def pop_ready(self) -> list[tuple[bytes, list[bytes]]]:
@@ -47,21 +48,22 @@ class WeightsServer:
         if self._buffer is None or newest is None:
             return []
         ready = [(version, peer) for peer, version in self._requested.items() if version <= newest]
+        oldest = self._buffer.version(newest.n - self._ahead) or newest
         replies = []
         for version, peer in sorted(ready):
-            there = version if self._buffer.version(version.n) == version else newest
-            if there != self._version:
-                self._load(self._buffer, there.n)
-            del self._requested[peer]
-            replies.append((peer, self._frames))
+            there = version if self._buffer.version(version.n) == version else oldest
+            if there == self._version or self._load(self._buffer, there):
+                del self._requested[peer]
+                replies.append((peer, self._frames))
         return replies
 
-    def _load(self, buffer: Buffer, n: int) -> None:
-        """Copied once for all hosts that request it."""
-        found = buffer.read(n)
-        if found is None:
-            return
+    def _load(self, buffer: Buffer, version: Version) -> bool:
+        """Copied once for all hosts that request it. False where the next versions have replaced it."""
+        found = buffer.read(version.n)
+        if found is None or found[0].version != version:
+            return False
         notice, content = found
         parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
         self._frames = [frames.pack(bus.Weights(notice, len(parts))), *parts]
         self._version = notice.version
+        return True
