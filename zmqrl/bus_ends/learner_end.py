@@ -63,7 +63,9 @@ class ArenaSource(SegmentSource):
             self._taken_generation[ref.slot] = ref.generation
         self.release(past[len(metas) :])
         replay = [TakenSegment(ref, meta) for ref, meta in zip(past, metas, strict=False)]
-        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else 0, back)
+        record = self._arena.read_learner()
+        oldest = 0 if record is None else record.oldest_incarnation
+        return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else oldest, back)
 
     def _has_gone_past(self, n: int) -> bool:
         """Whether version n + 1 may have been seen, or a segment from round n on is no longer here.
