@@ -147,6 +147,7 @@ def handlers() -> Iterator[None]:
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dqn": {"kind": "dqn", "batch_size": 8, "target_update_every": 3, "prioritised": {}},
     "ppo": {"kind": "ppo", "epochs": 2, "minibatch_size": 16},
+    "normalised": {"kind": "ppo", "minibatch_size": 32, "normalise_obs": True, "normalise_reward": True},
     "held": {"kind": "tests.stand_ins.held_tally:HeldTally", "phase": ROUNDS_HELD, "minibatch_size": 16},
 }
 
@@ -197,7 +198,7 @@ def _run(plan: RunPlan, killed_at: int | None, monkeypatch: pytest.MonkeyPatch) 
     ("ppo", "sync"),
     long("dqn", "sync"),
     long("held", "sync"),
-    ("ppo", "pipelined"),
+    ("normalised", "pipelined"),
     long("dqn", "pipelined"),
     long("held", "pipelined"),
 ])  # fmt: skip

@@ -12,6 +12,8 @@ from zmqrl.types import Array, SpaceSpec, Version, Weights
 
 OBS, REWARD, VALUE = "obs_stats.", "reward_stats.", "value_stats."
 """Prefixes in weights that a learner begins with."""
+BEFORE = "obs_before"
+"""Mean and scale of observations in the version before that of a full checkpoint."""
 REMEMBERED_VERSIONS = 256
 
 
@@ -22,19 +24,23 @@ class ObsNormaliser:
         """`weights`: those that the learner begins with."""
         self._spec, self._observation, self._clip = spec, observation, clip
         self._stats = _first(weights, OBS, spec.statistics_size)
-        self._history: dict[Version, tuple[Array, Array]] = {}
+        self._history: dict[int, Array] = {}
+        """Mean and scale `[2, size]` of versions, by number."""
+        self._before: Array | None = None
+        """Mean and scale of the version before the first that is remembered, where a full checkpoint has them."""
 
     def normalise(self, batch: SegmentBatch, version: Version | None) -> Array:
         """The float parts of `obs [T + 1, E, ...]`, float32 `[T + 1, E, size]`; a segment by its version's statistics.
 
-        A version that is not remembered (the learner has been restarted) takes the current statistics.
+        A version that is not remembered takes the current statistics: one from before a restart of the learner, except
+        the last, which the full checkpoint has.
         """
-        current = (self._stats.mean, self._stats.scale)
+        current = np.stack((self._stats.mean, self._stats.scale))
         self._remember(version, current)
         flat = self._spec.floats(batch.columns["obs"], self._observation)
         out = np.empty(flat.shape, dtype=np.float32)
         for envs, meta in by_segment(batch):
-            mean, scale = self._history.get(meta.version, current)
+            mean, scale = self._history.get(meta.version.n, current)
             out[:, envs] = np.clip((flat[:, envs] - mean) * scale, -self._clip, self._clip)
         return out
 
@@ -48,19 +54,23 @@ class ObsNormaliser:
         return {"obs_mean": self._stats.mean.copy(), "obs_scale": self._stats.scale.copy()}
 
     def state(self) -> dict[str, Array]:
-        """For FULL."""
-        return self._stats.state(OBS)
+        """For FULL: also what was known in the version before, with which pipelined acts the next round."""
+        before = next(reversed(self._history.values()), self._before)
+        return self._stats.state(OBS) | ({} if before is None else {BEFORE: before})
 
     def load_state(self, state: Weights) -> None:
         """Back to what `state` gave; remembered versions are discarded."""
         self._stats = RunningStats.load(state, OBS)
-        self._history = {}
+        self._history, self._before = {}, state.get(BEFORE)
 
-    def _remember(self, version: Version | None, current: tuple[Array, Array]) -> None:
-        if version is not None:
-            self._history[version] = current
-            if len(self._history) > REMEMBERED_VERSIONS:
-                del self._history[next(iter(self._history))]
+    def _remember(self, version: Version | None, current: Array) -> None:
+        if version is None:
+            return
+        if self._before is not None and not self._history:
+            self._history[version.n - 1] = self._before
+        self._history[version.n] = current
+        if len(self._history) > REMEMBERED_VERSIONS:
+            del self._history[next(iter(self._history))]
 
 
 class RewardNormaliser:
