@@ -43,12 +43,13 @@ def is_notice(value: Any) -> bool:
     names = ("nbytes", "env_steps", "updates")
     return (
         isinstance(value, dict)
-        and value.keys() == {"version", "key", "sha256", "schedule", *names}
+        and value.keys() == {"version", "key", "sha256", "schedule", "before", *names}
         and is_counts(2)([value["version"]])
         and all(is_count(value[name]) for name in names)
         and isinstance(value["key"], str)
         and isinstance(value["sha256"], str)
         and all(isinstance(k, str) and isinstance(x, (int, float)) for k, x in value["schedule"].items())
+        and (value["before"] is None or is_notice(value["before"]))
     )
 
 
