@@ -102,6 +102,13 @@ def test_a_config_with_another_content(
     assert not Path("out").exists()
 
 
+def test_a_status_of_a_time_that_no_calendar_has(zmqrl: Command, run: Path) -> None:
+    (run / "summary.json").unlink()
+    (run / "status.json").write_text(json.dumps({**STATUS, "written_at": 1e300}))
+    ended = zmqrl("status", run)
+    assert ended.code == 0 and "r/status.json is damaged and is ignored" in ended.err
+
+
 def test_a_config_that_is_a_directory(zmqrl: Command, run: Path) -> None:
     (run / "config.json").unlink()
     (run / "config.json").mkdir()

@@ -106,6 +106,13 @@ def test_the_best_score_names_the_number_that_it_is_the_mean_of(zmqrl: Command, 
     assert json.loads(zmqrl("runs", "runs/b", "--json").out)[0]["best_by"] is None
 
 
+def test_text_of_another_user_in_the_table(zmqrl: Command, runs: Path) -> None:
+    config = {"env": {"id": "CartPole-v1\nruns/x"}, "algorithm": {"kind": "\x1b]0;title\x07"}}
+    (runs / "b/config.json").write_text(json.dumps({**CONFIG, "config": config}))
+    row = zmqrl("runs").out.splitlines()[2].split()
+    assert row[:4] == ["runs/b", "b", r"CartPole-v1\nruns/x", r"\x1b]0;title\x07"]
+
+
 def test_json_and_filters(zmqrl: Command, runs: Path, tmp_path: Path) -> None:
     row = json.loads(zmqrl("runs", "runs/sweep", "--json").out)[0]
     results = (row["env_steps"], row["train_return_mean_100"], row["best_score"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from zmqrl.views.base import aligned, host_cells
 from zmqrl.views.header import header
 from zmqrl.views.tables import render
 
@@ -170,6 +171,16 @@ def main() -> None:
             lines = [line.rstrip() for line in text.splitlines()]
             (SNAPSHOTS / f"{name}-{width}x{height}.txt").write_text("\n".join(lines) + "\n")
     _drawn(ONE_MACHINE, 80, 24).save_svg(str(PICTURES / "live.svg"), title="zmqrl train cartpole-ppo")
+
+
+def test_a_figure_of_another_type_is_unknown() -> None:
+    cells = host_cells({"host": "a", "state": "ready", "cpu": "x", "env_steps_per_s": [1], "cause": 5})
+    assert cells == ["a", "ready", "-", "-", "-", "-", "-", "-", "-", "5"]
+
+
+def test_a_cell_is_one_line_that_a_terminal_can_print() -> None:
+    rows = [["NAME", "N"], ["a\nb", "1"], ["\x1b]0;x\x07", "10"]]
+    assert aligned(rows, ("N",)) == ["NAME           N", r"a\nb           1", r"\x1b]0;x\x07  10"]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
 
-NUMBERS = (4, 5, 6, 7)
+NUMBERS = ("ENV STEPS", "STOP AT RETURN", "SCORE", "MINUTES")
 """Columns that are aligned to the right."""
 UNMEASURED: Mapping[str, float | None] = {"score": None, "scored_env_steps": None, "minutes": None}
 
@@ -26,21 +26,19 @@ def presets_command(as_data: bool) -> None:
     """
     from zmqrl.config.presets import presets, scores
     from zmqrl.planning.configure import load_config
+    from zmqrl.views.base import aligned
 
     measured = scores()
     found = [_preset(name, load_config(name), measured.get(name, UNMEASURED)) for name in presets()]
     if as_data:
         click.echo(json.dumps(found))
         return
-    rows = [("PRESET", "ENV", "ALGORITHM", "MODE", "ENV STEPS", "STOP AT RETURN", "SCORE", "MINUTES")]
+    rows = [("PRESET", "ENV", "ALGORITHM", "MODE", *NUMBERS)]
     for preset in found:
         name, env, algorithm, mode, limit, *others = preset.values()
         goal, score, _, minutes = ("-" if number is None else f"{number:g}" for number in others)
         rows.append((name, env, algorithm, mode, f"{limit:,}", goal, score, minutes))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        click.echo("  ".join(cell.rjust(width) if at in NUMBERS else cell.ljust(width) for at, (cell, width) in cells))
+    click.echo("\n".join(aligned(rows, NUMBERS)))
 
 
 def _preset(name: str, config: Config, measured: Mapping[str, float | None]) -> dict[str, Any]:

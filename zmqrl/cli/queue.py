@@ -116,18 +116,15 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
 @IN
 def list_command(as_data: bool, folder: Path) -> None:
     """List the jobs of all users."""
-    from zmqrl.logs.printable import printable
     from zmqrl.queue.folder import open_queue
 
     records = open_queue(folder).read()
+    from zmqrl.views.base import aligned
     rows = [_row(records, job) for job in records.jobs.values()]
     if as_data:
         click.echo(json.dumps([dict(zip(map(str.lower, HEAD), row, strict=True)) for row in rows]))
         return
-    cells = [HEAD, *([printable(str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(aligned([HEAD, *([*map(str, row)] for row in rows)])))
 
 
 @queue_command.command("stop")

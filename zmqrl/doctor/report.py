@@ -13,8 +13,8 @@ from zmqrl.doctor.fault import HostFault
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.logs.printable import printable
 from zmqrl.supervision.gpus import brief
+from zmqrl.views.base import UNKNOWN, aligned
 
-UNKNOWN = "-"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
 GB = 1e9
 MANY_INODES = 100_000
@@ -51,7 +51,7 @@ def print_report(
     if wide is not None:
         wide(heads, rows)
     else:
-        _print_plain(heads, rows, out)
+        print("\n".join(aligned([heads, *rows])), file=out)
     errors = [fault for fault in faults if fault.severity == "error"]
     for line in grouped(errors):
         print(line, file=out)
@@ -94,12 +94,6 @@ def _verdict(hosts: int, errors: Sequence[HostFault], warnings: Sequence[HostFau
     if not errors:
         return f"{many}{warned if warnings else ''}: no faults"
     return f"{many}: {len(errors)} fault{'s' * (len(errors) != 1)} preventing a launch{warned}"
-
-
-def _print_plain(heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    for row in (heads, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=out)
 
 
 def _state(host: str, faults: Sequence[HostFault]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from zmqrl.config.codec import object_of
 from zmqrl.config.paths import content_of
+from zmqrl.messages.files import Moderate
 from zmqrl.run_files.run_directory import SUMMARY
 from zmqrl.summary import Summary
 
@@ -19,7 +20,7 @@ class StatusRecord(msgspec.Struct, frozen=True):
 
     run_id: str
     mode: str
-    written_at: float
+    written_at: Moderate
     wall_s: float
     phase: str
     progress: float

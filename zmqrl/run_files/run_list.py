@@ -147,7 +147,7 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
     else:
         row = _with_results(row, run_dir, info, launcher)
     row = replace(row, reason=(row.reason or "").partition("\n")[0] or None)
-    shown = ("run_id", "env", "best_by", "host", "reason")
+    shown = ("run_id", "env", "algorithm", "state", "best_by", "host", "reason")
     return replace(row, **{name: printable_data(getattr(row, name)) for name in shown})
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
+
+from zmqrl.logs.printable import printable
 
 Status: TypeAlias = Callable[[], Mapping[str, Any]]
 """The current content of `status.json`."""
@@ -25,17 +27,30 @@ HOST_COLUMNS = {
 UNKNOWN, REPORT = "-", "report/"
 
 
+def aligned(rows: Sequence[Sequence[str]], right: Container[str] = ()) -> list[str]:
+    """The lines of a table of a head and rows, each `printable`. `right`: columns that are aligned to the right."""
+    shown = [[printable(cell).replace("\n", r"\n") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(rows[0], row, widths, strict=True)
+        ).rstrip()
+        for row in shown
+    ]
+
+
 def host_cells(host: Mapping[str, Any]) -> list[str]:
     """A host's row of the table of hosts, and the first line of why it is not part of the run."""
     known = {key: value for key, value in host.items() if value is not None}
     cells = [_cell(form, known) for form in HOST_COLUMNS.values()]
-    return [*cells, (host.get("cause") or "").partition("\n")[0]]
+    return [*cells, str(host.get("cause") or "").partition("\n")[0]]
 
 
 def _cell(form: str, known: Mapping[str, Any]) -> str:
     try:
         return form.format_map(known)
-    except KeyError:
+    except (KeyError, TypeError, ValueError):
         return UNKNOWN
 
 

@@ -15,7 +15,7 @@ import click
 from zmqrl.cli.run.on import OnCommand
 from zmqrl.errors import ConfigError
 from zmqrl.summary import Status
-from zmqrl.views.base import UNKNOWN
+from zmqrl.views.base import UNKNOWN, aligned
 
 if TYPE_CHECKING:
     from zmqrl.run_files.run_list import RunRow
@@ -89,7 +89,8 @@ def runs_command(
         click.echo(json.dumps([data_of(row) for row in kept]))
     elif kept:
         cells = [_cells(row, now) for row in kept]
-        click.echo("\n".join(_table([HEAD, *cells] if lab is None else [line[1:] for line in (HEAD, *cells)])))
+        lines = [HEAD, *cells] if lab is None else [line[1:] for line in (HEAD, *cells)]
+        click.echo("\n".join(aligned(lines, NUMBERS)))
     if not kept:
         what = f"none of {len(found)} runs matches" if found else "no runs"
         registers = f"the registers of {lab}" if lab else "the register of this machine"
@@ -141,10 +142,8 @@ def data_of(row: RunRow) -> dict[str, Any]:
 
 
 def _cells(row: RunRow, now: float) -> tuple[str, ...]:
-    from zmqrl.logs.printable import printable
-
     return (
-        printable(row.run_dir),
+        row.run_dir,
         row.run_id or UNKNOWN,
         row.env or UNKNOWN,
         row.algorithm or UNKNOWN,
@@ -171,14 +170,3 @@ def age(seconds: float) -> str:
     """A duration in its largest whole unit: `3h`."""
     unit = max((name for name, size in UNITS_S.items() if seconds >= size), key=UNITS_S.__getitem__, default="s")
     return f"{max(0, int(seconds / UNITS_S[unit]))}{unit}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths, head = [max(map(len, column)) for column in zip(*rows, strict=True)], rows[0]
-    return [
-        "  ".join(
-            cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-            for name, cell, width in zip(head, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]

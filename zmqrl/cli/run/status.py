@@ -14,7 +14,7 @@ import click
 
 from zmqrl.cli.run.on import RUN_HELP, OnCommand, run_on
 from zmqrl.logs.printable import printable_data
-from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, bottleneck_of, host_cells, reports_of
+from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, aligned, bottleneck_of, host_cells, reports_of
 
 if TYPE_CHECKING:
     from zmqrl.run_files.run_info import RunInfo
@@ -251,12 +251,8 @@ def _hosts(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
     if not hosts:
         return []
     rows = [[*HOST_COLUMNS, ""], *map(host_cells, hosts)]
-    *columns, causes = [column for column in zip(*rows, strict=True) if {*column[1:]} != {UNKNOWN}]
-    widths = [max(map(len, column)) for column in columns]
-    return [
-        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), cause]).rstrip()
-        for *row, cause in zip(*columns, causes, strict=True)
-    ]
+    columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {UNKNOWN}]
+    return [f"  {line}" for line in aligned([*zip(*columns, strict=True)])]
 
 
 def _status(directory: Path, info: RunInfo) -> dict[str, Any] | None:
