@@ -44,6 +44,9 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     assert (unstarted.code, unstarted.out) == (0, "")
     (queue.job_folder(1) / OUTPUT).write_bytes(b"env steps \x1b[2J\n")
     assert zmqrl("queue", "log", "1").out == "env steps \\x1b[2J\n"
+    (queue.job_folder(1) / OUTPUT).rename("moved")
+    (queue.job_folder(1) / OUTPUT).symlink_to(Path("moved").absolute())
+    assert (zmqrl("queue", "log", "1").code, zmqrl("queue", "log", "1").out) == (2, "")
     queue.end_job(2, JobEnd("stopped"))
     assert [row["state"] for row in json.loads(zmqrl("queue", "list", "--json").out)] == ["running", "stopped"]
 

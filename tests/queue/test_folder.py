@@ -70,6 +70,11 @@ def test_what_is_written_is_read(queue: QueueFolder) -> None:
     assert not list(queue.path.rglob(".*"))
 
 
+def test_a_path_is_of_any_bytes(queue: QueueFolder) -> None:
+    job = queue.add(own(folder=os.fsdecode(b"/\xff")))
+    assert QueueFolder(queue.path).read().jobs[1] == job
+
+
 def test_numbers_are_given_once_also_where_a_creation_did_not_complete(queue: QueueFolder) -> None:
     queue.job_folder(1).mkdir()
     assert queue.add(own()).number == 2
@@ -131,6 +136,15 @@ def test_the_files_of_another_user_are_not_those_of_this_one(queue: QueueFolder)
     assert queue.read().jobs[1].record.uid == OTHER
 
 
+def test_an_attempt_that_is_being_written_counts_once_it_is_whole(queue: QueueFolder) -> None:
+    """A file system without links shows a record before it is written."""
+    queue.add(own())
+    (queue.path / "attempt-1").touch()
+    assert (queue.read().jobs[1].attempts, queue.read().last_attempt) == ((), 1)
+    write(queue.path / "attempt-1", of_job(1))
+    assert [attempt.record for attempt in queue.read().jobs[1].attempts] == [of_job(1)]
+
+
 def test_an_end_that_a_power_cut_emptied_is_an_end(queue: QueueFolder) -> None:
     queue.add(own())
     queue.create_attempt(1, of_job(1))
@@ -149,6 +163,8 @@ def test_runners_are_read_with_their_heartbeat(queue: QueueFolder) -> None:
         write(queue.runner_folder(ME) / "runner", record_of)
         queue.runner_folder(ME).chmod(0o755)
         assert list(queue.runners()) == ([(ME, record_of, b"beat")] if record_of.uid == ME else [])
+    os.truncate(owners / "3", 1 << 20)
+    assert list(queue.runners()) == [], "a heartbeat has a few bytes"
 
 
 def test_a_folder_in_which_others_can_remove_files_is_refused(tmp_path: Path) -> None:

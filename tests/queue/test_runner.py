@@ -183,6 +183,14 @@ def test_a_runner_that_was_replaced_starts_nothing(tmp_path: Path) -> None:
     assert queue.read().last_attempt == 0
 
 
+def test_a_runner_that_lost_the_number_of_an_attempt_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue(tmp_path)
+    with here(tmp_path) as own:
+        queue.add(record(ME))
+        monkeypatch.setattr(QueueFolder, "create_attempt", lambda *_: False)
+        assert not own.step()
+
+
 @pytest.mark.timed
 def test_an_idle_runner_takes_half_a_percent_of_a_core(tmp_path: Path) -> None:
     """With 200 jobs that have ended and 10 that wait for another one."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -215,6 +216,23 @@ def test_a_successor_whose_record_is_not_written_yet_is_found_when_it_is(tmp_pat
     (tmp_path / FOLDER / "2").write_bytes((tmp_path / FOLDER / "1").read_bytes().replace(b'"a"', b'"b"'))
     with raises(ConfigError, value=str(tmp_path), what=BY_B):
         owner.check()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[" * 1000, b"\xff", b"[]", b'{"x": ' + b"[" * 3000),
+        *(
+            json.dumps({**asdict(OwnerRecord("a", HERE, "m", 1, 2)), **wrong}).encode()
+            for wrong in ({"pid": "../1"}, {"machine": 5}, {"host": None}, {"released": "no"})
+        ),
+    ],
+)
+def test_what_is_no_record_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "1").write_bytes(content)
+    assert owner_record.read(tmp_path / FOLDER, 1) is None
+    assert owner_state(tmp_path, "a", watch=False) is None
 
 
 def test_what_was_released_is_free(tmp_path: Path) -> None:

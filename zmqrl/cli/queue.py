@@ -29,6 +29,8 @@ IN = click.option(
     help="Folder of the queue. $ZMQRL_QUEUE replaces the default.",
 )
 PRIORITIES = click.IntRange(-1000, 1000)
+BLOCK = 65_536
+"""Characters of an output that are printed at once."""
 JOBS = click.argument("jobs", nargs=-1, required=True, type=click.IntRange(1), metavar="JOB...")
 
 
@@ -117,9 +119,9 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
 def list_command(as_data: bool, folder: Path) -> None:
     """List the jobs of all users."""
     from zmqrl.queue.folder import open_queue
+    from zmqrl.views.base import aligned
 
     records = open_queue(folder).read()
-    from zmqrl.views.base import aligned
     rows = [_row(records, job) for job in records.jobs.values()]
     if as_data:
         click.echo(json.dumps([dict(zip(map(str.lower, HEAD), row, strict=True)) for row in rows]))
@@ -165,17 +167,18 @@ def log_command(job: int, folder: Path) -> None:
 
     `zmqrl logs RUN` prints the logs of its processes.
     """
+    from zmqrl.config.paths import no_link
     from zmqrl.logs.printable import printable
     from zmqrl.queue.folder import OUTPUT, open_queue
 
     queue = open_queue(folder)
     found = next(_found(queue, [job]))
     try:
-        text = (queue.job_folder(job) / OUTPUT).read_text(encoding="utf-8", errors="replace")
+        with open(queue.job_folder(job) / OUTPUT, encoding="utf-8", errors="replace", opener=no_link) as file:
+            for text in iter(lambda: file.read(BLOCK), ""):
+                click.echo(printable(text), nl=False)
     except FileNotFoundError:
-        click.echo(f"job {job} has not started; its run directory will be {found.record.run_dir}", err=True)
-        return
-    click.echo(printable(text), nl=False)
+        click.echo(f"job {job} has not started; its run directory will be {printable(found.record.run_dir)}", err=True)
 
 
 def _needs(text: str) -> JobNeeds:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from zmqrl.errors import ConfigError, key_of
 
+MOST_BYTES = 1 << 26
+"""More than any file of a run whose whole content is read."""
+
 
 def expanded(path: str | os.PathLike[str], key: str = "", source: str = "") -> Path:
     """`path` with the home directory in the place of `~` or `~user`.
@@ -39,7 +42,15 @@ def regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def content_of(path: Path) -> bytes:
-    """The content of a file; a pipe or a device in its place is an OSError."""
+def no_link(path: str, flags: int) -> int:
+    """As `regular`, which also follows no link."""
+    return regular(path, flags | os.O_NOFOLLOW)
+
+
+def content_of(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file; a pipe or a device in its place, or a larger file, is an OSError."""
     with open(path, "rb", opener=regular) as file:
-        return file.read()
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"has more than {most_bytes:,} bytes", str(path))
+    return content

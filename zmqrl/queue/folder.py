@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import stat
@@ -18,9 +19,10 @@ from typing import TypeVar
 
 import msgspec
 
-from zmqrl.config.codec import replace
-from zmqrl.config.paths import regular
-from zmqrl.errors import ConfigError
+from zmqrl.config.codec import replace, to_json
+from zmqrl.config.paths import no_link
+from zmqrl.errors import ConfigError, WireError
+from zmqrl.messages.files import decode
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, JobRecord, Records, RunnerRecord
 from zmqrl.supervision import owner_record
 
@@ -42,17 +44,18 @@ class QueueFolder:
         self.path = path
         self._jobs: dict[int, Job] = {}
         """Jobs as last read; one with an end is not read again."""
-        self._attempts: dict[int, AttemptRecord | None] = {}
+        self._attempts: dict[int, AttemptRecord] = {}
         self._ended: dict[tuple[int, int], AttemptEnd] = {}
 
     def read(self) -> Records:
         """All records that count. Attempts are listed first: an end that is read with them is not older."""
         names = self._numbers()
         for number in names["attempt"] - self._attempts.keys():
-            self._attempts[number] = _read(self.path / f"attempt-{number}", AttemptRecord)
+            if (found := _read(self.path / f"attempt-{number}", AttemptRecord)) is not None:
+                self._attempts[number] = found
         by_job: dict[int, list[int]] = defaultdict(list)
         for number in sorted(names["attempt"]):
-            if (attempt := self._attempts[number]) is not None:
+            if (attempt := self._attempts.get(number)) is not None:
                 by_job[attempt.job].append(number)
         for number in self._jobs.keys() - names["job"]:
             del self._jobs[number]
@@ -88,7 +91,8 @@ class QueueFolder:
                 continue
             os.chmod(self.job_folder(number), 0o755)  # other users' runners read it, whatever the umask
             record = replace(record, run_dir=f"{record.run_dir}-job{number}")
-            owner_record.create(self.job_folder(number) / "job", msgspec.json.encode(record))
+            content = json.dumps(to_json(record)).encode()  # also of a path that is not UTF-8
+            owner_record.create(self.job_folder(number) / "job", content)
             return Job(number, record)
 
     def create_attempt(self, number: int, record: AttemptRecord) -> bool:
@@ -124,7 +128,7 @@ class QueueFolder:
         if record is None or not names:
             self._jobs.pop(number, None)
             return
-        own = [(n, a) for n in attempts if (a := self._attempts[n]) is not None and a.uid == record.uid]
+        own = [(n, self._attempts[n]) for n in attempts if self._attempts[n].uid == record.uid]
         named = [(match[1], int(match[2])) for match in filter(None, map(_REQUEST.fullmatch, names))]
         ended = {n: self._end_of(number, n) for kind, n in named if kind == "ended"}
         self._jobs[number] = Job(
@@ -161,11 +165,11 @@ def open_queue(path: Path) -> QueueFolder:
 def _read(path: Path, kind: type[Kind]) -> Kind | None:
     """The record in a file; None: it does not count. OSError: it cannot be read now."""
     try:
-        with open(path, "rb", opener=_opened) as file:
+        with open(path, "rb", opener=no_link) as file:
             found = os.fstat(file.fileno())
             content = b"" if found.st_mode & 0o022 else file.read(MOST_BYTES)
-            record = msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+            record = decode(kind, content)
+    except WireError:
         return None
     except OSError as error:
         if error.errno not in OF_A_FILE:
@@ -179,10 +183,6 @@ def _names(folder: Path) -> set[str]:
         return set(os.listdir(folder))
     except (FileNotFoundError, PermissionError):
         return set()
-
-
-def _opened(path: str, flags: int) -> int:
-    return regular(path, flags | os.O_NOFOLLOW)
 
 
 def _owner(folder: Path) -> int | None:

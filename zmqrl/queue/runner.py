@@ -190,7 +190,7 @@ class JobRunner:
             self._check_owner()  # this process may have been frozen since it read the records
         if isinstance(action, Grant):
             record = AttemptRecord(self._me.uid, job.number, action.host, action.gpus, self._me.runner)
-            folder.create_attempt(action.number, record)
+            return folder.create_attempt(action.number, record)
         elif isinstance(action, StartRun):
             self._start(job, action.attempt)
         elif isinstance(action, StopRun):

@@ -11,11 +11,13 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from zmqrl.config.paths import content_of
 from zmqrl.supervision.process_table import ProcessId, is_alive
 
 FOLDER = ".owner"
-RECORD_BYTES = 1024
+RECORD_BYTES, MOST_BYTES = 1024, 4096
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Errors of `link` on a file system that has none."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -50,7 +52,7 @@ class OwnerRecord:
     @property
     def was_before_boot(self) -> bool:
         """Whether its machine, by the name of this one, has started again since."""
-        return self.host == socket.gethostname() and self.machine.split()[0] != machine().split()[0]
+        return self.host == socket.gethostname() and self.machine.partition(" ")[0] != machine().partition(" ")[0]
 
     def __str__(self) -> str:
         return f"run {self.run_id} (pid {self.pid} on {self.host})"
@@ -108,7 +110,7 @@ def changed_at_ns(folder: Path) -> int:
 def content(folder: Path, number: int) -> bytes:
     """Opened again each time: an NFS client looks at the server then. Empty while its owner creates it."""
     try:
-        return content_of(folder / str(number))
+        return content_of(folder / str(number), MOST_BYTES)
     except FileNotFoundError:
         return b""
 
@@ -124,10 +126,10 @@ def encoded(record: OwnerRecord) -> bytes:
 
 
 def decoded(text: bytes) -> OwnerRecord | None:
-    """A record; None for a file that is not whole."""
+    """A record; None for a file that is not whole, or is none."""
     try:
-        return OwnerRecord(**json.loads(text))
-    except (ValueError, TypeError):
+        return msgspec.json.decode(text, type=OwnerRecord)
+    except (ValueError, RecursionError):
         return None
 
 

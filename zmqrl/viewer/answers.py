@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from zmqrl.config.codec import by_dotted_keys, object_of, to_json
-from zmqrl.config.paths import content_of, regular
+from zmqrl.config.paths import content_of, no_link
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
 from zmqrl.metrics.groups import METRICS
@@ -85,7 +85,7 @@ class Answers:
         (run, *_), name = self._runs(query), _one(query, "log", "")
         if name not in _files(run / "logs"):
             raise ConfigError(f"no log {name!r}")
-        with open(run / "logs" / name, "rb", opener=_no_link) as file:
+        with open(run / "logs" / name, "rb", opener=no_link) as file:
             file.seek(max(0, file.seek(0, io.SEEK_END) - LOG_BYTES))
             return file.read().decode(errors="backslashreplace")
 
@@ -94,7 +94,7 @@ class Answers:
         (run, *_), name = self._runs(query), _one(query, "video", "")
         if name not in _videos(run):
             raise ConfigError(f"no video {name!r}")
-        with open(run / VIDEOS / name, "rb", opener=_no_link) as file:
+        with open(run / VIDEOS / name, "rb", opener=no_link) as file:
             content = file.read(MOST_VIDEO_BYTES + 1)
         if len(content) > MOST_VIDEO_BYTES:
             raise ConfigError(f"{name} has more than {MOST_VIDEO_BYTES / 1e6:.0f} MB")
@@ -184,10 +184,6 @@ def _files(folder: Path) -> list[str]:
 def _videos(run: Path) -> list[str]:
     """Names of the whole videos: one that is being written begins with a dot."""
     return [name for name in _files(run / VIDEOS) if Path(name).suffix in VIDEO_TYPES and not name.startswith(".")]
-
-
-def _no_link(path: str, flags: int) -> int:
-    return regular(path, flags | os.O_NOFOLLOW)
 
 
 def _one(query: Query, name: str, default: str) -> str:
