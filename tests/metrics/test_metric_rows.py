@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ LINES = [
 WRONG = [
     *(b'{"wall_s": 1, "env_steps": 7, "loss": "x"}', b'{"wall_s": 1, "env_steps": 7, "note": "x", "loss": 1}'),
     *(b'{"wall_s": 1, "loss": 1}', b"[1]", b"null", b'{"wall_s": 1, "env_st', b"\xff", b"[" * 100_000),
+    *(b'{"wall_s": 1, "env_steps": 7, "loss": %d}' % 10**400, b'{"wall_s": 1, "env_steps": 7, "n": %d}' % (1 << 62)),
     *(b'{"wall_s": 1, "env_steps": 7, "loss": null}', b'{"wall_s": 1, "env_steps": 7, "loss": {"a": 1}}'),
 ]
 
@@ -51,6 +54,27 @@ def test_rows_are_those_of_the_lines(
     assert found["is_score"].sum() == 1 and found["episodes"][0] == 3.0 and np.isnan(found["episodes"][20])
     assert found["is_measured"].sum() == sum(metric in row for row in expected)
     assert set(rows.names) == {name for row in expected for name in row} and rows.unreadable == len(WRONG)
+
+
+@pytest.mark.parametrize("name", ['"quoted"', "a\nb", "\ud800", "\\", ""])
+def test_a_name_is_any_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(3 * (json.dumps({**TRAINED, name: 4.0}) + "\n"))
+    assert read(MetricRows(path, name))["value"].tolist() == [4.0] * 3
+
+
+def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(LINES[0] + b"\n")
+    os.truncate(path, 8 * jsonl.MOST_LINE_BYTES)
+    rows = MetricRows(path, "loss")
+    tracemalloc.start()
+    try:
+        assert (len(read(rows)), rows.lines.end) == (1, len(LINES[0]) + 1)
+        assert tracemalloc.get_traced_memory()[1] < 4 * jsonl.MOST_LINE_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:

@@ -10,17 +10,18 @@ from pathlib import Path
 import msgspec
 
 from zmqrl.config.paths import regular
+from zmqrl.types import WHOLE_LIMIT, Whole
 
 MOST_PENDING_BYTES = 4_000_000
 """While so much waits for the disk, further records are left out."""
 TAIL_BYTES = 65_536
 """More than the longest row."""
-BLOCK_BYTES = 262_144
+BLOCK_BYTES, MOST_LINE_BYTES = 262_144, 1 << 24
 SCORE = "eval_"
 """Begin of names that rows of the evaluator alone have."""
 FIRST = {"wall_s", "env_steps"}
 """Names that every row has."""
-_NUMBERS = msgspec.json.Decoder(dict[str, int | float])
+_NUMBERS = msgspec.json.Decoder(dict[str, Whole | float])
 
 
 class AppendFile:
@@ -124,7 +125,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, float]]:
 class Lines:
     """Lines from byte `end` on, in blocks. Afterwards `end` is behind the last whole one.
 
-    Another may be being written after it.
+    Another may be being written after it. A line of more than `MOST_LINE_BYTES` is none, and ends the file.
     """
 
     def __init__(self, path: Path, end: int = 0, cut_too: bool = False) -> None:
@@ -134,7 +135,7 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         with open(self._path, "rb", opener=regular) as file:
             file.seek(self.end)
-            while block := file.read(BLOCK_BYTES) + file.readline():
+            while block := file.read(BLOCK_BYTES) + file.readline(MOST_LINE_BYTES):
                 whole = block[: block.rfind(b"\n") + 1]
                 self.end += len(whole)
                 if whole or self._cut_too:
@@ -158,4 +159,8 @@ def _row(line: bytes) -> dict[str, float] | None:
     except (ValueError, RecursionError):
         return None
     is_row = isinstance(row, dict) and row.keys() >= FIRST
-    return row if is_row and all(isinstance(value, (int, float)) for value in row.values()) else None
+    return row if is_row and all(map(_is_number, row.values())) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < WHOLE_LIMIT)

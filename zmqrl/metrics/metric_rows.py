@@ -59,7 +59,7 @@ class MetricRows:
 
     def _rows(self, lines: bytes) -> Array:
         if 0 < len(self.names) <= MOST_FIELDS:
-            with suppress(msgspec.MsgspecError, RecursionError):
+            with suppress(ValueError, RecursionError):  # other rows, or a name that no field can have
                 return self._decoded(lines)
         rows = rows_in(lines)
         found = [row for row in rows if row is not None]
