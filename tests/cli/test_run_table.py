@@ -113,6 +113,14 @@ def test_text_of_another_user_in_the_table(zmqrl: Command, runs: Path) -> None:
     assert row[:4] == ["runs/b", "b", r"CartPole-v1\nruns/x", r"\x1b]0;title\x07"]
 
 
+def test_folders_are_nested_to_any_depth(runs: Path) -> None:
+    found, below = len(runs_below(runs)), runs
+    for _ in range(sys.getrecursionlimit()):
+        below /= "d"
+        below.mkdir()
+    assert len(runs_below(runs)) == found
+
+
 def test_json_and_filters(zmqrl: Command, runs: Path, tmp_path: Path) -> None:
     row = json.loads(zmqrl("runs", "runs/sweep", "--json").out)[0]
     results = (row["env_steps"], row["train_return_mean_100"], row["best_score"])

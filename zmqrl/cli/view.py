@@ -70,7 +70,7 @@ def _view_on(host: str, hosts_file: Path | None, folder: Path, port: int) -> int
         there.check_version()
         page = _RemotePage(there, port)
         try:
-            words = ["--until-eof", "view", str(folder)]
+            words = ["--until-eof", "view", "--", str(folder)]
             code = there.relay(words, page.take, printable_writer(sys.stderr.buffer))
         except KeyboardInterrupt:
             click.echo("ended")

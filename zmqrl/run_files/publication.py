@@ -83,7 +83,7 @@ class Published(NamedTuple):
         """Whether the launcher runs, and belongs to the user whose file this is."""
         run = self.run
         if run.kernel != machine():  # a container that shares the register
-            return self.silent_s < SILENT_S
+            return abs(self.silent_s) < SILENT_S  # its owner can date it later
         try:
             owner = os.stat(f"/proc/{run.pid}").st_uid
         except OSError:

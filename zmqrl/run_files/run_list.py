@@ -110,22 +110,24 @@ def runs_below(*folders: Path) -> list[RunRow]:
 
 def run_dirs(folder: Path) -> Iterator[Path]:
     """Run directories in and below `folder`; a folder that cannot be listed counts as one. Links lead to runs alone."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        yield folder
-        return
-    names = {entry.name for entry in entries}
-    if "run.json" in names or {"config.json", "checkpoints"} <= names:
-        yield folder
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
+    waiting = [folder]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        except OSError:
+            yield folder
             continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from run_dirs(folder / entry.name)
-        elif entry.is_symlink() and os.path.exists(folder / entry.name / "run.json"):
-            yield folder / entry.name
+        names = {entry.name for entry in entries}
+        if "run.json" in names or {"config.json", "checkpoints"} <= names:
+            yield folder
+        else:
+            below = (folder / entry.name for entry in entries if _leads_to_runs(entry))
+            waiting += sorted(below, reverse=True)
+
+
+def _leads_to_runs(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.exists(f"{entry.path}/run.json"))
 
 
 def _was_renewed(run_dir: Path) -> bool:
