@@ -81,7 +81,7 @@ def test_the_live_view_and_the_status_of_another_host() -> None:
     view = render({"run_id": HOSTILE, "hosts": [{"cause": HOSTILE}]})
     assert view.status == {"run_id": ESCAPED, "hosts": [{"cause": ESCAPED}]}
     shown: list[str] = []
-    lines = StatusLines(lambda status, notes: shown.extend(notes))
+    lines = StatusLines(lambda status, notes: shown.extend(status["problems"]))
     status = {"written_at": 1.0, "problems": [HOSTILE]}
     lines.take(f"{json.dumps({'status': status})}\n".encode())
     assert shown == [ESCAPED]

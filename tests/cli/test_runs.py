@@ -289,7 +289,8 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         "checkpoint_every_s": 10.0,
         "bottleneck": None,
         "workers": [{"index": 3, "env_steps_per_s": 1234.567890123456, "wait_fraction": 0.123456789012345}],
-        "problems": [],
+        "problems": ["gpu1: was away for 9 s"],
+        "severities": ["note"],
         "refused": {"curve": 3},
         "recovery": "restart_episode",
         "hosts": [
@@ -313,6 +314,7 @@ def test_the_hosts_of_a_live_run_are_shown_as_a_table(zmqrl: Command, finished: 
         ["gpu1", "ready", "8/8", "6,100", "0"],
         ["n07", "lost", "0/15", "-", "-", "no", "lease", "for", "34", "s"],
         ["index", "3", "env_steps_per_s", "1,235", "wait_fraction", "0.1235"],
+        ["note:", "gpu1:", "was", "away", "for", "9", "s"],
     ]
 
 

@@ -13,6 +13,7 @@ from tests.agent.plans import stand_in_plan
 from tests.launch.test_run_state import tell
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.status import status_of
+from zmqrl.types import Severity
 from zmqrl.views import live
 from zmqrl.views.base import LastingView, Status, View
 from zmqrl.views.plain import PlainView
@@ -72,7 +73,7 @@ class Broken(View):
     def update(self, status: Status, now: float) -> None:
         raise ValueError("a terminal that is not there")
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, severity: Severity = "note") -> None:
         raise ValueError("a terminal that is not there")
 
     def close(self, status: Status) -> None:

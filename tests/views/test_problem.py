@@ -11,7 +11,7 @@ from zmqrl.config.codec import replace
 from zmqrl.launch.run.events import take
 from zmqrl.launch.run.problem_reports import tail_since
 from zmqrl.launch.run.state import RunState
-from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_tail
+from zmqrl.views.problem import LOG_LINES_SHOWN, RAISED_FROM, Problem, shown_problems, shown_tail
 
 DUMP = ["Current thread 0x1 (most recent call first):", *(f'  File "deep{n}.py"' for n in range(20))]
 
@@ -81,6 +81,7 @@ def test_the_same_exception_twice_at_the_start_is_one_traceback(tmp_path: Path) 
     cause = "EnvFault: step raised KeyError (seed -1)"
     take(state, host_event("local", "exit", role="evaluator", index=0, cause=cause, **played))
     take(state, host_event("local", "restart", role="evaluator", index=0, in_s=0.0))
+    assert [problem.severity for problem in state.problems] == ["warning", "error", "warning"]
     first, second, of_evaluator = map(str, state.problems)
     assert cause in of_evaluator and "my_envs.py" not in of_evaluator
     assert "my_envs.py" in first and "my_envs.py" not in second
@@ -106,6 +107,15 @@ def test_a_worker_that_exited_cleanly_is_not_expected(tmp_path: Path, other: str
     tell(other, 1, **exited)
     tell("restart_limit_reached", 0, cause="exit code 1")
     assert said in str(state.problems[-1])
+
+
+def test_a_status_has_the_severity_of_a_problem(tmp_path: Path) -> None:
+    """That of zmqrl 0.2 has its text alone."""
+    problem = Problem("gpu1", "was away for 9 s", "back with 2 workers", severity="note")
+    shown = "note: gpu1: was away for 9 s\n  back with 2 workers"
+    assert problem.shown == shown
+    assert shown_problems({"problems": [str(problem)], "severities": [problem.severity]}) == {shown: "note"}
+    assert shown_problems({"problems": ["gpu2: lost"]}) == {"warning: gpu2: lost": "warning"}
 
 
 def test_a_log_tail_of_an_earlier_run_is_not_used(tmp_path: Path) -> None:

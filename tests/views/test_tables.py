@@ -88,6 +88,7 @@ ONE_MACHINE: dict[str, Any] = {
     },
     "workers": [_worker(0), _worker(1, state="restarting", restarts=1, env_steps_per_s=0.0)],
     "problems": ["local/worker-1: signal SIGKILL\n  log: logs/local-worker-1.log\n  restarting in 0.5 s"],
+    "severities": ["warning"],
 }
 LAB: dict[str, Any] = {
     **ONE_MACHINE,

@@ -199,7 +199,8 @@ class Broker:
         away = None if self._segment_receiver is None else self._segment_receiver.away
         if (away is None) != (self._reported_away is None):
             back = "the memory backend delivers again"
-            self._problem(away or back, "no segments arrive over it; retrying" if away else "segments arrive")
+            done = "no segments arrive over it; retrying" if away else "segments arrive"
+            self._events.send(ProblemReport(away or back, done, "warning" if away else "note"))
             self._reported_away = away
 
     def _problem(self, cause: str, done: str) -> None:

@@ -63,7 +63,7 @@ class SealedSender:
     def _set_away(self, is_away: bool, cause: str) -> None:
         if is_away != self._is_away:
             done = "segments are kept and sent again" if is_away else "segments that were kept are sent"
-            self._events.send(ProblemReport(cause, done))
+            self._events.send(ProblemReport(cause, done, "warning" if is_away else "note"))
         self._is_away = is_away
 
 

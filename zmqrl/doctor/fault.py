@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from zmqrl.doctor.measurement import Measurement
 from zmqrl.doctor.needs import HostNeed, Needs
-
-Severity: TypeAlias = Literal["error", "warning"]
+from zmqrl.types import Severity
 
 
 @dataclass(frozen=True)

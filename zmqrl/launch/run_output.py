@@ -81,7 +81,7 @@ class RunOutput:
         if workers > cores:
             warnings.append(f"{workers} rollout workers on {cores} cores: fewer may be faster (--workers)")
         for warning in warnings:
-            self._view.message(warning)
+            self._view.message(warning, "warning")
 
     def show(self, text: str) -> None:
         """A line of the view."""
@@ -108,12 +108,12 @@ class RunOutput:
         problems = self._state.noted_since(self.problems_shown)
         self.problems_shown = self._state.noted
         for problem in problems:
-            self._view.message(str(problem))
+            self._view.message(problem.shown, problem.severity)
             self._files.attempt("a log", self._log, problem)  # a failure is a problem too: shown at the next call
 
     def _log(self, problem: Problem) -> None:
         with self._problems_log.open("a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(str(problem))}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(problem.shown)}\n")
 
     def update(self, now: float) -> None:
         """Redraw the view, if that is due at `now`, in monotonic seconds."""

@@ -30,7 +30,7 @@ WORKER_FIELDS = (
 def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
     """JSON data at unix time `now`, `wall_s` seconds after the start of the command."""
     done, eta_s = _progress(state, wall_s)
-    run, late = state.plan.config.run, slowest_worker(state)
+    run, late, problems = state.plan.config.run, slowest_worker(state), list(state.problems)[-5:]
     return {
         "run_id": state.plan.run_id,
         "run_dir": state.plan.run_dir,
@@ -58,7 +58,8 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
         "hosts": [host_status(row, now) for row in state.hosts],
         "refused": state.refused_messages,
         "workers": [_worker_status(worker) for _, worker in sorted(state.hosts.workers.items())],
-        "problems": [str(problem) for problem in list(state.problems)[-5:]],
+        "problems": [str(problem) for problem in problems],
+        "severities": [problem.severity for problem in problems],
     }
 
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 from zmqrl.errors import StoreError
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import ProblemReport, Writing
+from zmqrl.types import Severity
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 REPORT_AGAIN_S = 30.0
@@ -80,9 +81,9 @@ class RetryingWriter:
             over.set()
             thread.join()
 
-    def report_problem(self, cause: str, action: str) -> None:
+    def report_problem(self, cause: str, action: str, severity: Severity = "warning") -> None:
         """Report to the user at once."""
-        self._events.send(ProblemReport(cause, action))
+        self._events.send(ProblemReport(cause, action, severity))
 
     def _failed(self, what: str, error: StoreError, meanwhile: str, bound: str = "") -> None:
         now = time.monotonic()
@@ -95,7 +96,6 @@ class RetryingWriter:
         failing = self._failing.pop(what, None)
         if failing is not None:
             failed_s = time.monotonic() - failing.since
-            self.report_problem(
-                f"{what} could not be written for {failed_s:.1f} s", "writes succeed again, the run continues"
-            )
+            cause = f"{what} could not be written for {failed_s:.1f} s"
+            self.report_problem(cause, "writes succeed again, the run continues", "note")
         return result

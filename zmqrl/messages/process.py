@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 
 from zmqrl.messages.fields import Index, Number, Ports, Text, kinds_of
-from zmqrl.types import Count, Finite, JudgedRole, Ledger, Name, Notice, Version
+from zmqrl.types import Count, Finite, JudgedRole, Ledger, Name, Notice, Severity, Version
 
 State: TypeAlias = Literal["well", "slow", "stalled", "lost"]
 UPDATE = "update"
@@ -171,6 +171,7 @@ class ProblemReport(EventMessage, frozen=True, tag="problem"):
 
     cause: Text
     done: Text
+    severity: Severity = "warning"
 
 
 class WorkerRelieved(EventMessage, frozen=True, tag="relieved"):

@@ -13,6 +13,7 @@ from zmqrl.config.paths import content_of
 from zmqrl.messages.files import Moderate
 from zmqrl.run_files.run_directory import SUMMARY
 from zmqrl.summary import Summary
+from zmqrl.types import Severity
 
 
 class StatusRecord(msgspec.Struct, frozen=True):
@@ -35,6 +36,8 @@ class StatusRecord(msgspec.Struct, frozen=True):
     checkpoint_every_s: float = 0.0
     hosts: list[dict[str, Any]] = []
     refused: dict[str, int] = {}
+    severities: list[Severity] = []
+    """Of the problems, in their order."""
 
 
 RECORDS: Mapping[str, Any] = {SUMMARY: Summary, "status.json": StatusRecord}

@@ -29,6 +29,7 @@ from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
 from zmqrl.viewer.row_cache import ReadMetric, RowCache
 from zmqrl.views.base import HOST_COLUMNS, host_cells
+from zmqrl.views.problem import shown_problems
 
 LIST_EVERY_S = 1.0
 """The runs are listed again after this time."""
@@ -78,7 +79,8 @@ class Answers:
         hosts = [host_cells(host) for host in (status or {}).get("hosts", [])]
         files = {"logs": _files(run / "logs"), "videos": _videos(run)}
         table = [[*HOST_COLUMNS, ""], *hosts] if hosts else []
-        return {"status": status, "hosts": table, "summary": summary, "config": _config(run), **files}
+        shown = {"status": status, "hosts": table, "problems": shown_problems(status or {}), "summary": summary}
+        return {**shown, "config": _config(run), **files}
 
     def log(self, query: Query) -> str:
         """The end of a log of a run."""

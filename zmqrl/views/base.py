@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from zmqrl.logs.printable import printable
+from zmqrl.types import Severity
 
 Status: TypeAlias = Callable[[], Mapping[str, Any]]
 """The current content of `status.json`."""
@@ -73,7 +74,7 @@ class View(ABC):
         """Show the run at monotonic time `now`. Called often; a view that is due calls `status` and draws it."""
 
     @abstractmethod
-    def message(self, text: str) -> None:
+    def message(self, text: str, severity: Severity = "note") -> None:
         """Print a block to stderr without breaking the view."""
 
     @abstractmethod
@@ -87,7 +88,7 @@ class QuietView(View):
     def update(self, status: Status, now: float) -> None:
         return
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, severity: Severity = "note") -> None:
         return
 
     def close(self, status: Status) -> None:
@@ -103,8 +104,8 @@ class LastingView(View):
     def update(self, status: Status, now: float) -> None:
         self._show(lambda view: view.update(status, now))
 
-    def message(self, text: str) -> None:
-        self._show(lambda view: view.message(text))
+    def message(self, text: str, severity: Severity = "note") -> None:
+        self._show(lambda view: view.message(text, severity))
 
     def close(self, status: Status) -> None:
         self._show(lambda view: view.close(status))

@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from zmqrl.debugging import is_lent
+from zmqrl.types import Severity
 from zmqrl.views.base import Status, View
-from zmqrl.views.tables import render
+from zmqrl.views.tables import OF_SEVERITY, render
 
 REDRAW_EVERY_S = 0.25
 STOPPABLE = ("starting", "running", "paused")
@@ -45,8 +46,8 @@ class LiveView(View):
         # The cursor is on a line of its own: behind a full one, the terminal's echo of Ctrl-C would begin another.
         self._live.update(Group(render(current, current["run_dir"] + hint), Text()), refresh=True)
 
-    def message(self, text: str) -> None:
-        self._live.console.print(Text(text, style="red"))
+    def message(self, text: str, severity: Severity = "note") -> None:
+        self._live.console.print(Text(text, style=OF_SEVERITY[severity]))
 
     def close(self, status: Status) -> None:
         try:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from zmqrl.debugging import is_lent
+from zmqrl.types import Severity
 from zmqrl.views.base import Status, View, bottleneck_of, reports_of
 from zmqrl.views.header import duration
 from zmqrl.views.problem import report_cells
@@ -29,7 +30,7 @@ class PlainView(View):
         self._next_at = now + LINE_EVERY_S
         _print(line_of(current), sys.stdout)
 
-    def message(self, text: str) -> None:
+    def message(self, text: str, severity: Severity = "note") -> None:
         _print(text, sys.stderr)
 
     def close(self, status: Status) -> None:

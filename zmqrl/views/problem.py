@@ -8,6 +8,7 @@ from textwrap import indent
 from typing import Any
 
 from zmqrl.logs.printable import printable
+from zmqrl.types import Severity
 
 LOG_LINES_SHOWN = 12
 LAST_LINES_SHOWN = 4
@@ -30,6 +31,12 @@ class Problem:
     log_tail: tuple[str, ...] = ()
     is_repeated: bool = False
     """The same was reported before: its traceback is not shown again."""
+    severity: Severity = "warning"
+
+    @property
+    def shown(self) -> str:
+        """The severity, and the text."""
+        return f"{self.severity}: {self}"
 
     def __str__(self) -> str:
         in_cause = {name: f"{name.replace('_', ' ')} {value}" in self.cause for name, value in self.detail.items()}
@@ -39,6 +46,13 @@ class Problem:
         if self.log:
             lines.append(f"  log: {self.log}")
         return printable("\n".join([*lines, indent(self.action_taken, "  ")]))
+
+
+def shown_problems(status: Mapping[str, Any]) -> dict[str, Severity]:
+    """The problems of a `status.json` as they are shown, with their severity; zmqrl 0.2 has written none."""
+    texts = status.get("problems", [])
+    severities = status.get("severities") or ["warning"] * len(texts)
+    return {f"{severity}: {text}": severity for severity, text in zip(severities, texts, strict=False)}
 
 
 def shown_tail(lines: Sequence[str]) -> list[str]:

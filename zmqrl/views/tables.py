@@ -16,10 +16,10 @@ from rich.text import Text
 
 from zmqrl.logs.printable import printable_data
 from zmqrl.supervision.gpus import brief
-from zmqrl.types import Gpu
+from zmqrl.types import Gpu, Severity
 from zmqrl.views.base import HOST_COLUMNS, bottleneck_of, host_cells, reports_of
 from zmqrl.views.header import header, wrapped
-from zmqrl.views.problem import report_cells, short
+from zmqrl.views.problem import report_cells, short, shown_problems
 
 LEAST_ROWS = 4
 """Minimum of rows of the table, however low the terminal is."""
@@ -32,6 +32,8 @@ WIDE = 120
 BLOCKS = "▁▂▃▄▅▆▇█"
 STYLES = {"ready": "", **dict.fromkeys(("starting", "connecting", "joining", "drained", "away"), "dim")}
 """Styles of a row by its state; others are red."""
+OF_SEVERITY: Mapping[Severity, str] = {"error": "red", "warning": "yellow", "note": "dim"}
+"""Styles of messages."""
 LOSSES = ("loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "grad_norm", "q_mean", "learning_rate")
 """Begin of the names of metrics that show how learning goes."""
 WORKER_COLUMNS = ("HOST", "STATE", "WORKER", "STEPS/s", "STEPS", "EPISODES", "WAITS", "RESTARTS")
@@ -120,13 +122,12 @@ def _losses(status: Mapping[str, Any], width: int) -> list[Text]:
 
 def _messages(status: Mapping[str, Any], width: int, most: int) -> list[Text]:
     """The last messages, the newest last: those that fit into `most` lines with an empty one above."""
-    shown: list[str] = []
-    for message in reversed(status.get("problems", [])):
-        lines = message.splitlines()
-        if len(shown) + len(lines) >= most:
+    texts: list[Text] = []
+    for message, severity in reversed(shown_problems(status).items()):
+        lines = [Text(line, OF_SEVERITY.get(severity, ""), no_wrap=True) for line in message.splitlines()]
+        if len(texts) + len(lines) >= most:
             break
-        shown = [*lines, *shown]
-    texts = [Text(line, style="red", no_wrap=True) for line in shown]
+        texts = [*lines, *texts]
     for text in texts:
         text.truncate(width, overflow="ellipsis")
     return [Text(), *texts] if texts else []

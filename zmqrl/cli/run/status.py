@@ -15,6 +15,7 @@ import click
 from zmqrl.cli.run.on import RUN_HELP, OnCommand, run_on
 from zmqrl.logs.printable import printable_data
 from zmqrl.views.base import HOST_COLUMNS, UNKNOWN, aligned, bottleneck_of, host_cells, reports_of
+from zmqrl.views.problem import report_cells, short, shown_problems
 
 if TYPE_CHECKING:
     from zmqrl.run_files.run_info import RunInfo
@@ -115,8 +116,7 @@ def _watch(directory: Path, info: RunInfo) -> None:
         while is_live(directory, info):
             status = _status(directory, info)
             if status is not None:
-                texts = [*_silence(time.time() - status["written_at"]), *status["problems"]]
-                notes = [Text(text, style="red") for text in texts]
+                notes = [Text(text, style="red") for text in _silence(time.time() - status["written_at"])]
                 view.update(Group(render(status), *notes, Text()), refresh=True)  # see LiveView
             time.sleep(FOLLOW_S)  # the pace of status.json
 
@@ -161,13 +161,11 @@ class StatusLines:
     def _take(self, status: Mapping[str, Any]) -> None:
         if status["written_at"] != self._written_at:
             self._written_at, self._new_at = status["written_at"], self._clock()
-        self._show(status, [*_silence(self._clock() - self._new_at), *status["problems"]])
+        self._show(status, _silence(self._clock() - self._new_at))
 
 
 def _last_status(directory: Path, info: RunInfo, is_known: bool) -> str:
     """Status of a run that has ended, as far as `is_known`: its summary, where it wrote one."""
-    from zmqrl.views.problem import report_cells
-
     summary = _summary(directory, info)
     if summary is None:
         return _without_summary(directory, info, is_known)
@@ -199,7 +197,7 @@ def _without_summary(directory: Path, info: RunInfo, is_known: bool) -> str:
     if status is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["written_at"]))
         steps = f"{status['env_steps']:,} of {status['total_env_steps']:,} env steps"
-        lines += [f"  last status at {at}, after {steps}", *status["problems"]]
+        lines += [f"  last status at {at}, after {steps}", *shown_problems(status)]
     log = directory / "logs" / "launcher.log"
     lines += [f"  log: {log}"] if log.exists() else []
     if not is_known or info.host != socket.gethostname():
@@ -218,8 +216,6 @@ def _resume(directory: Path) -> str:
 
 
 def _live_status(directory: Path, info: RunInfo) -> str:
-    from zmqrl.views.problem import report_cells, short
-
     status = _status(directory, info)
     if status is None:
         return f"{info.run_id}: starting"
@@ -239,7 +235,7 @@ def _live_status(directory: Path, info: RunInfo) -> str:
     shown += [f"rejected {what}: {count}" for what, count in status.get("refused", {}).items()]
     lines = [", ".join(shown), *_silence(time.time() - status["written_at"]), *_hosts(status.get("hosts", []))]
     lines += ["  " + "  ".join(f"{key} {short(value)}" for key, value in row.items()) for row in status["workers"]]
-    return "\n".join([*lines, *status["problems"]])
+    return "\n".join([*lines, *shown_problems(status)])
 
 
 def _silence(silent_s: float) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from zmqrl.config.codec import replace
 from zmqrl.launch.run import host_events, reports
 from zmqrl.launch.run.actions import Action, KeepLog
 from zmqrl.launch.run.host_events import Handler
@@ -16,6 +17,7 @@ from zmqrl.launch.run.state import UNREPORTED, RunState
 from zmqrl.messages import agent, orchestrator, process
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.supervision.restarts import BAD_CONFIGURATION, without_numbers
+from zmqrl.types import Severity
 from zmqrl.wire.admission import NO_HANDSHAKE
 
 
@@ -115,7 +117,7 @@ def _on_restarting(message: agent.Restarting, event: HostEvent, state: RunState)
     record.restarts += 1
     record.restarted_at = [at for at in record.restarted_at if event.at - at < window_s] + [event.at]
     state.count_restart(record)
-    _note(state, record, reports.restarting(record, message, state.plan.config.restart))
+    _note(state, record, reports.restarting(record, message, state.plan.config.restart), severity="warning")
 
 
 def _on_restart_limit_reached(message: agent.RestartLimitReached, event: HostEvent, state: RunState) -> None:
@@ -126,9 +128,11 @@ def _on_restart_limit_reached(message: agent.RestartLimitReached, event: HostEve
     _note(state, record, reports.not_restarted(record, message, state), message.cause)
 
 
-def _note(state: RunState, record: ProcessRecord, action_taken: str, cause: str = UNREPORTED) -> None:
+def _note(
+    state: RunState, record: ProcessRecord, action: str, cause: str = UNREPORTED, severity: Severity = "error"
+) -> None:
     """`cause`: of a process whose end was not reported."""
-    state.note(reports.ended(record, action_taken, cause, state))
+    state.note(replace(reports.ended(record, action, cause, state), severity=severity))
     if record.last_exit is not None and reports.has_traceback(record.last_exit):
         state.tracebacks.add(without_numbers(record.last_exit.cause))
 

@@ -12,6 +12,7 @@ from zmqrl.launch.run import reports
 from zmqrl.launch.run.bottleneck import slowest_worker
 from zmqrl.launch.run.state import RunState
 from zmqrl.logs.standard_output import tail_of
+from zmqrl.types import Severity
 from zmqrl.views.problem import Problem
 
 Arguments = ParamSpec("Arguments")
@@ -45,24 +46,25 @@ class AdvisoryWrites:
             if not self._failing:
                 failed_s = time.monotonic() - self._since
                 cause = f"{what} could not be written for {failed_s:.1f} s"
-                self._note(cause, "writes succeed again")
+                self._note(cause, "writes succeed again", "note")
         return True
 
-    def _note(self, cause: str, action: str) -> None:
-        self._report(Problem(f"run directory {self._run_dir}", cause, action))
+    def _note(self, cause: str, action: str, severity: Severity = "warning") -> None:
+        self._report(Problem(f"run directory {self._run_dir}", cause, action, severity=severity))
 
 
 def lost_agent(state: RunState) -> Problem | None:
     """None while it runs, and when it ended in good order or reported its own fault."""
     if state.agent_exit is not None and state.cut_off is not None:
-        return Problem(state.plan.config.learner.host, state.cut_off, "the learner was there: resume the run")
+        fix = "the learner was there: resume the run"
+        return Problem(state.plan.config.learner.host, state.cut_off, fix, severity="error")
     if state.agent_exit is None or state.finished is not None or state.agent_fault is not None:
         return None
     host = state.plan.config.learner.host
     log = Path(state.plan.run_dir) / "logs" / f"{host}-agent-0.log"
     tail = tail_since(log, state.plan.started_at)
-    ends = "its processes and the run end"
-    return Problem(f"{host}/agent-0", str(state.lost_agent_cause), ends, log=str(log), log_tail=tail)
+    where, ends = f"{host}/agent-0", "its processes and the run end"
+    return Problem(where, str(state.lost_agent_cause), ends, log=str(log), log_tail=tail, severity="error")
 
 
 def tail_since(log: Path, since: float) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def relieved(worker: ProcessRecord, message: WorkerRelieved) -> Problem:
 def faster_again(worker: ProcessRecord, message: WorkerRelieved) -> Problem:
     """Vector envs move back."""
     done = f"it has {message.after} vector envs now, before {message.before}"
-    return Problem(worker.host, f"worker {worker.index} is faster again", done)
+    return Problem(worker.host, f"worker {worker.index} is faster again", done, severity="note")
 
 
 def slow_worker(late: Slowest, state: RunState) -> Problem:
@@ -132,7 +132,7 @@ def agent_exited(code: int | None) -> str:
 
 def address_changed(change: str) -> Problem:
     """The launcher's machine has another address."""
-    return Problem("launcher", change, "hosts that are silent since are connected to again")
+    return Problem("launcher", change, "hosts that are silent since are connected to again", severity="note")
 
 
 def _lease_limit(plan: RunPlan) -> str:
@@ -157,7 +157,7 @@ def lost_host(record: HostRecord, fix: str, state: RunState) -> Problem:
         others = "no other host can be used"
     elif state.hosts.can_go_on:
         others = f"the run continues without this host; its vector envs {_where_vector_envs_go(state)}"
-    return Problem(record.host, record.cause, f"{fix}\n{others}" if fix else others)
+    return Problem(record.host, record.cause, f"{fix}\n{others}" if fix else others, severity="error")
 
 
 def store_not_shared(record: HostRecord, plan: RunPlan) -> Problem:
@@ -176,7 +176,7 @@ def differing_digests(digests: Mapping[str, str]) -> Problem | None:
 def invited(host: str, path: Path) -> Problem:
     """A host that is waited for, and what its user has to do."""
     how = f"copy {path} to that host (its token admits one host, once), and run there"
-    return Problem(host, "joins manually", f"{how}: zmqrl worker --connect {path.name}")
+    return Problem(host, "joins manually", f"{how}: zmqrl worker --connect {path.name}", severity="note")
 
 
 def not_invited(record: HostRecord, error: str | None) -> tuple[str, str]:
@@ -186,23 +186,28 @@ def not_invited(record: HostRecord, error: str | None) -> tuple[str, str]:
 
 def not_rejoined(record: HostRecord, error: ConfigError) -> Problem:
     """A lost host for whose workers the run has no room."""
-    return Problem(record.host, f"cannot be connected to again: {error}", "the run continues without this host")
+    cause, done = f"cannot be connected to again: {error}", "the run continues without this host"
+    return Problem(record.host, cause, done, severity="error")
 
 
 def not_waited_for(record: HostRecord) -> Problem:
     """A host that is outside of its window at the start."""
-    return Problem(record.host, record.away, "it is not waited for")
+    return Problem(record.host, record.away, "it is not waited for", severity="note")
 
 
 def returned(record: HostRecord, away_s: float) -> Problem:
     """A lost host is back."""
-    return Problem(record.host, f"was away for {away_s:.0f} s", f"back with {counted(record.workers, 'worker')}")
+    return Problem(record.host, f"was away for {away_s:.0f} s", _back(record), severity="note")
 
 
 def presence_changed(record: HostRecord, reason: str, is_here: bool, had_workers: bool) -> Problem:
     """Report of workers that leave or return because of a window or of other users."""
     left = "its workers leave at the end of their segments" if had_workers else "it has no workers"
-    return Problem(record.host, reason, f"back with {counted(record.workers, 'worker')}" if is_here else left)
+    return Problem(record.host, reason, _back(record) if is_here else left, severity="note")
+
+
+def _back(record: HostRecord) -> str:
+    return f"back with {counted(record.workers, 'worker')}"
 
 
 def presence_unchanged(record: HostRecord, reason: str, error: ConfigError) -> Problem:
@@ -225,7 +230,7 @@ def too_few(state: RunState, limit_s: float) -> Problem:
 
 def enough_again(state: RunState, paused_s: float) -> Problem:
     """The pause is over."""
-    return Problem("run", f"{_ready(state)} again after {paused_s:.0f} s", "the run continues")
+    return Problem("run", f"{_ready(state)} again after {paused_s:.0f} s", "the run continues", severity="note")
 
 
 def _ready(state: RunState) -> str:
@@ -242,7 +247,7 @@ def over_wall_limit(max_wall_s: float, over_s: float) -> Problem:
 def unverified_end(cause: str, run_id: str) -> Problem:
     """The orchestrator failed to end the run."""
     fix = f"to end and verify what is left: zmqrl down {run_id}"
-    return Problem("the end of the processes", cause, fix)
+    return Problem("the end of the processes", cause, fix, severity="error")
 
 
 def stalled(state: RunState, after_s: float) -> Problem:
@@ -279,7 +284,8 @@ def failure(message: RunFailed, state: RunState) -> str:
 
 def reported(message: ProblemReport, event: HostEvent, state: RunState) -> Problem:
     """Something failed that killed no process."""
-    return Problem(event.where, message.cause, message.done, log=log_of(event.host, *event.process, state))
+    log = log_of(event.host, *event.process, state)
+    return Problem(event.where, message.cause, message.done, log=log, severity=message.severity)
 
 
 def warned(message: Warned, event: HostEvent) -> Problem:

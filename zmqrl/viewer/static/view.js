@@ -177,8 +177,8 @@ async function refreshDetails() {
   const run = runs.find((known) => known.run_dir === shown);
   at("details-title").textContent = run ? run.name : shown;
   at("place").textContent = [run?.run_id, run?.state, shown].filter(Boolean).join(", ");
-  const error = found.summary?.error || run?.reason, messages = found.status?.problems || [];
-  at("problems").replaceChildren(...messages.map((text) => element("li", text)), ...(error ? [element("li", error, "failed")] : []));
+  const error = found.summary?.error || run?.reason;
+  at("problems").replaceChildren(...Object.entries(found.problems).map(([text, severity]) => element("li", text, severity)), ...(error ? [element("li", error, "failed")] : []));
   at("hosts-head").replaceChildren(...found.hosts.slice(0, 1).map(heads));
   at("hosts").replaceChildren(...found.hosts.slice(1).map((cells) => tableRow(...cells.map((text) => cell(text)))));
   pairs(at("summary"), found.summary);
