@@ -225,7 +225,7 @@ def test_a_run_that_ended_before_its_first_update_counts_what_the_ledger_has(sta
 
 def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened(state: RunState) -> None:
     faults = [f"EnvFault: env Walk (slot {n}, step 300): step raised KeyError: 'up'" for n in range(3)]
-    state.hosts.expect("local", range(3))
+    state.hosts["local"].assigned = (0, 1, 2)
     exits = [*((("worker", n), cause) for n, cause in enumerate(faults)), (("broker", 0), "signal SIGKILL\nand more")]
     for (role, index), cause in exits:
         tell(state, "exit", role=role, index=index, pid=1, code=1, expected=False, cause=cause)

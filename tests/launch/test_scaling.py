@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from zmqrl.config.sections import HostSection
 from zmqrl.errors import ConfigError
 from zmqrl.launch.run.boots import boot_of
 from zmqrl.launch.run.hosts import Hosts
-from zmqrl.launch.run.scaling import Scaling
+from zmqrl.launch.run.scaling import check_counts
+from zmqrl.supervision.restarts import ProcessSlot
 from zmqrl.types import ModeName
 
 TOO_MANY = "gives 5 workers for 4 vector envs: in sync each worker needs at least one"
@@ -31,8 +33,19 @@ class Run:
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan, self.hosts = plan, Hosts(plan)
-        self.scaling = Scaling(plan, self.hosts)
-        self.scale, self.try_all = self.scaling.scale, self.scaling.try_all
+
+    def scale(self, host: str, workers: int) -> tuple[int, ...]:
+        check_counts(self.plan, self.hosts, {host: workers}, least=0)
+        return self.hosts.assign(host, workers)
+
+    def check(self, wanted: Mapping[str, int], admitted: Collection[str] = ()) -> None:
+        check_counts(self.plan, self.hosts, wanted, admitted=admitted)
+
+    def fail(self, *indexes: int) -> None:
+        """These workers of `local` alone are not restarted."""
+        for index in self.hosts["local"].assigned:
+            record = self.hosts["local"].record(ProcessSlot("worker", index))
+            record.state = "failed" if index in indexes else "ready"
 
     def held(self, host: str) -> tuple[int, ...]:
         return self.hosts[host].held
@@ -44,21 +57,26 @@ class Run:
 
 def test_an_index_that_was_given_up_is_never_used_again() -> None:
     run = Run(plan_of())
-    assert (run.held("local"), run.held("b"), run.scaling.total) == ((0, 1), (2,), 3)
+    assert (run.held("local"), run.held("b"), run.hosts.total_workers) == ((0, 1), (2,), 3)
     assert run.scale("b", 2) == (2, 3)
     assert run.scale("b", 0) == ()
     assert run.scale("b", 1) == (4,)
     run.revoke("b")
     assert run.scale("b", 2) == (5, 6)
-    assert run.scaling.total == 4
+    assert run.hosts.total_workers == 4
 
 
 def test_workers_that_are_not_restarted_leave_first() -> None:
     run = Run(plan_of())
-    assert run.scale("local", 1, failed={0}) == (1,)
-    assert run.scale("local", 3, failed={0}) == (1, 3, 4)
-    assert run.scale("local", 3, failed={3}) == (1, 3, 4)
-    assert run.scale("local", 1, failed={1, 3, 4}) == (1,)
+    run.fail(0)
+    assert run.scale("local", 1) == (1,)
+    run.fail()
+    assert run.scale("local", 3) == (1, 3, 4)
+    run.fail(3)
+    assert run.scale("local", 3) == (1, 3, 4)
+    assert run.scale("local", 2) == (1, 4)
+    run.fail(1, 4)
+    assert run.scale("local", 1) == (1,)
 
 
 @pytest.mark.parametrize(("mode", "host", "workers", "fault"), [
@@ -100,7 +118,7 @@ def test_the_learner_s_host_takes_part_without_workers() -> None:
 
 def test_a_host_is_admitted() -> None:
     run = Run(plan_of())
-    assert run.try_all({"x": 1}, admitted=["x"]) == ["x"]
+    run.check({"x": 1}, admitted=["x"])
     with raises(ConfigError, key=(), what="unknown host 'x'"):
         run.scale("x", 1)
     run.hosts.admit(boot_of(run.plan, "x", ()))
@@ -110,27 +128,22 @@ def test_a_host_is_admitted() -> None:
 def test_workers_move_to_another_host_in_one_request() -> None:
     """Those that leave make room first, and in between the run may have none."""
     run = Run(plan_of())
-    assert run.try_all({"x": 4, "local": 0, "b": 0}, admitted=["x"]) == ["local", "b", "x"]
+    run.check({"x": 4, "local": 0, "b": 0}, admitted=["x"])
     with raises(ConfigError, key=(), value="local, b", what="no other host has workers, and a run needs one"):
-        run.try_all({"local": 0, "b": 0})
+        run.check({"local": 0, "b": 0})
 
 
 def test_the_last_worker_stays() -> None:
     run = Run(plan_of())
     run.scale("local", 0)
     with raises(ConfigError, key=(), value="b", what="no other host has workers, and a run needs one"):
-        run.try_all({"b": 0})
+        run.check({"b": 0})
 
 
 def test_of_several_changes_all_are_tried_before_any_is_made() -> None:
     run = Run(plan_of())
-    run.try_all({"local": 1, "b": 3})
-    with raises(
-        ConfigError,
-        key=(),
-        value="b=3",
-        what=TOO_MANY,
-    ):
-        run.try_all({"local": 2, "b": 3})
+    run.check({"local": 1, "b": 3})
+    with raises(ConfigError, key=(), value="b=3", what=TOO_MANY):
+        run.check({"local": 2, "b": 3})
     assert (run.held("local"), run.held("b")) == ((0, 1), (2,)), "nothing was changed"
     assert run.scale("b", 2) == (2, 3), "no index was used up"

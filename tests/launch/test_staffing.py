@@ -107,7 +107,7 @@ def test_a_run_with_all_hosts_outside_of_their_windows_waits(tmp_path: Path) -> 
 def test_the_last_host_with_workers_leaves_too(tmp_path: Path) -> None:
     run = Run(tmp_path, "06:59:59", only="20:00-07:00")
     run.come()
-    run.state.hosts.expect("local", ())
+    run.state.hosts.assign("local", 0)
     run.pass_time()
     assert run.workers() == [(0, False)]
     run.leave()

@@ -46,7 +46,7 @@ def test_below_min_workers_the_run_pauses_and_continues(tmp_path: Path) -> None:
         assert text in str(problem)
     assert too_few.check(links.state, 150.0) is None, "once"
     assert (too_few.is_over(102.0 + LIMIT_S - 1), too_few.is_over(102.0 + LIMIT_S)) == (False, True)
-    links.state.hosts.expect("b", (3, 4))
+    assert links.state.hosts.assign("b", 2) == (3, 4)
     links.tell("b", "agent", public="other")
     ready(links, 3, 4)
     assert "3 workers are ready again after 48 s" in str(too_few.check(links.state, 150.0))
@@ -89,7 +89,7 @@ def test_hosts_that_are_away_are_not_missed(tmp_path: Path) -> None:
     ready(links, 0, 1, 2)
     too_few.check(links.state, 1.0)
     links.state.hosts["b"].away = "outside its window"
-    links.state.hosts.expect("b", ())
+    links.state.hosts.assign("b", 0)
     links.tell("b", "agent_exit", code=0, introduced=True)
     assert too_few.check(links.state, 10.0) is None and too_few.check(links.state, 20.0) is None
 

@@ -102,7 +102,7 @@ def test_a_worker_that_exited_cleanly_is_not_expected(tmp_path: Path, other: str
 
     for index in (0, 1):
         tell("ready", index)
-    state.hosts.expect("local", (0,) if other == "exit" else (0, 1))
+    state.hosts["local"].assigned = (0,) if other == "exit" else (0, 1)
     exited = {"code": 0, "expected": True, "cause": "exit code 0"} if other == "exit" else {}
     tell(other, 1, **exited)
     tell("restart_limit_reached", 0, cause="exit code 1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
@@ -65,6 +65,11 @@ class Hosts:
         return {worker.index: worker for row in self for worker in row.worker_records}
 
     @property
+    def total_workers(self) -> int:
+        """Number of workers that the broker knows, or will."""
+        return sum(len(record.held) for record in self)
+
+    @property
     def expected_workers(self) -> int:
         """Workers of the hosts that have not failed."""
         return sum(row.workers for row in self if not row.is_gone)
@@ -121,17 +126,22 @@ class Hosts:
         return bool(is_tried and record.is_missing and record.incarnation and record.workers)
 
     def admit(self, boot: Boot) -> HostRecord:
-        """A host joins the live run, or one that is gone has another section; `expect` gives it workers."""
+        """A host joins the live run, or one that is gone has another section; `assign` gives it workers."""
         before = self._records.get(boot.host)
         record = HostRecord(boot, state="drained") if before is None else before.readmitted(boot)
         self._records[boot.host] = record
         return record
 
-    def expect(self, host: str, workers: Sequence[int]) -> HostRecord:
-        """Assign these workers to the host from now on."""
-        record = self._records[host]
-        record.assigned, record.is_revoked = tuple(workers), False
-        return record
+    def assign(self, host: str, workers: int) -> tuple[int, ...]:
+        """The indexes of the workers that the host is to have from now on, so many.
+
+        Workers that are not restarted leave first, then the highest indexes. An index that left is never used again.
+        """
+        record, failed = self._records[host], self.failed_workers
+        kept = sorted(record.held, key=lambda index: (index in failed, index))[:workers]
+        first, self.next_index = self.next_index, self.next_index + workers - len(kept)
+        record.assigned, record.is_revoked = tuple(sorted([*kept, *range(first, self.next_index)])), False
+        return record.assigned
 
     def stayed_away(self, now: float) -> list[HostRecord]:
         """Hosts whose agents ended in order `LEAVE_S` ago, or more, though the run continues. `now`: of one clock."""

@@ -111,7 +111,7 @@ class RunMachine:
         for record in hosts:
             record.is_uninvited = record.section.manual
         for record in staffing.begin(hosts, wall):
-            self._changes.remove_workers(record)
+            hosts.assign(record.host, 0)
             if record is not hosts.learner:
                 record.drain()
             self.state.note(reports.not_waited_for(record))

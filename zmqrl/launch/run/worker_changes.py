@@ -16,7 +16,7 @@ from zmqrl.launch.run.actions import Action, Deploy, RecordConfig, RemoveInvitat
 from zmqrl.launch.run.boots import boot_of
 from zmqrl.launch.run.host_records import HostRecord
 from zmqrl.launch.run.hosts import Hosts
-from zmqrl.launch.run.scaling import Scaling
+from zmqrl.launch.run.scaling import check_counts
 from zmqrl.messages.command import SetWorkers
 from zmqrl.messages.files import ScaleRequest
 from zmqrl.views.problem import counted
@@ -39,7 +39,6 @@ class WorkerChanges:
 
     def __init__(self, plan: RunPlan, hosts: Hosts, refusal: Refusal) -> None:
         self._plan, self._hosts, self._refusal = plan, hosts, refusal
-        self._scaling = Scaling(plan, hosts)
 
     def check(self, path: Path, request: ScaleRequest) -> RecordConfig | None:
         """Change nothing. What is to be done before `admit`; None: the request adds no host.
@@ -53,7 +52,7 @@ class WorkerChanges:
         for host, workers in request.scale.items():
             self._check_manual(host, workers)
         spent = [host for host in request.scale if self._has_used_its_token(host)]
-        self._scaling.try_all(request.scale, spent, admitted, self._plan.config.min_workers)
+        check_counts(self._plan, self._hosts, request.scale, spent, admitted, self._plan.config.min_workers)
         if not admitted:
             return None
         listed = {host: replace(section, workers=request.scale[host]) for host, section in admitted.items()}
@@ -68,13 +67,9 @@ class WorkerChanges:
             record = self._hosts.admit(boot_of(self._plan, host, ()))
             record.rule = staffing.rule_of(record.section, counts[host])
 
-    def remove_workers(self, record: HostRecord) -> None:
-        """Remove the workers of a host that has no agent."""
-        self._scaling.scale(record.host, 0)
-
     def carry_out(self, request: ScaleRequest) -> tuple[list[Action], dict[str, str]]:
         """A request that was checked. Returns the answer for each host too."""
-        total, actions, lines = self._scaling.total, list[Action](), dict[str, str]()
+        total, actions, lines = self._hosts.total_workers, list[Action](), dict[str, str]()
         for host in sorted(request.scale, key=lambda host: request.scale[host] - self._held(host)):  # room first
             record, line = self._hosts.get(host), "not part of this run"
             if record is not None:
@@ -82,7 +77,7 @@ class WorkerChanges:
                 actions += done
                 record.away = ""  # until its window opens or closes, or its other users come or go
             lines[host] = f"{host}: {line}"
-        if self._scaling.total > total and not moves_vector_envs(self._plan.config):
+        if self._hosts.total_workers > total and not moves_vector_envs(self._plan.config):
             lines[""] = WITHOUT_VECTOR_ENVS
         return actions, lines
 
@@ -92,7 +87,7 @@ class WorkerChanges:
         Raises:
             ConfigError: The run has no room for them; nothing was changed.
         """
-        self._scaling.try_all({record.host: workers}, least=0)
+        check_counts(self._plan, self._hosts, {record.host: workers}, least=0)
         return self._change(record, workers, stays)[0]
 
     def _change(self, record: HostRecord, workers: int, stays: bool = False) -> tuple[list[Action], str]:
@@ -102,7 +97,7 @@ class WorkerChanges:
             if workers:
                 return self._invite(record, workers), f"{some}, once it joins with its new connection file"
             return self._invite(record, 0), "removed from the run; env steps that it has not delivered are dropped"
-        indexes = self._scaling.scale(host, workers, failed=self._hosts.failed_workers)
+        indexes = self._hosts.assign(host, workers)
         record.is_kept = stays
         if not record.is_gone and record.state != "leaving":
             command = Send(host, SetWorkers(list(indexes), stays))
@@ -117,7 +112,7 @@ class WorkerChanges:
         """The workers of a manual host are in its connection file; that of before, and its key, are void."""
         record.is_revoked = record.is_revoked or self._has_used_its_token(record.host)
         record.invitation = ""
-        self._scaling.scale(record.host, workers)
+        self._hosts.assign(record.host, workers)
         if workers:
             record.state, record.is_uninvited = "connecting", True
         else:
