@@ -73,15 +73,10 @@ class Launcher:
         self._signals, self._stop_file = StopSignals(), StopFile(run_dir)
         self._is_taken_over = False
         self._status_at = 0.0
-
-    @property
-    def summary(self) -> Summary | None:
+        self.summary: Summary | None = None
         """The summary, once `run` has returned and anything was started."""
-        return self._summary
-
-    _summary: Summary | None = None
-    refusal: str | None = None
-    """Why a process of the run rejected the configuration: nothing is left of the run."""
+        self.refusal: str | None = None
+        """Why a process of the run rejected the configuration: nothing is left of the run."""
 
     def request_stop(self, request: StopRequest = StopRequest.STOP) -> None:
         """Any thread: as `zmqrl stop`, or as a signal."""
@@ -102,9 +97,9 @@ class Launcher:
                 output = RunOutput(self._plan, self._state, self._directory, self._files, self._quiet)
                 self._stop_file.is_requested()  # one that came too late for the attempt before
                 code = self._run_in(output)
-            if self._summary is not None and not self._is_taken_over:  # the directory is free: `on_end` may resume
+            if self.summary is not None and not self._is_taken_over:  # the directory is free: `on_end` may resume
                 further = self._signals.further()
-                for problem in notify_end(self._plan.config, self._directory.path, self._summary, further):
+                for problem in notify_end(self._plan.config, self._directory.path, self.summary, further):
                     output.print(problem, sys.stderr)
             return code
 
@@ -218,9 +213,9 @@ class Launcher:
         if not self._is_taken_over:
             output.write_environment()
         status, exit_code, error = outcome.status, outcome.exit_code, outcome.error
-        self._summary = summarise(self._plan, self._state, status, exit_code, error, self._state.wall_s)
-        output.write_summary(self._summary, self._look_for_successor())
-        output.print(end_lines(self._summary, self._state, teardown, self._directory.path))
+        self.summary = summarise(self._plan, self._state, status, exit_code, error, self._state.wall_s)
+        output.write_summary(self.summary, self._look_for_successor())
+        output.print(end_lines(self.summary, self._state, teardown, self._directory.path))
         resume = f"  resume with: {resume_command(self._directory.path)}"
         if error is not None:
             text = error.splitlines()[0] if output.problems_shown else error

@@ -66,10 +66,9 @@ class RunOutput:
         self._recorder = Recorder(directory.path, plan.started_at, plan.lineage.attempt)
         self._problems_log = directory.path / "logs" / PROBLEMS_LOG
         self._environment, self._publication = EnvironmentWriter(plan), Publication(plan)
-        self._target, self._mirror = target_of(plan), None
+        self._target = target_of(plan)
+        self._mirror: UrlMirror | None = None
         self.problems_shown = 0
-
-    _mirror: UrlMirror | None
 
     def start(self, plain: bool) -> None:
         """Show the run from now on, and its warnings. `plain`: lines instead of the live view."""

@@ -8,7 +8,7 @@ import msgspec
 
 from zmqrl.config.codec import to_json
 from zmqrl.launch.run.bottleneck import find_bottleneck, relieved_workers, slowest_worker
-from zmqrl.launch.run.host_records import HostRecord, ProcessRecord
+from zmqrl.launch.run.host_records import HostRecord
 from zmqrl.launch.run.state import RunState
 from zmqrl.launch.summary import recovery_of
 
@@ -57,7 +57,9 @@ def status_of(state: RunState, now: float, wall_s: float) -> dict[str, Any]:
         "recovery": recovery_of(state.plan),
         "hosts": [host_status(row, now) for row in state.hosts],
         "refused": state.refused_messages,
-        "workers": [_worker_status(worker) for _, worker in sorted(state.hosts.workers.items())],
+        "workers": [
+            {name: getattr(worker, name) for name in WORKER_FIELDS} for _, worker in sorted(state.hosts.workers.items())
+        ],
         "problems": [str(problem) for problem in problems],
         "severities": [problem.severity for problem in problems],
     }
@@ -83,10 +85,6 @@ def host_status(row: HostRecord, now: float) -> dict[str, Any]:
         "last_s": None if row.received_at is None else round(max(0.0, now - row.received_at), 1),
         "cause": row.away or row.cause,
     }
-
-
-def _worker_status(worker: ProcessRecord) -> dict[str, Any]:
-    return {name: getattr(worker, name) for name in WORKER_FIELDS}
 
 
 def _phase(state: RunState) -> Phase:

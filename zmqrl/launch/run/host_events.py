@@ -134,7 +134,8 @@ def _on_agent_exited(message: AgentExited, event: HostEvent, state: RunState) ->
 def _on_acting_digest(message: ActingDigest, event: HostEvent, state: RunState) -> None:
     state.hosts[event.host].acting = message.digest
     digests = {row.host: row.acting for row in state.hosts if row.acting and row.workers and not row.is_gone}
-    state.note_once(reports.differing_digests(digests))
+    if (problem := reports.differing_digests(digests)) is not None:
+        state.note_once(problem)
 
 
 def _on_gpu_use(message: GpuUse, event: HostEvent, state: RunState) -> None:

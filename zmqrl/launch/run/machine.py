@@ -30,12 +30,13 @@ from zmqrl.launch.run.state import RunState
 from zmqrl.launch.run.worker_changes import Refusal, WorkerChanges
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent
-from zmqrl.views.problem import Problem
 
 STEP_EVERY_S = 1.0
 SILENT_AFTER_CHANGE_S = 2.0
 """Hosts that have sent nothing for so long, over a change of this machine's address, are connected to again."""
 TOKEN_BYTES = 32
+REQUESTS = "a request file"
+"""Place of refused messages."""
 
 
 @dataclass
@@ -82,8 +83,6 @@ class RunMachine:
         self._step_at = now
         self._stall_detector = StallDetector(plan.config.limits.stalled_after_s)
         self._slow_worker = SlowWorkerReport()
-        self._refused: Counter[str] = Counter()
-        """Request files, by reason."""
         self._answers: list[_Waiting] = []
         self._addresses, self._moved = AddressWatch(), (0.0, "")
         """Addresses of this machine; when they last changed, in unix time, and how."""
@@ -162,7 +161,7 @@ class RunMachine:
             try:
                 actions += self._changes.change(record, change.workers, stays=change.presence == "kept")
             except ConfigError as error:
-                self._note_once(record, reports.presence_unchanged(record, change.reason, error))
+                self.state.note_once(reports.presence_unchanged(record, change.reason, error), record.reported)
                 continue
             change.done()
             self.state.note(reports.presence_changed(record, change.reason, is_here, had_workers))
@@ -179,16 +178,10 @@ class RunMachine:
             try:
                 actions += self._changes.change(record, record.workers, stays=record.is_kept)
             except ConfigError as error:
-                self._note_once(record, reports.not_rejoined(record, error))
+                self.state.note_once(reports.not_rejoined(record, error), record.reported)
         for record, away_s in rejoining.settle(self.state.hosts, now):
             self.state.note(reports.returned(record, away_s))
         return actions
-
-    def _note_once(self, record: HostRecord, problem: Problem) -> None:
-        """Until the host is ready again."""
-        if problem.cause not in record.reported:
-            record.reported.add(problem.cause)
-            self.state.note(problem)
 
     # requests
 
@@ -196,8 +189,8 @@ class RunMachine:
         """All of it or nothing."""
         request = received.request
         if isinstance(request, WireError):
-            self._refused[request.reason] += 1
-            count_refused(self.state, "a request file", self._refused)
+            before = self.state.refused_by.get(REQUESTS, Counter())
+            count_refused(self.state, REQUESTS, before + Counter([request.reason]))
             return [act.Respond(received.path, RequestAnswer(refused=str(request)))]
         try:
             record = self._changes.check(received.path, request)

@@ -206,10 +206,11 @@ class RunState:
         """Problems after the first `noted`, as far as they are kept."""
         return list(self.problems)[max(0, len(self.problems) + noted - self.noted) :]
 
-    def note_once(self, problem: Problem | None) -> None:
-        """One that may be found again."""
-        if problem is not None and problem.cause not in self._noted_once:
-            self._noted_once.add(problem.cause)
+    def note_once(self, problem: Problem, noted: set[str] | None = None) -> None:
+        """A problem that may be found again. `noted`: causes that were reported, by default those of the attempt."""
+        noted = self._noted_once if noted is None else noted
+        if problem.cause not in noted:
+            noted.add(problem.cause)
             self.note(problem)
 
     def count_restart(self, process: ProcessRecord) -> None:
