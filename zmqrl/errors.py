@@ -84,6 +84,11 @@ class ConfigError(ZmqrlError):
         self.places: Final[tuple[tuple[str, str], ...]] = ()
         """Keys of `others` that the user wrote, each with its source."""
 
+    @classmethod
+    def about(cls, value: object, what: str, fix: str = "") -> ConfigError:
+        """An error about something that has no key, such as a folder: `VALUE WHAT; FIX`."""
+        return cls(what, key=(), value=str(value), is_subject=True, fix=fix)
+
     def __str__(self) -> str:
         key, rest = ".".join(self.key), "; ".join(filter(None, (self.what, self.fix)))
         separator = " " if self.is_subject else ": "
@@ -187,12 +192,8 @@ class StoreError(ZmqrlError):
     def __init__(self, what: str = "", *, name: str = "", place: str = "", cause: str = "", fix: str = "") -> None:
         """`StoreError("SENTENCE")` is the short form.
 
-        Args:
-            what: What is wrong, the same words for each checkpoint and each place.
-            name: The file or object.
-            place: Folder or URL.
-            cause: What the file system or the service reported.
-            fix: What to do.
+        `what` has the same words for each checkpoint and each place. `name`: of the file or object. `place`: folder or
+        URL. `cause`: what the file system or the service reported.
         """
         super().__init__(what)
         self.what, self.name, self.place, self.cause, self.fix = what, name, place, cause, fix

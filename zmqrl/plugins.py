@@ -181,10 +181,9 @@ def _by_path(path: str, base: type[T]) -> Any:
     article = "an" if base.__name__[0] in "AEIO" else "a"
     found = named(path, f"{path!r} cannot be loaded as {article} {base.__name__}")
     if not (inspect.isclass(found) and issubclass(found, base)):
-        what = f"is not a subclass of {base.__name__}: found {form(found)}"
-        raise ConfigError(what, key=(), value=repr(path), is_subject=True)
+        raise ConfigError.about(repr(path), f"is not a subclass of {base.__name__}: found {form(found)}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         what = f"is not a complete {base.__name__}: these methods are not defined: {missing}"
-        raise ConfigError(what, key=(), value=repr(path), is_subject=True)
+        raise ConfigError.about(repr(path), what)
     return found

@@ -112,7 +112,7 @@ def record_command(
     from zmqrl.data_sets.minari_files import DATA  # imports numpy
 
     if (folder / DATA).exists():
-        raise ConfigError("has a data set", value=str(folder), is_subject=True, fix="name another folder")
+        raise ConfigError.about(folder, "has a data set", "name another folder")
     with run_directory(run) as run_dir:
         config = _opened(run_dir, "record", most_steps)
         seed, target = config.run.seed if seed is None else seed, str(folder.absolute())

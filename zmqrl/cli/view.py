@@ -42,7 +42,7 @@ def view_command(folder: Path, port: int, on: str | None, hosts_file: Path | Non
     from zmqrl.viewer.server import ViewServer
 
     if not folder.is_dir():
-        raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix="zmqrl view DIR")
+        raise ConfigError.about(folder, "is not a folder", "zmqrl view DIR")
     try:
         server = ViewServer(folder, port)
     except OSError as error:

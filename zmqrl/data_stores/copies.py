@@ -96,13 +96,8 @@ def fetch_newest(objects: Objects, kinds: Iterable[str], folder: Path) -> None:
         newest_first = [name for kind in kinds for name in reversed(checkpoint_names(names, kind))]
         if all(_is_fetched(objects, name, folder / name) for name in newest_first):
             return
-    raise ConfigError(
-        f"is being written: checkpoints were replaced there while they were fetched, {LISTINGS} times",
-        key=(),
-        value=objects.url,
-        is_subject=True,
-        fix="try again, or stop that run first",
-    )
+    what = f"is being written: checkpoints were replaced there while they were fetched, {LISTINGS} times"
+    raise ConfigError.about(objects.url, what, "try again, or stop that run first")
 
 
 def fetch_object(objects: Objects, name: str, path: Path) -> bool:

@@ -34,8 +34,7 @@ def export(folder: Path, form: Form, spec: ActingSpec, weights: Weights, source:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            fix = "name a new directory for the export"
-            raise ConfigError("is not empty", key=(), value=str(folder), is_subject=True, fix=fix)
+            raise ConfigError.about(folder, "is not empty", "name a new directory for the export")
         for name, data in content.items():
             (folder / name).write_bytes(data)
     except OSError as error:

@@ -43,18 +43,14 @@ def read_connection_file(path: Path) -> tuple[Boot, Join]:
     try:
         data = object_of(path.read_bytes())
         if "format" in data and path.stat().st_mode & 0o077:
-            raise _of_file(path, "contains a token and is readable by other users", f"run chmod 600 {path}")
+            raise ConfigError.about(path, "contains a token and is readable by other users", f"run chmod 600 {path}")
         if data.get("format", FORMAT) != FORMAT:
             what = f"has format {data['format']!r}, this zmqrl reads {FORMAT}"
-            raise _of_file(path, what, "install the zmqrl version of the run")
+            raise ConfigError.about(path, what, "install the zmqrl version of the run")
         found = from_json(ConnectionFile, data)
     except OSError as error:
         raise ConfigError(f"connection file {path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, RecursionError) as error:
         fix = "use the file HOST.connect that the launcher wrote"
-        raise _of_file(path, f"is not a connection file: {error}", fix) from error
+        raise ConfigError.about(path, f"is not a connection file: {error}", fix) from error
     return found.boot, found.join
-
-
-def _of_file(path: Path, what: str, fix: str) -> ConfigError:
-    return ConfigError(what, key=(), value=str(path), is_subject=True, fix=fix)

@@ -79,7 +79,7 @@ class RunUnit:
         try:
             if path.exists() and not path.read_text(encoding="utf-8").startswith(WRITTEN_BY):
                 what, fix = "exists, and zmqrl did not write it", "choose another --name, or remove the file"
-                raise ConfigError(what, key=(), value=str(path), is_subject=True, fix=fix)
+                raise ConfigError.about(path, what, fix)
             folder.mkdir(parents=True, exist_ok=True)
             part.touch(0o600)
             part.write_text(self.text(), encoding="utf-8")

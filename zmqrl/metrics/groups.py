@@ -44,7 +44,7 @@ def group_of(argument: str) -> RunGroup:
     if Path(shown).is_dir():
         what = f"has no row yet: {METRICS} is missing in this directory, and in its directories seed-*"
         fix = "draw a run that has just started later, or leave it out"
-        raise ConfigError(what, value=shown, is_subject=True, fix=fix)
+        raise ConfigError.about(shown, what, fix)
     raise ConfigError("no run directory has this name, and none has a name that begins with it", source=shown)
 
 

@@ -30,7 +30,7 @@ def check_new_directory(run_dir: Path) -> None:
     """Raise `ConfigError` when `run_dir` is in use or holds anything: a run's results are never written over."""
     check_not_live(run_dir)
     if run_dir.exists() and not run_dir.is_dir():
-        raise ConfigError("is not a directory", key=(), value=f"run directory {run_dir}", is_subject=True)
+        raise ConfigError.about(f"run directory {run_dir}", "is not a directory")
     if run_dir.is_dir() and any(run_dir.iterdir()) and not _is_left_before_begin(run_dir):
         fix, python_fix = "it holds no run; choose another directory", ""
         if holds_run(run_dir):

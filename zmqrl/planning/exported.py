@@ -66,7 +66,7 @@ def export_csv(run_dir: Path, folder: Path) -> list[Path]:
     below = [run_dir] if (run_dir / METRICS).is_file() else sorted(run_dirs(run_dir), key=by_number)
     runs = [run for run in below if (run / METRICS).is_file()]
     if not runs:
-        raise ConfigError(f"has no {METRICS}, and no run in it has one", value=str(run_dir), is_subject=True)
+        raise ConfigError.about(run_dir, f"has no {METRICS}, and no run in it has one")
     names = {run: {} if run == run_dir else _name(run, run_dir) for run in runs}
     written = [folder / name for name, (source, _) in TABLES.items() if any((run / source).is_file() for run in runs)]
     try:
@@ -81,7 +81,7 @@ def export_csv(run_dir: Path, folder: Path) -> list[Path]:
                 for run in found:
                     table.writerows({**names[run], **row} for row in rows_of(found[run]))
     except FileExistsError as error:
-        raise ConfigError("exists", value=error.filename, is_subject=True, fix="name a new directory") from error
+        raise ConfigError.about(error.filename, "exists", "name a new directory") from error
     except OSError as error:
         raise ConfigError(f"{error.filename or folder}: the tables cannot be written: {error.strerror}") from error
     return written

@@ -92,8 +92,7 @@ def recorded(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: in
     try:
         _, steps = write_data_set(Path(folder), spec, str(own.algorithm["kind"]), played.episodes())
     except OSError as error:
-        what = f"cannot be written: {disk_error(error, folder)}"
-        raise ConfigError(what, value=folder, is_subject=True) from error
+        raise ConfigError.about(folder, f"cannot be written: {disk_error(error, folder)}") from error
     return warnings, version, steps, score.mean, score.std
 
 

@@ -61,11 +61,10 @@ def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> C
     """
     path = run_dir / "config.json"
     if not run_dir.exists():
-        raise ConfigError("does not exist", key=(), value=f"run directory {run_dir}", is_subject=True)
+        raise ConfigError.about(f"run directory {run_dir}", "does not exist")
     if not path.exists():
         refuse_folder_of_runs(run_dir, example)
-        what = f"is not a run directory: {path} does not exist"
-        raise ConfigError(what, key=(), value=str(run_dir), is_subject=True)
+        raise ConfigError.about(run_dir, f"is not a run directory: {path} does not exist")
     try:
         return parse_config(content_of(path), str(path))
     except OSError as error:
@@ -95,11 +94,11 @@ def parse_config(content: bytes, where: str) -> Config:
         if stored.format_version not in (IMPLICIT_STATE, FORMAT_VERSION):
             known = f"{IMPLICIT_STATE} and {FORMAT_VERSION}"
             what = f"has format version {stored.format_version}, this zmqrl reads {known}"
-            raise ConfigError(what, key=(), value=where, is_subject=True)
+            raise ConfigError.about(where, what)
         return from_json(Config, nested(stored.config))
     except (ValueError, TypeError, RecursionError) as error:
         what, fix = f"is not the configuration of a run: {error}", "restore the file from a copy of the run"
-        raise ConfigError(what, key=(), value=where, is_subject=True, fix=fix) from error
+        raise ConfigError.about(where, what, fix) from error
 
 
 def refuse_folder_of_runs(folder: Path, example: Callable[[str], str] = shlex.quote) -> None:

@@ -89,8 +89,7 @@ def distrust(*places: str) -> None:
     known = prefixes()
     unknown = [place for place in places if place not in known]
     if unknown:
-        what, fix = "is not a prefix that is trusted", "zmqrl trust --list prints them"
-        raise ConfigError(what, key=(), value=unknown[0], is_subject=True, fix=fix)
+        raise ConfigError.about(unknown[0], "is not a prefix that is trusted", "zmqrl trust --list prints them")
     _file().unlink()
     trust(*(prefix for prefix in known if prefix not in places))
 

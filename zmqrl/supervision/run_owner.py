@@ -168,13 +168,8 @@ class OwnerCheck:
         if record is None:  # its owner has created the file and not written it yet
             return
         if record.run_id != self._run_id:
-            raise ConfigError(
-                f"was taken over by {record}",
-                key=(),
-                value=str(self._run_dir),
-                is_subject=True,
-                fix=f"the launcher of run {self._run_id} sent no heartbeat; this run ends without a further checkpoint",
-            )
+            fix = f"the launcher of run {self._run_id} sent no heartbeat; this run ends without a further checkpoint"
+            raise ConfigError.about(self._run_dir, f"was taken over by {record}", fix)
         self._changed_at_ns, self._read_at_s = changed_at_ns, now
 
 
@@ -206,7 +201,7 @@ def _await_end(run_dir: Path, folder: Path, number: int) -> None:
 def in_use(run_dir: Path, who: str, where: str = "") -> ConfigError:
     """The error of a run directory that a live run uses."""
     fix = f"stop it: `zmqrl stop {run_dir}`{where}"
-    return ConfigError(f"is in use by {who}", key=(), value=f"run directory {run_dir}", is_subject=True, fix=fix)
+    return ConfigError.about(f"run directory {run_dir}", f"is in use by {who}", fix)
 
 
 def _in_use(run_dir: Path, record: OwnerRecord | None) -> ConfigError:

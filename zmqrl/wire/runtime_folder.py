@@ -51,7 +51,7 @@ def make_private(folder: Path) -> None:
     except FileExistsError:
         if not is_own(folder) or folder.lstat().st_mode & 0o077:
             what = f"is not private to this user: remove it, or run `chmod 700 {folder}`"
-            raise ConfigError(what, key=(), value=str(folder), is_subject=True) from None
+            raise ConfigError.about(folder, what) from None
 
 
 def is_own(path: Path) -> bool:
@@ -158,7 +158,7 @@ def check_length(path: Path) -> None:
     """ConfigError when `path` is too long for a socket."""
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
         what = f"is too long for a socket path: set {RUNTIME_VARIABLE} to a shorter path"
-        raise ConfigError(what, key=(), value=str(path.parent), is_subject=True)
+        raise ConfigError.about(path.parent, what)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PART = ".part"
 MARKER = ".copy-of"
 KEPT = "the received files are kept; repeat the command to continue"
+OTHER_DIR = "choose another DIR"
 MB = 1e6
 
 
@@ -84,22 +85,18 @@ def _copy_of(target: Path, identity: str) -> Path:
     known = read_info(target)
     if known is not None:
         if identity != (known.lineage or known.run_id):
-            raise _taken(target, f"contains a different run ({known.run_id})")
+            raise ConfigError.about(target, f"contains a different run ({known.run_id})", OTHER_DIR)
         if is_live(target, known):
-            raise _taken(target, "is the directory of a live run")
+            raise ConfigError.about(target, "is the directory of a live run", OTHER_DIR)
         return target
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise _taken(target, "exists and is not a copy of a run")
+        raise ConfigError.about(target, "exists and is not a copy of a run", OTHER_DIR)
     files.make_directory(str(part.absolute()))
     marker = part / MARKER
     if marker.exists() and marker.read_text(encoding="utf-8") != identity:
-        raise _taken(part, "is the partial copy of another run", "remove it, or choose another DIR")
+        raise ConfigError.about(part, "is the partial copy of another run", f"remove it, or {OTHER_DIR}")
     marker.write_text(identity, encoding="utf-8")
     return part
-
-
-def _taken(path: Path, what: str, fix: str = "choose another DIR") -> ConfigError:
-    return ConfigError(what, key=(), value=str(path), is_subject=True, fix=fix)
 
 
 def _receive(there: LauncherHost, run_dir: str, copy: Path) -> CopyReceiver:

@@ -50,7 +50,7 @@ def logs_command(
     if not logs:
         known = _names(directory)
         if not known:
-            raise ConfigError("has no logs", key=(), value=str(directory), is_subject=True)
+            raise ConfigError.about(directory, "has no logs")
         raise ConfigError(f"no log of {who!r} in {directory}", fix=f"known: {known}")
     from zmqrl.run_files.run_info import is_live
 

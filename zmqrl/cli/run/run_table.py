@@ -103,7 +103,7 @@ def _below(folders: Sequence[Path]) -> list[RunRow]:
     for folder in folders:
         if not folder.is_dir():
             fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
-            raise ConfigError("is not a folder", key=(), value=str(folder), is_subject=True, fix=fix)
+            raise ConfigError.about(folder, "is not a folder", fix)
     return runs_below(*folders)
 
 

@@ -242,7 +242,7 @@ def check_running(directory: Path, info: RunInfo) -> None:
 
 
 def _not_running(directory: Path, info: RunInfo) -> ConfigError:
-    return ConfigError("is not running", key=(), value=f"run {info.run_id} in {directory}", is_subject=True)
+    return ConfigError.about(f"run {info.run_id} in {directory}", "is not running")
 
 
 def _joining(directory: Path, workers: dict[str, int]) -> dict[str, HostSection]:

@@ -121,7 +121,7 @@ def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
     first, folder = configured(request).config.run.seed, request.directory
     if is_run(folder):
         fix = "choose another directory for the runs of the seeds"
-        raise ConfigError("holds a run", key=(), value=f"run directory {folder}", is_subject=True, fix=fix)
+        raise ConfigError.about(f"run directory {folder}", "holds a run", fix)
     runs = {seed: folder / f"seed-{seed}" for seed in range(first, first + seeds)}
     for directory in runs.values():
         check_new_directory(directory)

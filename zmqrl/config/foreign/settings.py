@@ -58,8 +58,7 @@ def read(text: str, name: str, entry: str | None = None) -> Foreign:
     library = library_of(data) if isinstance(data, dict) else None
     if library is None:
         known = ", ".join((ZOO, RLLIB, ML_AGENTS, CLEANRL, JORLDY, COACH))
-        what = f"is not a configuration of a library that is known ({known})"
-        raise ConfigError(what, key=(), value=repr(name), is_subject=True)
+        raise ConfigError.about(repr(name), f"is not a configuration of a library that is known ({known})")
     return _of_yaml(data, library, name, entry)
 
 
@@ -138,7 +137,7 @@ def _of_python(text: str, name: str) -> Foreign:
     library = library_of_python(text)
     if library is None:
         what = f"is not a preset of {JORLDY} (env = ..., agent = ...) or of {COACH} (import rl_coach)"
-        raise ConfigError(what, key=(), value=repr(name), is_subject=True)
+        raise ConfigError.about(repr(name), what)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:

@@ -58,20 +58,12 @@ def _check(plan: RunPlan, counts: Mapping[str, int], next_index: int, host: str,
     if config.mode.in_process:
         raise ConfigError("mode single has no workers to scale")
     if config.mode.deterministic and total > config.env.vector_envs:
-        envs = config.env.vector_envs
-        raise ConfigError(
-            f"gives {total} workers for {envs} vector envs: in sync each worker needs at least one",
-            value=f"{host}={workers}",
-            is_subject=True,
-            fix="set fewer workers",
-        )
+        what = f"gives {total} workers for {config.env.vector_envs} vector envs: in sync each worker needs at least one"
+        raise ConfigError.about(f"{host}={workers}", what, "set fewer workers")
     if not config.mode.deterministic and total > plan.streams:
-        raise ConfigError(
-            f"gives {total} workers, and this run supports at most {plan.streams}",
-            value=f"{host}={workers}",
-            is_subject=True,
-            fix="stop it with `zmqrl stop`, and resume it with more workers",
-        )
+        what = f"gives {total} workers, and this run supports at most {plan.streams}"
+        fix = "stop it with `zmqrl stop`, and resume it with more workers"
+        raise ConfigError.about(f"{host}={workers}", what, fix)
     if next_index + workers - before > MOST_WORKERS:
         raise ConfigError(
             f"the run has already started {next_index} workers, and the limit is {MOST_WORKERS}",
