@@ -46,7 +46,7 @@ def acting_digests() -> Mapping[str, str]:
         for array in chain.from_iterable(_results(policy, spec, rows) for rows in ROWS):
             found.update(np.ascontiguousarray(array).tobytes())
     numpy = found.hexdigest()[:DIGITS]
-    found.update(f"{_torch()} {_processor(CPUINFO)}".encode())
+    found.update(f"{installed('torch') or ''} {_processor()}".encode())
     return {"numpy": numpy, "torch": found.hexdigest()[:DIGITS]}
 
 
@@ -103,14 +103,10 @@ def _spread(shape: tuple[int, ...]) -> Array:
     return (spread - 1.0).reshape(shape)
 
 
-def _torch() -> str:
-    return installed("torch") or ""
-
-
-def _processor(cpuinfo: Path) -> str:
+def _processor() -> str:
     """Model and features of the processor, by which torch chooses its kernels."""
     try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     return "\n".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))

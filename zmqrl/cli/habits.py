@@ -86,7 +86,8 @@ def check_options(arguments: Sequence[str], context: click.Context) -> None:
 def unknown_option(option: str, context: click.Context) -> str:
     """The message for an option that does not exist, with the option or key that was meant."""
     command, name = context.command, alias(option)
-    meant = next((_as_argument(command, p) for p in command.params if _is_argument(p) and p.name == name), None)
+    arguments = [parameter.name for parameter in command.params if isinstance(parameter, click.Argument)]
+    meant = f"write zmqrl {command.name} {name.upper()}" if name is not None and name in arguments else None
     if command.name == "import":
         meant = "write the command line of CleanRL in quotes"
     if meant is None and command.name in OF_A_RUN:
@@ -144,14 +145,6 @@ def _number(kind: click.types.IntParamType | click.types.FloatParamType) -> str:
     if least is None:
         return what
     return f"{what}, {least:g} or more" if most is None else f"{what} from {least:g} to {most:g}"
-
-
-def _is_argument(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Argument)
-
-
-def _as_argument(command: click.Command, parameter: click.Parameter) -> str:
-    return f"write zmqrl {command.name} {str(parameter.name).upper()}"
 
 
 def _near(option: str, context: click.Context) -> str:

@@ -6,10 +6,10 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def drill(request: DrillRequest, notify: Callable[[str], None]) -> DrillReport:
         runs=tuple(run_report(session) for session in sessions),
         outside=outside_check(other, record),
         ledger_rows=_ledger_rows(other),
-        threshold=Threshold(threshold, learning.solved_at(), int(summary.get("env_steps") or 0), budget),
+        threshold=Threshold(threshold, summary.get("solved_at_env_steps"), int(summary.get("env_steps") or 0), budget),
         plant=request.plant,
         at_least=request.at_least,
     )
@@ -72,17 +72,9 @@ def drill(request: DrillRequest, notify: Callable[[str], None]) -> DrillReport:
     return report
 
 
-class HasData(Protocol):
-    """What has a JSON form."""
-
-    def data(self) -> dict[str, Any]:
-        """Plain data."""
-        ...
-
-
-def write(report: HasData, path: Path) -> None:
-    """The report as JSON."""
-    path.write_text(json.dumps(report.data(), indent=2) + "\n", encoding="utf-8")
+def write(data: Mapping[str, Any], path: Path) -> None:
+    """A report as JSON."""
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _targets(plan: RunPlan, request: DrillRequest) -> list[DrillTarget]:

@@ -205,10 +205,6 @@ class RunUnderTest:
         except (OSError, ValueError):
             return None
 
-    def solved_at(self) -> int | None:
-        """Env steps at which the run reached its env's threshold, as its summary states."""
-        return (self.summary() or {}).get("solved_at_env_steps")
-
     def log_tail(self) -> str:
         """The end of what it reported."""
         try:

@@ -79,7 +79,7 @@ def drill_all(request: DrillRequest, notify: Callable[[str], None]) -> DrillSeri
             faults=max(1, request.faults // share),
         )
         reports[scenario.name] = drill(one, notify)
-        write(reports[scenario.name], one.folder / "drill.json")
+        write(reports[scenario.name].data(), one.folder / "drill.json")
     return DrillSeries(reports)
 
 

@@ -92,7 +92,11 @@ class FullCheckpoints:
         begun_from = full or full_of(self._progress, weights, executor=self._executor)
         # After a sync that failed the next one succeeds, though pages were dropped: the whole FULL is written again.
         syncs = [] if full is None else [lambda: self._store.sync_full(full.version)]
-        self._write_start(lambda: syncs.pop()() if syncs else self._store.save_full(begun_from, durable=True))
+        self._writer.retry_until(
+            "the initial full checkpoint",
+            lambda: syncs.pop()() if syncs else self._store.save_full(begun_from, durable=True),
+            "the start of the run waits, retrying",
+        )
 
     def write(
         self,
@@ -173,9 +177,6 @@ class FullCheckpoints:
 
     def _try_once(self, write: Callable[[], int]) -> int | None:
         return self._writer.try_once("the full checkpoint", write, f"{KEPT}, the run continues")
-
-    def _write_start(self, write: Callable[[], object]) -> None:
-        self._writer.retry_until("the initial full checkpoint", write, "the start of the run waits, retrying")
 
     def _finish(self, begun_at_s: float, took_s: float, is_written: bool) -> None:
         """A durable FULL has ended: when the next one is due."""

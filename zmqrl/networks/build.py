@@ -61,7 +61,7 @@ def tower(
     options = (*[("atoms", float(atoms))] * (atoms > 1), *[("noisy", 1.0)] * noisy) if dueling else ()
     kind = "dueling" if dueling else linear
     body.append(LayerSpec(kind, f"{name}.{_count(body)}", width, outputs, gain=output_gain, options=options))
-    return tuple(body) if orthogonal else tuple(_default_gain(layer) for layer in body)
+    return tuple(body) if orthogonal else tuple(replace(layer, gain=0.0) for layer in body)
 
 
 def check_section(section: NetworkSection) -> None:
@@ -140,10 +140,6 @@ def _activation(
 
 def _count(layers: list[LayerSpec]) -> int:
     return sum(1 for layer in layers if layer.name)
-
-
-def _default_gain(layer: LayerSpec) -> LayerSpec:
-    return replace(layer, gain=0.0)
 
 
 def _flat(section: NetworkSection, observation: SpaceSpec) -> tuple[list[LayerSpec], int]:

@@ -110,7 +110,9 @@ def choose(key: str, device: str, gpus: Sequence[Gpu], taken: Collection[str] = 
     whole = [gpu for gpu in gpus if not gpu.mig]
     allowed = [gpu for gpu in whole if share or not others(gpu)]
     if allowed:
-        return min(allowed, key=lambda gpu: (gpu.uuid in taken, bool(gpu.processes), -_free_mib(gpu), gpu.index))
+        return min(
+            allowed, key=lambda gpu: (gpu.uuid in taken, bool(gpu.processes), gpu.used_mib - gpu.total_mib, gpu.index)
+        )
     if whole:
         raise _refused(key, device, f"every GPU is in use by other users: {listed(whole)}", _fix(key))
     if gpus and kind == "cuda":
@@ -192,10 +194,6 @@ def torch_fault(
         return None if is_over() else late
     lines = printed[1].decode(errors="replace").strip().splitlines() or ["no output"]
     return None if process.returncode == 0 else lines[-1]
-
-
-def _free_mib(gpu: Gpu) -> int:
-    return gpu.total_mib - gpu.used_mib
 
 
 def _is_prefix(name: str, uuid: str) -> bool:

@@ -112,7 +112,7 @@ class HostLock:
             OSError: The register cannot be written.
         """
         refuses = neighbours == "refused"
-        self._remove_dead()
+        self._remove(lambda left: not left.is_live)
         until = time.monotonic() + REGISTER_S
         while True:
             failed = self._write(entry)
@@ -160,10 +160,6 @@ class HostLock:
     def forget(self, run_id: str) -> None:
         """Remove what dead agents of this user's run left."""
         self._remove(lambda left: left.run_id == run_id and not left.is_live)
-
-    def _remove_dead(self) -> None:
-        """Files of this user's dead agents go."""
-        self._remove(lambda left: not left.is_live)
 
     def _remove(self, wanted: Callable[[Entry], bool]) -> None:
         for folder, owner in self.folders():

@@ -52,7 +52,7 @@ def _title(status: Mapping[str, Any], width: int) -> Text:
 def _progress(status: Mapping[str, Any], width: int) -> Text:
     done = status["progress"]
     left = f"{100 * done:3.0f}%"
-    for form in (_all_digits, _shortened):
+    for form in ("{:,}".format, _shortened):
         steps = f"{form(status['env_steps'])}/{form(status['total_env_steps'])} env steps"
         right = "  ".join([left, steps, *_left(status)])
         if width - len(right) - 2 >= LEAST_BAR:
@@ -69,10 +69,6 @@ def _left(status: Mapping[str, Any]) -> list[str]:
         return []
     at_most = "" if status.get("stop_at_return") is None else "at most "
     return [f"eta {at_most}{duration(status['eta_s'])}"]
-
-
-def _all_digits(number: int) -> str:
-    return f"{number:,}"
 
 
 def _shortened(number: int) -> str:

@@ -146,7 +146,7 @@ class ManualPPOLearner(OnPolicyLearner):
         updates_before = self._adam.steps
         metrics = {"learning_rate": coefficients.learning_rate}
         if rows.size:
-            if progress.debug and _lag_free(batch, progress):
+            if progress.debug and all(meta.version == progress.version for meta in batch.metas):
                 self._check_ratio(rows)
             predicted, target = rows.old_value.cpu().numpy(), rows.value_target.cpu().numpy()
             metrics["explained_variance"] = explained_variance(predicted, target)
@@ -252,7 +252,3 @@ class ManualPPOLearner(OnPolicyLearner):
         self._adam.load_state(state)
         self._obs.load_state(state)
         self._reward.load_state(state)
-
-
-def _lag_free(batch: SegmentBatch, progress: Progress) -> bool:
-    return all(meta.version == progress.version for meta in batch.metas)

@@ -122,7 +122,7 @@ def drill_command(context: click.Context, /, is_list: bool, json_file: Path | No
     request = _request_of(json_file, **options)
     report = drill_all(request, click.echo) if options["is_long"] else drill(request, click.echo)
     path = json_file or request.folder / "drill.json"
-    write(report, path)
+    write(report.data(), path)
     click.echo(f"{report}\nreport: {path}")
     return report.exit_code
 
