@@ -11,7 +11,8 @@ import pytest
 
 from tests.contracts.test_algorithms import CASES, again, id_of
 from zmqrl.algorithms.base import Algorithm
-from zmqrl.testing.experience import SEED, acted, context_of, is_same, learn, train, version_0
+from zmqrl.testing.expect import is_same
+from zmqrl.testing.experience import SEED, acted, context_of, learn, train, version_0
 
 pytestmark = pytest.mark.whole
 PAIRS = [

@@ -26,7 +26,8 @@ from zmqrl.plugins import load
 from zmqrl.replay.base import SegmentBatch
 from zmqrl.spaces import SpaceSpec
 from zmqrl.testing.algorithm import DISCRETE, PIXELS, VECTOR
-from zmqrl.testing.experience import SEED, SEGMENTS, UPDATES, acted, context_of, is_same, learn, observed, progress_at
+from zmqrl.testing.expect import is_same
+from zmqrl.testing.experience import SEED, SEGMENTS, UPDATES, acted, context_of, learn, observed, progress_at
 from zmqrl.types import MODES, Array, ColumnSpec, EnvSpec, ModeName, Weights
 
 

@@ -20,7 +20,8 @@ from zmqrl.learning import precision
 from zmqrl.learning.net_learner import NetLearner
 from zmqrl.networks.forward import forward
 from zmqrl.testing.algorithm import CONTINUOUS, DISCRETE, PIXELS
-from zmqrl.testing.experience import SEED, Learner, acted, context_of, is_same, learn
+from zmqrl.testing.expect import is_same
+from zmqrl.testing.experience import SEED, Learner, acted, context_of, learn
 from zmqrl.types import Array, EnvSpec, SpaceSpec, Weights
 
 CNN = NetworkSection("cnn", (16,), "relu", (8,), (3,), (2,), layer_norm=True)

@@ -18,12 +18,11 @@ from zmqrl.errors import ConfigError
 from zmqrl.networks.initial import parameter_shapes
 from zmqrl.random_streams import stream
 from zmqrl.replay.segment_replay import check_spec
-from zmqrl.testing.expect import checks_of, is_frozen_config
+from zmqrl.testing.expect import checks_of, is_frozen_config, is_same
 from zmqrl.testing.experience import (
     SEED,
     acted,
     context_of,
-    is_same,
     learn,
     observed,
     policy_of,

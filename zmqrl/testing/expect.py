@@ -7,8 +7,12 @@ import inspect
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+import numpy as np
+
+from zmqrl.types import Array, Weights
 
 E = TypeVar("E", bound=BaseException)
 PROCESSES, TRIES = 4, 3
@@ -37,6 +41,28 @@ def is_frozen_config(config: Any) -> None:
     assert dataclasses.is_dataclass(config), f"Config is not a dataclass: {config!r}"
     frozen = getattr(config, "__dataclass_params__").frozen  # noqa: B009 - typeshed does not list it
     assert frozen, f"{config!r} is not frozen: @dataclass(frozen=True)"
+
+
+def is_same(one: Weights, other: Weights, what: str) -> None:
+    """AssertionError names the arrays that differ in a bit."""
+    assert one.keys() == other.keys(), f"{what}: other names: {sorted(one.keys() ^ other.keys())}"
+    differing = [name for name in one if one[name].tobytes() != other[name].tobytes()]
+    assert not differing, f"{what}: other bits: {differing}"
+
+
+def are_first_values(one: Weights, again: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """AssertionError unless these arrays have `shapes`, are float32, finite and C-contiguous, and the same twice."""
+    assert {name: array.shape for name, array in one.items()} == dict(shapes)
+    for name, array in one.items():
+        assert array.dtype == np.float32, f"{name} is {array.dtype}"
+        assert np.isfinite(array).all(), f"{name} is not finite"
+        assert array.flags.c_contiguous, name
+        assert array.tobytes() == again[name].tobytes(), f"{name}: two calls differ"
+
+
+def difference(one: Array, other: Array) -> float:
+    """Largest difference of an entry, relative where the entries of `other` are large."""
+    return float(np.abs(one - other).max() / max(1.0, float(np.abs(other).max())))
 
 
 def until(what: Callable[[], Any], text: str, deadline_s: float, every_s: float = 0.02) -> Any:

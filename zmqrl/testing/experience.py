@@ -149,10 +149,3 @@ def learn(
         return learner.learn(batch, progress)
     learner.observe(batch)
     return learner.update(replay, updates, progress)
-
-
-def is_same(one: Weights, other: Weights, what: str) -> None:
-    """AssertionError names the arrays that differ in a bit."""
-    assert one.keys() == other.keys(), f"{what}: other names: {sorted(one.keys() ^ other.keys())}"
-    differing = [name for name in one if one[name].tobytes() != other[name].tobytes()]
-    assert not differing, f"{what}: other bits: {differing}"

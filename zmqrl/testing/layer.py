@@ -13,7 +13,7 @@ from zmqrl.loading import Tensor
 from zmqrl.networks.kinds.base import NoisyLayer, NumpyLayer, RecurrentLayer, check_layer, layer_kind, numpy_layer
 from zmqrl.networks.spec import LayerSpec
 from zmqrl.random_streams import stream
-from zmqrl.testing.expect import checks_of
+from zmqrl.testing.expect import are_first_values, checks_of, difference
 from zmqrl.types import Array
 
 SEED, ROWS = 1, 6
@@ -46,13 +46,7 @@ def arrays_have_the_layers_name(make: LayerMaker) -> None:
 def first_values_are_a_function_of_the_generator(make: LayerMaker) -> None:
     """`initial` has the arrays of `shapes`: float32, finite, C-contiguous, and the same bits for a seed."""
     spec = make().spec
-    one, again = _initial(spec), _initial(make().spec)
-    assert {name: array.shape for name, array in one.items()} == dict(layer_kind(spec.kind).shapes(spec))
-    for name, array in one.items():
-        assert array.dtype == np.float32, f"{name} is {array.dtype}"
-        assert np.isfinite(array).all(), f"{name} is not finite"
-        assert array.flags.c_contiguous, name
-        assert array.tobytes() == again[name].tobytes(), f"{name}: two calls differ"
+    are_first_values(_initial(spec), _initial(make().spec), layer_kind(spec.kind).shapes(spec))
 
 
 def outputs_have_the_declared_width(make: LayerMaker) -> None:
@@ -78,7 +72,7 @@ def each_row_depends_on_itself(make: LayerMaker) -> None:
             for row in range(ROWS)
         ]
     )
-    assert _difference(together, alone) <= TOLERANCE, "a row alone and the same row in a batch differ"
+    assert difference(together, alone) <= TOLERANCE, "a row alone and the same row in a batch differ"
 
 
 def steps_in_numpy_and_torch_agree(make: LayerMaker) -> None:
@@ -101,8 +95,8 @@ def steps_in_numpy_and_torch_agree(make: LayerMaker) -> None:
             x = _inputs(layer, ROWS, seed)
             expected, state = kind.step(layer.spec, tensors, torch.from_numpy(x), state)
             out = np.array(acting.step(x.copy(), held))
-            assert _difference(out, expected.numpy()) <= TOLERANCE, "numpy and torch differ"
-            assert _difference(held, state.numpy()) <= TOLERANCE, "the states of numpy and torch differ"
+            assert difference(out, expected.numpy()) <= TOLERANCE, "numpy and torch differ"
+            assert difference(held, state.numpy()) <= TOLERANCE, "the states of numpy and torch differ"
 
 
 def numpy_and_torch_agree(make: LayerMaker) -> None:
@@ -124,7 +118,7 @@ def numpy_and_torch_agree(make: LayerMaker) -> None:
             out = _step(acting, x)
             assert out.shape == expected.shape, f"numpy has {out.shape}, torch {expected.shape}"
             assert out.dtype == np.float32, f"the output of numpy is {out.dtype}"
-            assert _difference(out, expected) <= TOLERANCE, "numpy and torch differ"
+            assert difference(out, expected) <= TOLERANCE, "numpy and torch differ"
 
 
 def acting_allocates_no_arrays(make: LayerMaker) -> None:
@@ -209,10 +203,6 @@ def _torch_outputs(layer: Layer, x: Array, seed: int = SEED, noise: Array | None
     kind = layer_kind(layer.spec.kind)
     with torch.inference_mode():
         return np.array(kind.torch(layer.spec, tensors, torch.from_numpy(x.copy())).numpy())
-
-
-def _difference(one: Array, other: Array) -> float:
-    return float(np.abs(one - other).max() / max(1.0, float(np.abs(other).max())))
 
 
 LAYER = checks_of(__name__)

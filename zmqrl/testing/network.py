@@ -17,7 +17,7 @@ from zmqrl.networks.input import InputSpec, network_input
 from zmqrl.networks.kinds.base import layer_kind, runtime_of
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
 from zmqrl.random_streams import stream
-from zmqrl.testing.expect import checks_of
+from zmqrl.testing.expect import are_first_values, checks_of, difference
 from zmqrl.testing.observations import observations
 from zmqrl.types import Array, SpaceSpec
 
@@ -76,13 +76,7 @@ def every_tower_has_a_tensor(make: NetworkMaker) -> None:
 def version_0_is_a_function_of_the_seed(make: NetworkMaker) -> None:
     """The first weights are float32, finite, C-contiguous, and the same bits for a seed in every process."""
     spec = make().spec
-    one, again = initial_weights(spec, SEED), initial_weights(make().spec, SEED)
-    assert {name: array.shape for name, array in one.items()} == parameter_shapes(spec)
-    for name, array in one.items():
-        assert array.dtype == np.float32, f"{name} is {array.dtype}"
-        assert np.isfinite(array).all(), f"{name} is not finite"
-        assert array.flags.c_contiguous, name
-        assert array.tobytes() == again[name].tobytes(), f"{name}: two calls differ"
+    are_first_values(initial_weights(spec, SEED), initial_weights(make().spec, SEED), parameter_shapes(spec))
 
 
 def layers_fit_each_other(make: NetworkMaker) -> None:
@@ -102,8 +96,7 @@ def both_runtimes_agree(make: NetworkMaker) -> None:
         if _is_joined(layers) or runtime_of(layers) == "torch":
             continue
         one, other = _outputs(layers, network, "numpy"), _outputs(layers, network, "torch")
-        scale = max(1.0, float(np.abs(other).max()))
-        assert np.abs(one - other).max() <= TOLERANCE * scale, f"tower {name!r}: numpy and torch differ"
+        assert difference(one, other) <= TOLERANCE, f"tower {name!r}: numpy and torch differ"
 
 
 def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
@@ -120,11 +113,8 @@ def the_learner_computes_what_workers_act_with(make: NetworkMaker) -> None:
         if _is_joined(layers):
             continue
         out = forward(layers, tensors, obs)
-        acted = _outputs(layers, network, "torch")
-        scale = max(1.0, float(np.abs(acted).max()))
-        assert np.abs(out.detach().numpy() - acted).max() <= TOLERANCE * scale, (
-            f"tower {name!r}: learner and acting differ"
-        )
+        is_near = difference(out.detach().numpy(), _outputs(layers, network, "torch")) <= TOLERANCE
+        assert is_near, f"tower {name!r}: learner and acting differ"
         own = [tensor for layer in layers for tensor in layer_kind(layer.kind).shapes(layer)]
         moved = set()
         for noise in _noise(layers):

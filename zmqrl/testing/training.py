@@ -15,13 +15,12 @@ from zmqrl.random_streams import stream
 from zmqrl.spaces import view
 from zmqrl.testing.algorithm import AlgorithmMaker
 from zmqrl.testing.devices import updates_run_on_one_device
-from zmqrl.testing.expect import checks_of
+from zmqrl.testing.expect import checks_of, is_same
 from zmqrl.testing.experience import (
     SEED,
     UPDATES,
     acted,
     context_of,
-    is_same,
     learn,
     observed,
     policy_of,
