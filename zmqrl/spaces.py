@@ -149,10 +149,7 @@ def composite(parts: list[tuple[str, SpaceSpec, tuple[str | int, ...]]]) -> Spac
 def view(array: Any, space: SpaceSpec, part: PartSpec) -> Any:
     """The part of observations `array [..., *space.shape]` as `[..., *part.space.shape]`, without a copy.
 
-    Args:
-        array: numpy or torch, whose last axis is contiguous.
-        space: Of the array.
-        part: One of `space.leaves()`.
+    `array`: numpy or torch, whose last axis is contiguous. `part`: one of `space.leaves()`.
     """
     if not space.parts:
         return array

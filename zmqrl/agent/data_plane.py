@@ -130,11 +130,8 @@ class SharedDataPlane(DataPlane):
     def __init__(self, plan: RunPlan, endpoints: Endpoints, keys: Keys | None = None, shared: bool = False) -> None:
         """Nothing is left open after an error.
 
-        Args:
-            plan: The run.
-            endpoints: On this host.
-            keys: This host's pair, which the broker shows to other hosts. None: the broker listens on loopback only.
-            shared: Other hosts participate.
+        `keys`: this host's pair, which the broker shows to other hosts; None: the broker listens on loopback only.
+        `shared`: other hosts participate.
 
         Raises:
             ArenaTooLarge: The arena does not fit.

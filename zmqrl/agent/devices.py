@@ -98,13 +98,8 @@ def claimed(
     Where torch cannot use what auto chose, auto is the processor. This is decided here, once for all processes of the
     host: its workers announce one device, whose bits all of them have to compute.
 
-    Args:
-        boot: Of the host agent.
-        registration: Of this agent in the register of the machine.
-        found: As of `choose_devices`.
-        environ: As of `choose_devices`.
-        note: Receives what is chosen and what it is shared with, and why auto is the processor.
-        fault_of: Takes seconds, and is called for what auto chose alone.
+    `found` and `environ` are those of `choose_devices`. `note` receives what is chosen and what it is shared with, and
+    why auto is the processor. `fault_of` takes seconds, and is called for what auto chose alone.
     """
     devices, taken = _registered(boot, registration, found, environ)
     by_auto = _chosen_by_auto(boot, devices)

@@ -55,9 +55,7 @@ class Fetching:
     def due(self, broker: int | None, now: float) -> Version | None:
         """The version to request now, which then counts as requested.
 
-        Args:
-            broker: incarnation of the broker that reported last; None: unknown.
-            now: monotonic seconds.
+        `broker`: incarnation of the one that reported last; None: unknown.
         """
         is_new = self._broker is not None and broker != self._broker
         self._broker = broker

@@ -74,11 +74,7 @@ def algorithm_name(algo: Any) -> str | None:
 def without_preset(preset: str | None, algo: str | None, env: Any, given: Mapping[str, Any]) -> WithoutPreset | None:
     """What takes the place of a preset; None where there is one.
 
-    Args:
-        preset: The first argument.
-        algo: From `algorithm_name`.
-        env: As it was given: a mapping changes a preset, an id or a class replaces it.
-        given: Further arguments, from `dotted`.
+    `env`: a mapping changes a preset, an id or a class replaces it. `given`: further arguments, from `dotted`.
 
     Raises:
         ConfigError: A preset and an env are both missing or both given, or `algo` is unknown or given with a preset.

@@ -132,10 +132,7 @@ class LeaseLimiter:
     def allows(self, stored: int, outstanding: int, count_held: Callable[[], int]) -> bool:
         """Whether one more lease may be given.
 
-        Args:
-            stored: Rows of the whole run.
-            outstanding: Leases.
-            count_held: Returns the number of segments that the learner has not released.
+        `stored`: rows of the whole run. `count_held` returns the number of segments that the learner has not released.
         """
         if not self._async or (self._on_policy and self._is_far_from_the_end):
             return True  # before the segments are counted, which costs more than the rest

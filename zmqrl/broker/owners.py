@@ -41,11 +41,8 @@ class Owners:
     def __init__(self, sync: bool, vector_envs: int, workers: Workers, movable: bool = True) -> None:
         """Even at first.
 
-        Args:
-            sync: Whether the mode is sync.
-            vector_envs: Those of the run in sync; in async what the stream table has room for.
-            workers: Of the broker.
-            movable: Whether vector envs may move between members: not where a move restarts episodes.
+        `vector_envs`: those of the run in sync; in async what the stream table has room for. `movable`: whether they
+        may move between members: not where a move restarts episodes.
         """
         self._sync, self._vector_envs, self._workers = sync, vector_envs, workers
         self._movable = movable

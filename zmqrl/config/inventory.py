@@ -36,11 +36,7 @@ OF_NO_HOST = frozenset({"all", "ungrouped"})
 
 
 def hosts_of_inventory(path: Path, source: Source) -> Branch:
-    """The `hosts` section that an inventory describes.
-
-    Args:
-        path: Of the inventory.
-        source: Where its path was written.
+    """The `hosts` section that an inventory describes; `source`: where its path was written.
 
     Raises:
         ConfigError: Ansible is not installed, cannot read it, or a host of it cannot be used.

@@ -69,10 +69,7 @@ def written_at(node: Node | None) -> str:
 def preset_layers(path: Path, named: Node | None = None, above: Sequence[Path] = ()) -> Sequence[Branch]:
     """The file of a preset, behind those that its `run.preset` builds on, each with its own `modes`.
 
-    Args:
-        path: Of the file.
-        named: What it builds on in place of its own `run.preset`.
-        above: Files that build on this one.
+    `named`: what it builds on in place of its own `run.preset`. `above`: files that build on this one.
     """
     if path in above:
         what = f"{path} refers to itself, directly or through other presets"

@@ -35,11 +35,8 @@ PASSWORDS = ("password", "passwd", "pass", "passphrase", "pwd", "secret", "ssh_p
 def validated(cls: type[T], tree: Branch, prefix: Key = (), others: Sequence[str] = ()) -> T:
     """The section `tree`, checked.
 
-    Args:
-        cls: The class of the section.
-        tree: What was written.
-        prefix: The section's path in the whole configuration.
-        others: Further keys of the section, which are not in `tree`.
+    `prefix`: the section's path in the whole configuration. `others`: further keys of the section, which are not in
+    `tree`.
 
     Raises:
         ConfigError: source, dotted key, value, what is wrong, and the nearest valid name.

@@ -33,11 +33,7 @@ def copy_newest(checkpoints: Path, objects: Objects, there: Collection[str], sam
 
     A learner may retire its newest checkpoints during each upload; an older one is copied in place of a retired one.
 
-    Args:
-        checkpoints: Of the run.
-        objects: Where they are copied to.
-        there: What is listed there.
-        same: Those that are known to have the content of today; new ones are added.
+    `same`: names of those that are known to have the content of today; new ones are added.
 
     Returns:
         The kinds of `COPIED` that have files here and none there: all are damaged, or were retired meanwhile.

@@ -30,11 +30,8 @@ def take_over(store: DataStore, path: str, lineage: Lineage) -> None:
 def check_owner(key: str, path: str, owner: Lineage | None, lineage: Lineage) -> None:
     """ConfigError when `owner` is another lineage, or another copy of this one that has gone further.
 
-    Args:
-        key: Of the configuration, which names `path`.
-        path: A directory or a URL.
-        owner: Of the record there.
-        lineage: Which is to write there.
+    `key`: of the configuration, which names `path`, a directory or a URL. `owner`: of the record there. `lineage`:
+    which is to write there.
     """
     if owner is None:
         return

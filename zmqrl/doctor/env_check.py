@@ -56,11 +56,7 @@ class _VectorWalk:
 def examine_env(section: EnvSection, mode: ModeName, seed: int, limit_s: float) -> Iterator[EnvFacts]:
     """What is known after each stage, so that an env which hangs or dies in one does not take the others along.
 
-    Args:
-        section: The env.
-        mode: Of the run.
-        seed: Of the run.
-        limit_s: How long the caller waits for the last stage.
+    `limit_s`: how long the caller waits for the last stage.
     """
     facts = EnvFacts()
     yield facts

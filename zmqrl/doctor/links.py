@@ -56,11 +56,8 @@ class HostLink:
     def __init__(self, host: str, shell: HostShell, section: HostSection, learner_is_here: bool = True) -> None:
         """Start it. HostFailed.
 
-        Args:
-            host: Its name.
-            shell: Of the host.
-            section: Its own. `tunnel`: the host reaches what listens elsewhere through ports of its own.
-            learner_is_here: Such a tunnel needs no address of this machine.
+        `section`: with `tunnel` the host reaches what listens elsewhere through ports of its own. `learner_is_here`:
+        such a tunnel needs no address of this machine.
         """
         self.accepted = shell.accepted
         self.refused: Counter[str] = Counter()

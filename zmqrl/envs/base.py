@@ -142,11 +142,7 @@ def _short(row: Array) -> str:
 def random_actions(spec: EnvSpec, count: int, generator: np.random.Generator, obs: Array | None = None) -> Array:
     """Drawn uniformly; of a `Box` as its `sample` draws them.
 
-    Args:
-        spec: Of the env.
-        count: How many.
-        generator: The source of randomness.
-        obs: Observations `[count, ...]` of the spec; where they have an `action_mask`, only allowed actions are drawn.
+    `obs`: observations `[count, ...]` of the spec; where they have an `action_mask`, only allowed actions are drawn.
 
     Returns:
         Discrete: int64 `[count]`; multi_discrete: int64 `[count, k]`; else the dtype of the space, `[count, *shape]`.

@@ -38,9 +38,7 @@ def check_env(section: EnvSection, seed: int | None) -> Generator[Stage, None, E
 
     To be carried out in a check process (`zmqrl.supervision.check_process.call`).
 
-    Args:
-        section: The env.
-        seed: Of the run; seeds and actions follow from it. None: the env is not stepped.
+    Seeds and actions follow from `seed`; None: the env is not stepped.
 
     Returns:
         Properties of the env, with remarks for the user.

@@ -18,14 +18,9 @@ FORBIDDEN = np.float32(-1e30)
 def onnx_model(
     policy: GreedyPolicy, layers: tuple[LayerSpec, ...], arrays: Weights, version: str, description: str
 ) -> onnx.ModelProto:
-    """The model.
+    """The model of a policy; `arrays` are those of `arrays_of`.
 
-    Args:
-        policy: What it computes.
-        layers: Of the acting spec, for layers that torch exports.
-        arrays: Of `arrays_of`.
-        version: Of zmqrl.
-        description: Text in the model.
+    `layers`: of the acting spec, for layers that torch exports. `version`: of zmqrl. `description`: text in the model.
 
     Raises:
         ConfigError: A layer of the user's cannot be exported.

@@ -45,11 +45,7 @@ class _Kind(nn.Module):
 def traced(spec: LayerSpec, arrays: Weights, prefix: str, noise: int = 0) -> onnx.GraphProto:
     """The graph of a layer for rows `[B, features]`.
 
-    Args:
-        spec: The layer.
-        arrays: Its arrays, among others.
-        prefix: Begin of all names.
-        noise: Numbers of the noise of a row; 0: the layer is without.
+    `prefix`: begin of all names. `noise`: numbers of the noise of a row; 0: the layer is without.
 
     Returns:
         Inputs: the rows, state and noise if the layer has them, and each array. Outputs: the rows and the next state.

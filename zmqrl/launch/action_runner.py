@@ -45,13 +45,8 @@ class ActionRunner:
     ) -> None:
         """Nothing is done yet.
 
-        Args:
-            machine: What decides.
-            plan: Of the run.
-            orchestrator: Of the run.
-            files: Reports writes that fail.
-            private: A folder that only this user can read, for connection files; it goes with the run.
-            clock: The wall clock of windows.
+        `private`: a folder that only this user can read, for connection files; it goes with the run. `clock`: of
+        windows.
         """
         self._machine, self._plan, self._orchestrator, self._clock = machine, plan, orchestrator, clock
         self._files, self._run_dir, self._private = files, Path(plan.run_dir), private

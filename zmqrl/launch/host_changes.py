@@ -63,12 +63,9 @@ def hosts_now(status: Mapping[str, Any]) -> dict[str, HostNow]:
 
 
 def changes_to(loaded: Loaded, running: Config, now: Mapping[str, HostNow]) -> Changes:
-    """Changes from the configuration of a run to that of the file.
+    """Changes from the configuration `running` of a run, with the hosts `now`, to that of the file.
 
-    Args:
-        loaded: Of the file, on top of the run's configuration.
-        running: The run's configuration.
-        now: Its hosts.
+    `loaded`: of the file, on top of the run's configuration.
 
     Raises:
         ConfigError: Another key has changed, which a live run cannot take over; the message names it.

@@ -37,12 +37,7 @@ STOP_S = 60
 
 
 def job_script(plan: RunPlan, hosts_file: Path, arguments: Sequence[str]) -> str:
-    """The batch script of a run.
-
-    Args:
-        plan: Of the run, which the job plans again.
-        hosts_file: hosts.yaml.
-        arguments: Further arguments of `zmqrl launch`.
+    """The batch script of a run, which the job plans again. `arguments`: further ones of `zmqrl launch`.
 
     Raises:
         ConfigError: `orchestrator.kind` is not slurm, or a key does not apply to nodes.

@@ -27,10 +27,7 @@ def log_report(cause: str, done: str) -> None:
 def check_norm(name: str, norm: float, update: int) -> None:
     """TrainingFailed: the norm of a gradient is not finite, and makes all later ones so.
 
-    Args:
-        name: Of the norm.
-        norm: Its value.
-        update: Updates that the parameters had before, since the start of the run.
+    `update`: updates that the parameters had before, since the start of the run.
     """
     if math.isfinite(norm):
         return

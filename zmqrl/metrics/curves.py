@@ -78,10 +78,7 @@ class Drawn:
 def series_of(group: RunGroup, metric: str, window: int) -> Drawn:
     """The series of a metric, smoothed; runs without a row, or with one row where others have more, are left out.
 
-    Args:
-        group: The runs.
-        metric: A name of metrics.jsonl.
-        window: Rows of the centred running mean; 1: none.
+    `window`: rows of the centred running mean; 1: none.
     """
     found, left_out = [], []
     for run in group.runs:
@@ -129,10 +126,7 @@ def resamples(runs: int, tasks: int, count: int = RESAMPLES, seed: int = SEED) -
 def interval(scores: Array, indices: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
     """Bounds `[...]` of a stratified bootstrap interval of the IQM of `scores [runs, tasks, ...]`, as in rliable.
 
-    Args:
-        scores: Of each run.
-        indices: From `resamples`.
-        confidence: Share of the distribution inside the interval.
+    `indices`: from `resamples`. `confidence`: share of the distribution inside the interval.
     """
     tasks = np.arange(scores.shape[1])
     means = np.stack([iqm(scores[drawn, tasks]) for drawn in indices])

@@ -82,11 +82,7 @@ class InputSpec(Struct, frozen=True):
 
 
 def network_input(observation: SpaceSpec, section: NetworkSection | None = None) -> InputSpec:
-    """The input of a network for observations of a space.
-
-    Args:
-        observation: The space.
-        section: Of the configuration; None: no image is transposed.
+    """The input of a network for observations of a space; without `section` no image is transposed.
 
     Raises:
         ConfigError: The space has no part besides `action_mask`, or `network.image_layout` does not fit.

@@ -35,9 +35,7 @@ class InitialWeights(NamedTuple):
 def initial_weights_of(source: str, algorithm: Algorithm) -> InitialWeights:
     """Every published tensor of the network of `algorithm`; learner-only ones and statistics where `source` has them.
 
-    Args:
-        source: A run directory (its best version, else its newest), or a checkpoint file of any kind.
-        algorithm: Of the run that starts.
+    `source`: a run directory (its best version, else its newest), or a checkpoint file of any kind.
 
     Raises:
         ConfigError: It cannot be read, or names or shapes differ; the message names the first difference.

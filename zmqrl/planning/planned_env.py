@@ -23,12 +23,8 @@ Planned = tuple[Config, EnvSpec, tuple[str, ...]]
 def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | None, is_here: bool) -> Planned:
     """Check the env of the training and that of the scores.
 
-    Args:
-        config: Resolved.
-        run_dir: Of the run.
-        resume: It is continued.
-        sources: Where the keys were written; None: all of them count as written.
-        is_here: The host `local` will be this machine.
+    `sources`: where the keys were written; None: all of them count as written. `is_here`: the host `local` will be this
+    machine.
 
     Raises:
         ConfigError: As of `checked_env`, and where a key does not fit the env.

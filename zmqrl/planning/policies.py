@@ -132,13 +132,10 @@ def newest_or_best(store: DataStore, place: str) -> tuple[Version, bytes]:
 
 
 def named_checkpoint(store: DataStore, place: str, name: str) -> tuple[Version, bytes]:
-    """The verified content of a checkpoint.
+    """The verified content of a checkpoint; `place` names the store in messages.
 
-    Args:
-        store: Of the run.
-        place: Where it is, for messages.
-        name: `best` (the newest where none was scored), `last`, or a version such as `0-120`; `120` is that of the
-            last learner that published it.
+    `name`: `best` (the newest where none was scored), `last`, or a version such as `0-120`; `120` is that of the last
+    learner that published it.
 
     Raises:
         ConfigError: The name is unknown; the checkpoints that are there are listed.

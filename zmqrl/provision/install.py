@@ -128,14 +128,9 @@ def _needed() -> list[str]:
 
 
 def set_up(config: Config, names: Sequence[str], bundle: InstallBundle) -> Iterator[Installed | HostFailed]:
-    """Set up the hosts, several at once; gives each as it is done.
+    """Set up the hosts of these names, several at once; gives each as it is done.
 
     An interrupted caller (Ctrl-C) ends the setup: the remote side kills pip when the connection closes.
-
-    Args:
-        config: The hosts of these names are reached by SSH.
-        names: Which of them.
-        bundle: What is installed.
     """
     work = _Work(config, bundle)
     with ThreadPoolExecutor(TOGETHER) as pool, work:

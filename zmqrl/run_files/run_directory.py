@@ -96,10 +96,7 @@ class RunDirectory:
     def begin(self, plan: RunPlan, initial: bytes | None = None, job: str | None = None) -> None:
         """Write what an attempt begins with. Once this returns, it survives a power cut.
 
-        Args:
-            plan: Of the attempt.
-            initial: Content of the file of `run.init_from`, where the plan has one.
-            job: See `Orchestrator.job`.
+        `initial`: content of the file of `run.init_from`, where the plan has one. `job`: see `Orchestrator.job`.
 
         Raises:
             ConfigError: It cannot be written; nothing is left.

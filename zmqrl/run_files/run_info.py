@@ -58,10 +58,8 @@ def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerSta
 
     Host names and pids do not show it: a container has pids of its own, and may have the name of its host.
 
-    Args:
-        run_dir: The run directory.
-        info: Of the attempt; once another attempt has taken the directory over, this one has ended.
-        watch: Wait for up to 3 s to see a launcher that is elsewhere.
+    `info`: of the attempt; once another attempt has taken the directory over, this one has ended. `watch`: wait for up
+    to 3 s to see a launcher that is elsewhere.
     """
     now = read_info(run_dir) if info.ended_at is None else info
     if now is None or now.run_id != info.run_id or now.ended_at is not None:

@@ -51,9 +51,7 @@ def stored_place(run_dir: Path, config: Config) -> str:
 def read_config(run_dir: Path, example: Callable[[str], str] = shlex.quote) -> Config:
     """The configuration of a run as it was resolved.
 
-    Args:
-        run_dir: The run directory.
-        example: What the user types for one run; the error for the folder of several runs ends with it.
+    `example`: what the user types for one run; the error for the folder of several runs ends with it.
 
     Raises:
         FolderOfRuns: `run_dir` is the folder of several runs.

@@ -95,12 +95,7 @@ class HostTemplate:
         channel.settimeout(START_S)
 
     def fork(self, words: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]) -> ForkedProcess:
-        """A new child of this process.
-
-        Args:
-            words: Command line of the process.
-            environment: All of it.
-            descriptors: They are 0, 1, 2, ... there.
+        """A new child of this process, with this environment alone; `descriptors` are 0, 1, 2, ... there.
 
         Raises:
             TemplateLost: `end` it.

@@ -61,13 +61,9 @@ class Gate:
         self._monitors.append(socket.get_monitor_socket(sum(REFUSALS)))
 
     def open_tcp(self, socket: zmq.Socket[Any], listen: TcpListen, port: int, enrolment: bool = False) -> int:
-        """Bind `socket` to tcp, encrypted; returns the port.
+        """Bind `socket`, which is bound to ipc already, to tcp, encrypted; returns the port, for 0 any free one.
 
-        Args:
-            socket: Bound to ipc already.
-            listen: The address.
-            port: 0: any free one.
-            enrolment: Hosts whose keys are not known yet may connect too, while the run has tokens for such hosts.
+        `enrolment`: hosts whose keys are not known yet may connect too, while the run has tokens for such hosts.
 
         Raises:
             ConfigError: Other hosts could connect without a key.

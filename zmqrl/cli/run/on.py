@@ -84,11 +84,7 @@ def login_file(named: Path | None) -> Path | None:
 def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callable[[bytes], bool] | None = None) -> int:
     """`zmqrl WORDS` on `host`, with its output and its exit code; it ends with this command.
 
-    Args:
-        host: The name after `--on`.
-        hosts_file: The value of `--hosts`.
-        words: The command, as it is written on `host`.
-        out: Receives its stdout in place of this command's, see `Connection.relay`.
+    `out` receives its stdout in place of this command's, see `Connection.relay`.
 
     Raises:
         ConfigError: The host is unreachable; nothing was done.

@@ -97,13 +97,9 @@ class _Preset:
 
 
 def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algorithm: str | None = None) -> str:
-    """A YAML file that trains what `foreign` describes.
+    """A YAML file that trains what `foreign` describes, with `env` and `algorithm` in place of its own.
 
-    Args:
-        foreign: The settings.
-        config_of: From section and kind to a config class.
-        env: In place of its env.
-        algorithm: In place of its algorithm.
+    `config_of`: from section and kind to a config class.
 
     Raises:
         ConfigError: zmqrl does not have the algorithm.

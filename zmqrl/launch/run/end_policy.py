@@ -225,11 +225,8 @@ class EndPolicy:
     def outcome(self, state: RunState, request: StopRequest, teardown: Teardown, is_taken_over: bool) -> Outcome:
         """2 before 1 before 4 (not ready) before 3; then interrupted, stopped, done.
 
-        Args:
-            state: At the end, after the last event.
-            request: Of the user.
-            teardown: What the orchestrator verified.
-            is_taken_over: Another launcher owns the run directory: a learner that finds it exits with code 2 as well.
+        `state`: after the last event. `is_taken_over`: another launcher owns the run directory: a learner that finds it
+        exits with code 2 as well.
         """
         has_learner = bool(state.hosts.workers) or state.is_learner_ready or self._is_unstarted
         if state.agent_exit == BAD_CONFIGURATION and not has_learner:

@@ -68,14 +68,10 @@ class RunMachine:
         now: float,
         new_token: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES),
     ) -> None:
-        """Decide about a run from its start.
+        """Decide about a run from its start, which is `now`.
 
-        Args:
-            plan: Of the run.
-            state: Of the run, without events.
-            refusal: Why a host that the plan does not have cannot be added.
-            now: When the start of the run is counted from.
-            new_token: A one-time token for a connection file.
+        `refusal`: why a host that the plan does not have cannot be added. `new_token`: a one-time token for a
+        connection file.
         """
         self._plan, self.state = plan, state
         self._changes = WorkerChanges(plan, state.hosts, refusal)

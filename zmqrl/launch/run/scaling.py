@@ -18,15 +18,10 @@ def check_counts(
     admitted: Collection[str] = (),
     least: int = 1,
 ) -> None:
-    """Refuse numbers of workers that the run cannot have.
+    """Refuse numbers of workers, by host, that the run cannot have.
 
-    Args:
-        plan: Of the run.
-        hosts: As they are.
-        wanted: Workers by host.
-        forgotten: Hosts whose workers are removed before.
-        admitted: Hosts that are admitted before.
-        least: Workers that the run keeps.
+    Before, the workers of hosts in `forgotten` are removed, and hosts in `admitted` join. `least`: workers that the run
+    keeps.
 
     Raises:
         ConfigError: One of the changes is unavailable.
