@@ -57,10 +57,7 @@ class KnownKeys:
     def hint(self, path: Sequence[str], inner: Iterable[str], known: Sequence[str]) -> str:
         """How to correct the unknown key at `path`.
 
-        Args:
-            path: The parts of the key.
-            inner: The keys of the section that was written there.
-            known: The keys that its section has.
+        `inner`: the keys of the section that was written there. `known`: the keys that its section has.
         """
         name, section = path[-1], ".".join(path[:-1])
         known_keys = f"known keys of {section or 'the configuration'}: {', '.join(known)}"

@@ -34,10 +34,8 @@ def on_local() -> ConfigError:
 def on_host(config: Config, host: str, is_auto_here: bool = False) -> Config:
     """`config` for a launcher on `host`, which is `local` there; the other hosts are reached from it.
 
-    Args:
-        config: Resolved on this machine. Where it does not list `host`, `local` already means the launcher's machine.
-        host: The name after `--on`.
-        is_auto_here: `local` has `workers: auto`, which `config` has as the number of this machine.
+    Where `config` does not list `host`, its `local` already means the launcher's machine. `is_auto_here`: `local` has
+    `workers: auto`, which `config` has as the number of this machine.
 
     Raises:
         ConfigError: `host` cannot have the launcher, or both it and `local` have workers.
@@ -79,10 +77,8 @@ def login_of(config: Config, host: str) -> HostSection:
 def text_of(config: Config, code: str | None, keeps_code: bool = False) -> str:
     """The file that the launcher reads there, of a configuration by `on_host`.
 
-    Args:
-        config: Of `on_host`.
-        code: The folder there that has the modules of `code.sync`.
-        keeps_code: `code` is left out if it names no modules: a resumed run keeps its own.
+    `code`: the folder there that has the modules of `code.sync`. `keeps_code`: it is left out if it names no modules: a
+    resumed run keeps its own.
     """
     preset = config.run.preset if config.run.preset in presets() else None  # a path is of this machine
     data = flat(to_json(replace(config, run=replace(config.run, preset=preset, init_from=None))))

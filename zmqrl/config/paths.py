@@ -16,10 +16,7 @@ MOST_BYTES = 1 << 26
 def expanded(path: str | os.PathLike[str], key: str = "", source: str = "") -> Path:
     """`path` with the home directory in the place of `~` or `~user`.
 
-    Args:
-        path: As it was written.
-        key: The key, option or argument that has it.
-        source: Where it was written.
+    `key`: the key, option or argument that has it. `source`: where it was written.
 
     Raises:
         ConfigError: This machine has no such user.

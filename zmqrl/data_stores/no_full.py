@@ -17,10 +17,8 @@ from zmqrl.errors import ConfigError
 def no_full(plan: RunPlan, damaged: Sequence[str] = (), why: Sequence[str] = ()) -> ConfigError:
     """The refusal of a resume.
 
-    Args:
-        plan: Of the attempt that is refused.
-        damaged: The files that cannot be loaded, with the cause of each.
-        why: Further facts: unreachable hosts, records of env steps.
+    `damaged`: the files that cannot be loaded, with the cause of each. `why`: further facts: unreachable hosts, records
+    of env steps.
     """
     causes = "; ".join([*why, *([few(damaged, 3)] if damaged else [])]).replace(f" in {plan.store_path}", "")
     lines = [

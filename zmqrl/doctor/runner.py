@@ -236,11 +236,8 @@ def examine(
 ) -> Mapping[str, Measurement]:
     """Examine every host, in parallel.
 
-    Args:
-        config: Resolved; only the hosts that `--limit` left.
-        accept_new_hosts: Unknown host keys are accepted and written down; a changed one never.
-        env_limit_s: How long each host looks at the env.
-        notify: Given a line with the fingerprint of each accepted key, at once.
+    `accept_new_hosts`: unknown host keys are accepted and written down, a changed one never; `notify` is given a line
+    with the fingerprint of each, at once. `env_limit_s`: how long each host looks at the env.
     """
     modules = make_archive(config.code)
     code = None if modules is None else base64.b64encode(modules.content).decode()

@@ -83,10 +83,8 @@ class Stream(NamedTuple):
 def check(given: Sequence[Given], stepped: Mapping[int, int], expected: Expected) -> OutsideCheck:
     """Judge a whole run.
 
-    Args:
-        given: In the order of the learners' lives, what an arena left over after its last learner.
-        stepped: Episode seed to the steps that its env took.
-        expected: The run.
+    `given`: in the order of the learners' lives, what an arena left over after its last learner. `stepped`: episode
+    seed to the steps that its env took.
     """
     judge = _Judge(expected, stepped)
     parts = [Given(judge.once(part.rows), part.left_over) for part in given]

@@ -152,12 +152,9 @@ class RunOutput:
             self._files.attempt("run.json", self._directory.mark_ended, time.time())
 
     def finish_copies(self, is_abandoned: bool, is_killed: bool, interrupted: Callable[[], bool]) -> None:
-        """The run has ended and is summed up; only its copies elsewhere are waited for.
+        """The run has ended and is summed up; only its copies elsewhere are waited for, until the user interrupts it.
 
-        Args:
-            is_abandoned: The directory is another launcher's, or removed.
-            is_killed: The user does not wait.
-            interrupted: Whether the user ends the wait.
+        `is_abandoned`: the directory is another launcher's, or removed. `is_killed`: the user does not wait.
         """
         mirror, reported = self._mirror, self._state.noted
         if mirror is None:

@@ -111,11 +111,7 @@ def _whole(value: Any) -> int | None:
 
 
 def line_of_seeds(summaries: Sequence[Mapping[str, Any]]) -> str | None:
-    """The returns of several runs for people; None where fewer than two have one.
-
-    Args:
-        summaries: Contents of `summary.json`.
-    """
+    """The returns in several `summary.json` for people; None where fewer than two have one."""
     for key, what in (("eval_return_mean", "evaluated"), ("train_return_mean_100", "return")):
         values = [found for each in summaries if (found := each.get(key)) is not None]
         if len(values) > 1:

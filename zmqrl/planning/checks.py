@@ -63,10 +63,7 @@ def check_machine(config: Config, run_dir: Path, is_here: bool = True) -> None:
 
     What belongs to a learner on another host is that host's to check.
 
-    Args:
-        config: Resolved.
-        run_dir: Where the run will write.
-        is_here: The host `local` will be this machine.
+    `run_dir`: where the run will write. `is_here`: the host `local` will be this machine.
     """
     files.check_writable("run directory", run_dir)
     here = config.learner.host == LOCAL and is_here

@@ -122,11 +122,8 @@ def _resolved(request: Request, base: WithoutPreset | None = None, env: EnvSpec 
 def resolved(request: Request, base: WithoutPreset | None, env: EnvSpec | None, config_of: KindConfig) -> Loaded:
     """`resolve`, over the sections of `base` where there is one.
 
-    Args:
-        request: Of the command line or of `zmqrl.train`.
-        base: An env and an algorithm in the place of a preset.
-        env: Properties of its env; None: without the defaults of the algorithm.
-        config_of: From section and kind to a config class.
+    `env`: that of `base`; None: without the defaults of the algorithm. `config_of`: from section and kind to a config
+    class.
     """
     if base is None:
         return resolve(request, config_of)

@@ -41,11 +41,8 @@ def opened(
 def allowed(config: Config, place: Path | str, trusted: bool | None = None, to_resume: bool = False) -> Config:
     """The configuration of a run, of which this user allows what it names to be imported.
 
-    Args:
-        config: As it is stored.
-        place: Run directory without links, or the URL of a copy.
-        trusted: The caller trusts it; None: ask on a terminal.
-        to_resume: Hosts and programs are used too.
+    `place`: run directory without links, or the URL of a copy. `trusted`: by the caller; None: ask on a terminal.
+    `to_resume`: hosts and programs are used too.
 
     Returns:
         `config`; without `on_end` and `webhook` if the run is of another user or at a URL.

@@ -238,12 +238,9 @@ def _content(path: Path) -> Content | None:
 
 
 def fetch(url: str, run_dir: Path, to_resume: bool) -> None:
-    """Fetch a run into a new directory.
+    """Fetch the run at `<store.mirror>/<lineage id>`, or `<store.url>/<lineage id>`, into a new or empty directory.
 
-    Args:
-        url: `<store.mirror>/<lineage id>`, or `<store.url>/<lineage id>`.
-        run_dir: It must not exist, or be empty.
-        to_resume: With its full checkpoints; else what an evaluation needs.
+    `to_resume`: with its full checkpoints; else what an evaluation needs.
 
     Raises:
         ConfigError: A run was not found, or the service does not answer. Nothing is left.

@@ -46,10 +46,7 @@ def start() -> None:
 def become(words: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | None:
     """Have the template, where there is one, become a host agent, in place of starting one.
 
-    Args:
-        words: Command line of the agent.
-        environment: All of it.
-        log: Its stderr is appended to this file.
+    `environment`: all of it. `log`: a file, to which the stderr of the agent is appended.
     """
     global _template
     with _lock:

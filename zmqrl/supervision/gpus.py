@@ -173,12 +173,8 @@ def torch_fault(
 
     In a child, because the import of torch takes seconds, from a network file system up to half a minute.
 
-    Args:
-        device: Of torch.
-        limit_s: Seconds for the answer; a later one is a fault.
-        limit: What bounds the wait, for the message.
-        visible: `CUDA_VISIBLE_DEVICES` of the child; None: as this process has it.
-        is_over: Whether this process is to end.
+    `limit_s`: for the answer; a later one is a fault. `limit`: what bounds the wait, for the message. `visible`:
+    `CUDA_VISIBLE_DEVICES` of the child; None: as this process has it. `is_over`: whether this process is to end.
     """
     environ = {**os.environ, **({} if visible is None else {VISIBLE: visible})}
     command = [sys.executable, "-c", "import sys, torch; torch.empty(1, device=sys.argv[1])", device]

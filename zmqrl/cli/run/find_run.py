@@ -22,9 +22,6 @@ def find_run(run: str | None) -> tuple[Path, RunInfo]:
     A run elsewhere has to be named: on a shared account it may be another person's. Of a folder of runs, as that of
     `--seeds`, it is the one that is live.
 
-    Args:
-        run: What the user has given as RUN.
-
     Raises:
         ConfigError: The run was not found.
     """

@@ -39,12 +39,10 @@ class Foreign:
 
 
 def read(text: str, name: str, entry: str | None = None) -> Foreign:
-    """The settings of a file or a command line.
+    """The settings of a file or a command line, which is `text`.
 
-    Args:
-        text: Its content.
-        name: Of the file, for messages and for the algorithm of a file of rl-baselines3-zoo (`ppo.yml`).
-        entry: Which training; None: the only one.
+    `name`: of the file, for messages and for the algorithm of a file of rl-baselines3-zoo (`ppo.yml`). `entry`: which
+    training; None: the only one.
 
     Raises:
         ConfigError: It is of no library that is known, or has several entries, or lacks `entry`.
