@@ -6,9 +6,7 @@ import base64
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -30,36 +28,7 @@ from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import ANSWER_S
 
 MARGIN_S = 3.0
-_Event: TypeAlias = "_Opened | _Ended | _NotOpened | _Diagnosing | Handshake | Reply | HostFailed"
 Opening: TypeAlias = Iterable[tuple[str, Callable[[], HostLink] | HostFailed]]
-
-
-@dataclass(frozen=True)
-class _Opened:
-    link: HostLink
-
-
-@dataclass(frozen=True)
-class _Ended:
-    """No more messages, and why, if some were still due."""
-
-    failure: Failure
-    refused: Counter[str]
-    """Lines with the mark of messages that are invalid, by reason."""
-    found: Handshake | None
-    """Handshake of the shell."""
-
-
-@dataclass(frozen=True)
-class _Diagnosing:
-    """The agent did not start, and a shell looks for what there is in its place."""
-
-
-@dataclass(frozen=True)
-class _NotOpened:
-    """No further host is reached: the error that the command ends with."""
-
-    error: Exception
 
 
 class Runner:
@@ -80,7 +49,8 @@ class Runner:
         self._prologue_s = max(prologue_s, ANSWER_S)
         self._first_s = min(answer_s, ANSWER_S)
         """For the handshake, which depends on no env."""
-        self._events: queue.Queue[tuple[str, float, _Event]] = queue.Queue()
+        self._events: queue.Queue[Callable[[], None]] = queue.Queue()
+        """What threads have the main thread do."""
         self._links: dict[str, HostLink] = {}
         self._readers: list[threading.Thread] = []
         self._late_at: dict[str, float] = {}
@@ -103,12 +73,12 @@ class Runner:
         try:
             self._open_each(opening)
         except Exception as error:  # noqa: BLE001 - the top of a thread: the main thread raises it
-            self._put("", _NotOpened(error))
+            self._put(self._raise, error)
 
     def _open_each(self, opening: Opening) -> None:
         for host, found in opening:
             if isinstance(found, HostFailed):
-                self._put(host, found)
+                self._put(self._end, host, Failure("ssh", found.cause, found.fix))
                 continue
             reader = threading.Thread(target=self._read, args=(host, found), name=f"examiner of {host}", daemon=True)
             self._readers.append(reader)
@@ -118,40 +88,43 @@ class Runner:
         """A reader thread. Whatever it raises is the failure of its host: nothing else ends the wait for it."""
         try:
             with as_host_failed(host):
-                self._put(host, self._read_all(host, make()))
+                self._read_all(host, make())
         except HostFailed as error:
-            self._put(host, error)
+            self._put(self._end, host, Failure("ssh", error.cause, error.fix))
 
-    def _read_all(self, host: str, link: HostLink) -> _Ended:
+    def _read_all(self, host: str, link: HostLink) -> None:
         try:
             with self._lock:
                 self._opened.append(link)
                 closing = self._closing
             if closing:
                 link.hang_up()
-            self._put(host, self._not_verifiable(link) or _Opened(link))
+            if (unverified := self._not_verifiable(link)) is None:
+                self._put(self._begin, host, link)
+            else:
+                self._put(self._end, host, unverified)
             for reply in link.replies():
-                self._put(host, reply)
+                self._put(self._take, host, reply, time.time())
             failure = link.failure()
-            self._put(host, _Diagnosing())
+            self._put(self._extend, host)  # the agent did not start, and a shell looks for what there is in its place
             found = link.shell_handshake()
         finally:
             link.release()
-        return _Ended(failure, link.refused, found)
+        self._put(self._end, host, failure, found, link.refused.items())
 
-    def _not_verifiable(self, link: HostLink) -> _Ended | None:
+    def _not_verifiable(self, link: HostLink) -> Failure | None:
         """A reader thread: a host whose run could not be shown to have ended is not examined further."""
         try:
             failure = link.reaper_failure()
         except HostFailed as error:
             failure = Failure("ssh", error.cause, error.fix)
-        if failure is None:
-            return None
-        link.hang_up()
-        return _Ended(failure, Counter(), None)
+        if failure is not None:
+            link.hang_up()
+        return failure
 
-    def _put(self, host: str, event: _Event) -> None:
-        self._events.put((host, time.time(), event))
+    def _put(self, handle: Callable[..., None], *arguments: object) -> None:
+        """Any thread: have the main thread call `handle`."""
+        self._events.put(partial(handle, *arguments))
 
     def _close(self, opener: threading.Thread) -> None:
         """Also what an interrupt finds half opened."""
@@ -180,35 +153,42 @@ class Runner:
             return
         ends = [at for host, at in self._late_at.items() if not self._examination.is_idle(host)]
         try:
-            host, stamp, event = self._events.get(timeout=max(0.0, min(ends) - now) if ends else None)
+            handle = self._events.get(timeout=max(0.0, min(ends) - now) if ends else None)
         except queue.Empty:
             return
-        self._handle(host, stamp, event)
+        handle()
 
-    def _handle(self, host: str, stamp: float, event: _Event) -> None:
-        if isinstance(event, _NotOpened):
-            raise event.error
-        if isinstance(event, HostFailed):
-            self._late_at.pop(host, None)
-            self._send(self._examination.fail(host, Failure("ssh", event.cause, event.fix)))
-        elif isinstance(event, _Opened):
-            self._begin(host, event.link)
-        elif isinstance(event, _Ended):
-            self._late_at.pop(host, None)
-            for reason, count in event.refused.items():
-                self._notify(f"{host}: rejected {count} lines of the probe ({reason})")
-            if host not in self._examination.over:
-                self._send(self._examination.fail(host, event.failure, event.found))
-        else:
-            if host in self._late_at:
-                self._late_at[host] = time.monotonic() + self._answer_s
-            self._send([] if isinstance(event, _Diagnosing) else self._examination.handle(host, event, stamp))
+    def _raise(self, error: Exception) -> None:
+        """No further host is reached: the command ends with the error."""
+        raise error
 
     def _begin(self, host: str, link: HostLink) -> None:
         self._links[host] = link
         for line in link.accepted:
             self._notify(line)
         self._late_at[host] = time.monotonic() + self._handshake_s(link)
+
+    def _take(self, host: str, reply: Handshake | Reply, at: float) -> None:
+        """`at`: unix time of its arrival."""
+        self._extend(host)
+        self._send(self._examination.handle(host, reply, at))
+
+    def _extend(self, host: str) -> None:
+        """Wait as long again."""
+        if host in self._late_at:
+            self._late_at[host] = time.monotonic() + self._answer_s
+
+    def _end(
+        self, host: str, failure: Failure, found: Handshake | None = None, refused: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """No more messages, and why, if some were still due.
+
+        `found`: handshake of the shell. `refused`: reasons of invalid lines with the mark of messages, and how many.
+        """
+        self._late_at.pop(host, None)
+        for reason, count in refused:
+            self._notify(f"{host}: rejected {count} lines of the probe ({reason})")
+        self._send(self._examination.fail(host, failure, found))
 
     def _handshake_s(self, link: HostLink) -> float:
         return self._prologue_s if link.has_prologue else self._first_s
