@@ -90,20 +90,8 @@ def filled(host: HostSection, defaults: DefaultsSection) -> HostSection:
 
     The address of a host also depends on ~/.ssh/config, which ranks between the two.
     """
-    return replace(
-        host,
-        workers=defaults.workers if host.workers is None else host.workers,
-        user=host.user or defaults.user,
-        port=host.port or defaults.port,
-        identity=host.identity or defaults.identity,
-        jump=host.jump or defaults.jump,
-        python=host.python or defaults.python,
-        workdir=host.workdir or defaults.workdir,
-        nice=defaults.nice if host.nice is None else host.nice,
-        prologue=host.prologue or defaults.prologue,
-        wrap=host.wrap or defaults.wrap,
-        worker_device=host.worker_device or defaults.worker_device,
-    )
+    unset = [name for name in names_of(DefaultsSection) if getattr(host, name) in (None, "")]
+    return replace(host, **{name: getattr(defaults, name) for name in unset})
 
 
 def is_remote(name: str, host: HostSection) -> bool:
