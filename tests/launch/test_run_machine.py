@@ -357,7 +357,7 @@ TestWorld = World.TestCase
 
 def test_each_event_of_an_agent_has_one_handler_or_changes_nothing() -> None:
     unhandled = {kind.__name__ for kind in set(get_args(Event)) - HANDLERS.keys()}
-    assert unhandled == {"ProcessReport", "Left", "Alive"}
+    assert unhandled == {"ProcessReport", "Left", "Alive", "LogText"}
 
 
 @pytest.mark.parametrize("kind", ["deploy", "second deploy"])
@@ -421,7 +421,6 @@ def test_a_host_is_listed_and_then_sent_to_the_broker_once(table: Table) -> None
     assert types(table.tell("local", "listening", **moved, serial=1)) == ["Join"], "another broker"
     assert types(table.tell("b", "joined", address="a", milliseconds=1.0, store=True)) == []
     assert types(table.tell("b", "agent_exit", code=None, introduced=True)) == ["SetAllowList"]
-    assert types(table.tell("b", "log", name="b-worker-1", text="x")) == ["KeepLog"]
 
 
 @pytest.mark.parametrize(("scale", "expected"), [

@@ -22,7 +22,7 @@ from zmqrl.launch.run.problem_reports import AdvisoryWrites
 from zmqrl.launch.stop_signals import StopRequest
 from zmqrl.messages.agent import LogText
 from zmqrl.messages.command import Join
-from zmqrl.orchestrators.base import Orchestrator, Teardown
+from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.stored_config import stored_config
 from zmqrl.supervision import check_process
@@ -93,6 +93,8 @@ class ActionRunner:
 
     def take(self, received: act.Input, now: float) -> None:
         """An event of a host, or what `begin`, `tick` and an action make known: carry out what the machine decides."""
+        if isinstance(received, HostEvent) and isinstance(received.event, LogText):
+            self._files.attempt("a log", self._keep, received.event)
         for action in self._machine.handle(received, now):
             match action:
                 case act.Deploy():
@@ -108,8 +110,6 @@ class ActionRunner:
                     remove_connection_file(self._private, action.host)
                 case act.Respond():
                     self._files.attempt("an answer to a request", self._requests.answer, action.path, action.answer)
-                case act.KeepLog():
-                    self._files.attempt("a log", self._keep, action.part)
                 case act.Show():
                     self.show(action.text)
                 case act.Leave():

@@ -12,7 +12,6 @@ from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import WireError
 from zmqrl.launch.stop_signals import StopRequest
-from zmqrl.messages.agent import LogText
 from zmqrl.messages.command import Command, Join
 from zmqrl.messages.files import RequestAnswer, ScaleRequest
 from zmqrl.orchestrators.base import HostEvent
@@ -70,13 +69,6 @@ class Respond:
 
 
 @dataclass(frozen=True)
-class KeepLog:
-    """A part of the log of a process of another host."""
-
-    part: LogText
-
-
-@dataclass(frozen=True)
 class Show:
     """A line for the user."""
 
@@ -88,7 +80,7 @@ class Leave:
     """Nothing more is waited for: the end of all processes is verified, and the run is summed up."""
 
 
-Action: TypeAlias = Deploy | Send | WriteInvitation | RemoveInvitation | RecordConfig | Respond | KeepLog | Show | Leave
+Action: TypeAlias = Deploy | Send | WriteInvitation | RemoveInvitation | RecordConfig | Respond | Show | Leave
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from zmqrl.config.codec import replace
 from zmqrl.launch.run import host_events, reports
-from zmqrl.launch.run.actions import Action, KeepLog
+from zmqrl.launch.run.actions import Action
 from zmqrl.launch.run.host_events import Handler
 from zmqrl.launch.run.host_records import ProcessRecord, Relieved
 from zmqrl.launch.run.state import UNREPORTED, RunState
@@ -195,10 +195,6 @@ def _on_lines_refused(message: orchestrator.LinesRefused, event: HostEvent, stat
     count_refused(state, f"the launcher, messages from {event.where}", message.counts)
 
 
-def _on_log(message: agent.LogText, event: HostEvent, state: RunState) -> Sequence[Action]:
-    return [KeepLog(message)]
-
-
 OF_PROCESSES: Mapping[type, Handler] = {
     agent.Started: _on_started,
     process.Ready: _on_ready,
@@ -225,5 +221,4 @@ HANDLERS: Mapping[type, Handler] = {
     agent.Warned: _on_warning,
     process.MessagesRefused: _on_refused,
     orchestrator.LinesRefused: _on_lines_refused,
-    agent.LogText: _on_log,
 }
