@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +18,8 @@ from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import FirstAddress
 
 
-class DataPlane(ABC):
-    """The agent's view of it; `NoDataPlane` is single mode's."""
+class DataPlane:
+    """The agent's view of it. A kind overrides what it has: without an arena, weights and a link there is nothing."""
 
     current: Notice | None = None
     """The newest version that this host knows."""
@@ -57,13 +56,13 @@ class DataPlane(ABC):
         raise NotImplementedError("this host has the broker")
 
     @property
-    @abstractmethod
     def sockets(self) -> Sequence[Any]:
         """ZeroMQ sockets to poll; readable means `take_notice`."""
+        return ()
 
-    @abstractmethod
     def take_notice(self) -> Notice | None:
         """Read the link and fetch a new version; None when there is none. StoreError when it cannot be fetched."""
+        return None
 
     def boot_of(self, role: str, boot: Boot) -> Boot:
         """`boot` with what a process of `role` needs to reach the broker. The endpoints are known by then."""
@@ -71,57 +70,35 @@ class DataPlane(ABC):
         del role
         return replace(boot, endpoints=self.endpoints)
 
-    @abstractmethod
     def fds_of(self, role: str) -> Mapping[str, int]:
         """The shared descriptors that a process of `role` inherits."""
+        return {}
 
-    @abstractmethod
     def report(self, report: HostReport) -> None:
         """Report to the broker the live processes and the workers assigned to this host."""
+        return
 
     def allow(self, allowed: AllowList) -> None:
         """Who may participate from other hosts, from now on."""
         return
 
-    @abstractmethod
     def ledger(self) -> Ledger | None:
         """The current stream records of the arena; None without an arena."""
+        return None
 
-    @abstractmethod
     def arena_usage(self) -> ArenaUsage | None:
         """What the arena is used for; None without an arena."""
+        return None
 
-    @abstractmethod
     def close(self) -> None:
         """Give everything back."""
+        return
 
 
 class NoDataPlane(DataPlane):
     """single: the learner holds everything in its own memory and sends notices as events."""
 
     endpoints = Endpoints()
-
-    @property
-    def sockets(self) -> Sequence[Any]:
-        return ()
-
-    def take_notice(self) -> Notice | None:
-        return None
-
-    def fds_of(self, role: str) -> Mapping[str, int]:
-        return {}
-
-    def report(self, report: HostReport) -> None:
-        return
-
-    def ledger(self) -> Ledger | None:
-        return None
-
-    def arena_usage(self) -> ArenaUsage | None:
-        return None
-
-    def close(self) -> None:
-        return
 
 
 class SharedDataPlane(DataPlane):

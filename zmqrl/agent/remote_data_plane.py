@@ -16,7 +16,7 @@ from zmqrl.data_stores.make import make_store
 from zmqrl.errors import StoreError
 from zmqrl.messages.bus import Hanging, HostReport
 from zmqrl.messages.command import Join
-from zmqrl.types import ArenaUsage, Ledger, Notice, Version
+from zmqrl.types import Notice, Version
 from zmqrl.wire.agent_link import AgentLink
 from zmqrl.wire.probe import FirstAddress, Unanswered, first_answering
 
@@ -172,12 +172,6 @@ class RemoteDataPlane(DataPlane):
             return
         self._link.report(report)
         self._request_when_due(self._link)
-
-    def ledger(self) -> Ledger | None:
-        return None
-
-    def arena_usage(self) -> ArenaUsage | None:
-        return None
 
     def close(self) -> None:
         if self._link is not None:
