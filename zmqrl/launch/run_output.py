@@ -27,7 +27,7 @@ from zmqrl.run_files.publication import Publication
 from zmqrl.run_files.run_directory import RunDirectory
 from zmqrl.run_files.url_mirror import UrlMirror, target_of
 from zmqrl.summary import Summary
-from zmqrl.views.base import QuietView, View, make_view
+from zmqrl.views.base import View, make_view
 from zmqrl.views.problem import Problem
 
 COPY_S = 2.0
@@ -62,7 +62,7 @@ class RunOutput:
         """`quiet`: nothing is printed."""
         self._plan, self._state, self._directory, self._files = plan, state, directory, files
         self._quiet = quiet
-        self._view: View = QuietView()
+        self._view = View()
         self._recorder = Recorder(directory.path, plan.started_at, plan.lineage.attempt)
         self._problems_log = directory.path / "logs" / PROBLEMS_LOG
         self._environment, self._publication = EnvironmentWriter(plan), Publication(plan)

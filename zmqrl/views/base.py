@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -66,33 +65,17 @@ def bottleneck_of(status: Mapping[str, Any]) -> str:
     return (status["bottleneck"] or "-") + (f": {late}" if late and status["bottleneck"] == "workers" else "")
 
 
-class View(ABC):
-    """Only the launcher's main thread calls it."""
+class View:
+    """Only the launcher's main thread calls it. The base class shows nothing, for a caller in this process."""
 
-    @abstractmethod
     def update(self, status: Status, now: float) -> None:
         """Show the run at monotonic time `now`. Called often; a view that is due calls `status` and draws it."""
 
-    @abstractmethod
     def message(self, text: str, severity: Severity = "note") -> None:
         """Print a block to stderr without breaking the view."""
 
-    @abstractmethod
     def close(self, status: Status) -> None:
         """Show the end of the run where it replaces what is shown, and return the terminal to its normal state."""
-
-
-class QuietView(View):
-    """Shows nothing: the caller in this process reads the run's state."""
-
-    def update(self, status: Status, now: float) -> None:
-        return
-
-    def message(self, text: str, severity: Severity = "note") -> None:
-        return
-
-    def close(self, status: Status) -> None:
-        return
 
 
 class LastingView(View):
@@ -128,7 +111,7 @@ class LastingView(View):
 def make_view(plain: bool, quiet: bool = False) -> View:
     """The live view on a terminal, plain lines elsewhere and with `--plain`."""
     if quiet:
-        return QuietView()
+        return View()
     if plain or not sys.stdout.isatty():
         from zmqrl.views.plain import PlainView
 
