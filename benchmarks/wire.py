@@ -31,7 +31,7 @@ from typing import Any
 
 from zmqrl.bench.bus_processes import plan_of, segment_columns
 from zmqrl.bench.report import BenchResult, Figure
-from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.learner_end import SegmentSource
 from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot, Endpoints, RunPlan, TcpListen

@@ -6,7 +6,7 @@ import pytest
 
 from zmqrl.bench import bus
 from zmqrl.bench.bus_processes import segment_columns
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.errors import TrainingFailed
 from zmqrl.types import SegmentId, SegmentMeta, SlotRef, Version
 

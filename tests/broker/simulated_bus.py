@@ -19,7 +19,8 @@ from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import Assignments, Handover, HandoverRequest
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends.base import OpenSegment, TakenSegment
+from zmqrl.bus_ends.base import OpenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.shared_memory.arena import Arena, LearnerRecord
 from zmqrl.types import MODES, ModeName, Notice, SegmentId, Version
 

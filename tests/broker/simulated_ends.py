@@ -8,8 +8,7 @@ from typing import Any
 
 from zmqrl.broker import events as ev
 from zmqrl.broker.events import Assignments
-from zmqrl.bus_ends.base import TakenSegment
-from zmqrl.bus_ends.learner_end import ArenaSource
+from zmqrl.bus_ends.learner_end import SegmentSource, TakenSegment
 from zmqrl.bus_ends.remote_sink import RemoteWriter
 from zmqrl.bus_ends.worker_end import ArenaWriter, LeasedSink
 from zmqrl.config.plan import RunPlan
@@ -102,7 +101,7 @@ class Sink(LeasedSink):
         """Nothing is held."""
 
 
-class Source(ArenaSource):
+class Source(SegmentSource):
     def take(self, timeout_s: float = 0.0) -> list[TakenSegment]:
         self._scan()
         return self._pop_new()

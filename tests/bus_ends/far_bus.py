@@ -8,7 +8,7 @@ from tests.bus_ends.event_pipe import EventPipe
 from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.support.waiting import WAIT_S, until
-from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.learner_end import SegmentSource
 from zmqrl.bus_ends.remote_sink import RemoteSink
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, Endpoints, TcpListen

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zmqrl.bus_ends.base import LearnerEnds, SegmentSource
+from zmqrl.bus_ends.learner_end import LearnerEnds, SegmentSource
 from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import to_json

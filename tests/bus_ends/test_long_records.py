@@ -12,7 +12,7 @@ from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.support.waiting import until
 from zmqrl.broker.events import Handover, StreamAssignment
-from zmqrl.bus_ends.base import LearnerEnds
+from zmqrl.bus_ends.learner_end import LearnerEnds
 from zmqrl.bus_ends.zmq_sink import ZmqSink
 from zmqrl.envs.base import EnvSlotState
 from zmqrl.messages.bus import HostReport

@@ -16,7 +16,7 @@ from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from tests.support.waiting import WAIT_S, until
 from zmqrl.broker.events import Handover
-from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.learner_end import SegmentSource
 from zmqrl.bus_ends.zmq_sink import ZmqSink
 from zmqrl.messages.bus import HostReport, LearnerReport
 from zmqrl.messages.frames import PROTOCOL, pack, pack_descriptors

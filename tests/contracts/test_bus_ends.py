@@ -1,4 +1,4 @@
-"""One suite for both kinds of experience stream: what `bus_ends/base.py` promises."""
+"""One suite for both kinds of experience stream: what `bus_ends/base.py` and `learner_end.py` promise."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ from tests.bus_ends.real_bus import RealBus
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.support.marks import at_once
 from tests.support.waiting import WAIT_S, until
-from zmqrl.bus_ends.base import (
-    LearnerChannel,
-    LearnerEnds,
-    OpenSegment,
-    SegmentSink,
-    SegmentSource,
-    TakenSegment,
-)
+from zmqrl.bus_ends.base import OpenSegment, SegmentSink
 from zmqrl.bus_ends.inproc import InprocStream
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource, TakenSegment
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import Notice, SegmentId, Version
 

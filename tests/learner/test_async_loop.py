@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 from tests.shared_memory.bus_plans import ROWS, bus_plan
 from zmqrl.algorithms.base import OnPolicyLearner
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.learner.async_loop import run_async_on_policy
 from zmqrl.learner.counters import Counters, RunProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.support.raising import raises
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.data_stores.base import Full, prefixed
 from zmqrl.data_stores.directory import DirectoryStore
 from zmqrl.errors import StoreError

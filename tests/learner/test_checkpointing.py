@@ -19,7 +19,7 @@ from tests.data_stores.memory_store import MemoryStore
 from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
 from zmqrl.algorithms.base import Algorithm, OffPolicyLearner
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, HostSection, ReplaySection, RunSection
 from zmqrl.data_stores import files

@@ -17,8 +17,8 @@ from tests.support.marks import long
 from tests.support.runs.pipelined_reference import pipelined_reference
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.broker.events import Handover, LearnerReported
-from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
 from zmqrl.bus_ends.inproc import InprocChannel, InprocSource, InprocStream
+from zmqrl.bus_ends.learner_end import LearnerEnds, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config, EnvSection, HostSection, NetworkSection, ReplaySection, RunSection

@@ -15,7 +15,7 @@ import pytest
 
 from tests.shared_memory.bus_plans import COLUMNS, ROWS, bus_plan
 from tests.support.raising import raises
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Lineage, RunPlan
 from zmqrl.data_sets.episodes import frame_dtype

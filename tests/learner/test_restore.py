@@ -15,7 +15,7 @@ from tests.data_stores.memory_store import MemoryStore
 from tests.support.raising import raises
 from zmqrl.algorithms.base import Algorithm, LearnerContext, OnPolicyLearner
 from zmqrl.algorithms.start.make import make_algorithm
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource, StreamPosition, TakenSegment
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource, StreamPosition, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import (

@@ -14,7 +14,7 @@ import pytest
 from tests.data_stores.memory_store import MemoryStore
 from zmqrl.algorithms.base import Progress
 from zmqrl.algorithms.start.make import make_algorithm
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, Boot
 from zmqrl.config.sections import Config, EnvSection, LearnerSection, NetworkSection, RunSection, StoreSection

@@ -17,7 +17,7 @@ from typing import Any
 
 from zmqrl.bench.bus_processes import plan_of, prepared, running, segment_columns
 from zmqrl.bench.report import BenchResult, Figure
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.errors import DeadlineExceeded, TrainingFailed
 from zmqrl.shared_memory.arena import Arena
 from zmqrl.types import ColumnSpec

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from zmqrl.bus_ends.base import SegmentSource
+from zmqrl.bus_ends.learner_end import SegmentSource
 from zmqrl.bus_ends.zmq_learner import learner_ends
 from zmqrl.bus_ends.zmq_sink import LocalSink
 from zmqrl.config.codec import from_json, to_json

@@ -16,8 +16,7 @@ from zmqrl.broker.events import (
     WorkerReported,
 )
 from zmqrl.broker.state import BrokerState
-from zmqrl.bus_ends.base import TakenSegment
-from zmqrl.bus_ends.learner_end import ArenaChannel, ArenaSource
+from zmqrl.bus_ends.learner_end import LearnerChannel, SegmentSource, TakenSegment
 from zmqrl.bus_ends.worker_end import ArenaWriter, LeasedSink
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError
@@ -43,7 +42,7 @@ class InprocStream:
         return self.arena.ledger()
 
 
-class InprocSource(ArenaSource):
+class InprocSource(SegmentSource):
     """What the sink of the same thread has sealed: nothing arrives while `take` is called."""
 
     def __init__(self, stream: InprocStream) -> None:
@@ -62,7 +61,7 @@ class InprocSource(ArenaSource):
         """The next `handle` collects them."""
 
 
-class InprocChannel(ArenaChannel):
+class InprocChannel(LearnerChannel):
     """Calls the broker's state."""
 
     def __init__(self, stream: InprocStream) -> None:

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from zmqrl.broker.events import RESUMED_SHIFT
-from zmqrl.bus_ends.base import LearnerChannel, Reattached, SegmentSource, StreamPosition, TakenSegment
+from zmqrl.broker.events import RESUMED_SHIFT, Handover, HandoverRequest
 from zmqrl.errors import ArenaError
 from zmqrl.shared_memory.arena import Arena, LearnerRecord
 from zmqrl.types import Array, Notice, SegmentId, SegmentMeta, SlotRef, Version
 
 
-class ArenaSource(SegmentSource):
-    """Descriptors are hints: a slot is taken when its words say that it is held, and once."""
+class TakenSegment(NamedTuple):
+    """A segment that the stream table has accepted as stored and that is now held by the learner."""
+
+    ref: SlotRef
+    meta: SegmentMeta
+
+
+class StreamPosition(NamedTuple):
+    """A vector env in the stream records: segments before (incarnation, next index) are stored, `rows` in all."""
+
+    incarnation: int
+    next_index: int
+    rows: int
+
+
+class Reattached(NamedTuple):
+    """The state that a learner finds in the arena of a dead predecessor."""
+
+    replay: list[TakenSegment]
+    """Held again, in the order requested."""
+    oldest_incarnation: int
+    """Segments of earlier incarnations of a vector env no longer count: release them. 0: all count."""
+    rolled_back: bool
+    """Whether positions were reopened: the learner calls `LearnerChannel.roll_back` before its first `announce`."""
+
+
+class SegmentSource(ABC):
+    """The learner's end of the stream. Only the learner's main thread calls it.
+
+    Descriptors are hints: a slot is taken when its words say that it is held, and once.
+    """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -24,15 +53,31 @@ class ArenaSource(SegmentSource):
 
     @property
     def columns(self) -> Mapping[str, Array]:
+        """Views of all slots, `[slots, T, N, ...]` (`obs` T + 1); only held slots may be read."""
         return self._arena.columns
 
+    @abstractmethod
+    def take(self, timeout_s: float) -> list[TakenSegment]:
+        """Segments accepted since the last call, in stream order per vector env, each once.
+
+        Blocks until there is one, a handover request, or `timeout_s` is over; then the list may be empty.
+        Held slots stay readable until released. On the first call and whenever the broker's incarnation changes
+        it scans the arena, so what was accepted and not released is found even when every message was lost.
+        """
+
     def stored(self) -> int:
+        """Valid rows accepted as stored, all streams, this arena."""
         return self._arena.streams.stored()
 
     def is_held(self, ref: SlotRef) -> bool:
+        """Whether a slot is still the learner's in this life. From any thread."""
         return self._arena.is_held(ref)
 
     def restore(self, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> list[TakenSegment]:
+        """On a resume, before the first `announce`: hold again what replay held, `columns [k, T, N, ...]`.
+
+        They are in no stream record of this attempt. ArenaError when a slot was leased before.
+        """
         restored = []
         for slot, meta in enumerate(metas):
             for name in columns.keys() & self._arena.columns.keys():  # `env_state` goes with exact recovery
@@ -43,10 +88,16 @@ class ArenaSource(SegmentSource):
         return restored
 
     def stream_positions(self) -> list[StreamPosition]:
+        """The current stream record of each vector env."""
         records = (self._arena.streams.read(v) for v in range(self._arena.layout.streams))
         return [StreamPosition(r.incarnation, r.next_index, r.stored) for r in records]
 
     def reattach(self, at: Version, metas: Sequence[SegmentMeta], columns: Mapping[str, Array]) -> Reattached:
+        """sync, on a restart, before the first `announce`: hold what replay held at version `at`, and only that.
+
+        `columns [k, T, N, ...]` are its segments. Where the predecessor got further than `at`, positions from there
+        on are reopened (`Reattached.rolled_back`). ArenaError when fewer slots are held than segments are given.
+        """
         back = self._has_gone_past(at.n)
         indexed = [(self._arena.meta(ref.slot).id.index, ref) for ref in self._arena.held()]
         # First those that are past anyway: a death in the middle of this changes nothing of what comes out.
@@ -86,10 +137,18 @@ class ArenaSource(SegmentSource):
         return False
 
     def release(self, refs: Sequence[SlotRef]) -> None:
+        """Give slots back; they may be overwritten at once. Never blocks.
+
+        Workers that wait for a slot are notified of it with the learner's next message, at the latest in `take`.
+        """
         for ref in refs:
             if self._arena.is_held(ref):
                 self._arena.release(ref)
         self._released()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close sockets and views; safe to call twice."""
 
     @abstractmethod
     def _released(self) -> None:
@@ -131,8 +190,11 @@ class ArenaSource(SegmentSource):
         return taken
 
 
-class ArenaChannel(LearnerChannel):
-    """What the learner leaves in the arena for its successor, and what the broker has left there."""
+class LearnerChannel(ABC):
+    """The learner's messages to the broker and its answers. Only the learner's main thread calls it.
+
+    Nothing here blocks. `SegmentSource.take` receives what the broker sends, and repeats what it has not confirmed.
+    """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -140,20 +202,56 @@ class ArenaChannel(LearnerChannel):
         self._back: list[int] | None = None
         """Rows of each vector env at a rollback: sent with one version, until the next is announced."""
 
+    @abstractmethod
+    def announce(self, notice: Notice) -> None:
+        """Make `notice` the current version for all workers; repeated until it is known."""
+
+    @abstractmethod
+    def report(self, env_steps: int, updates: int) -> None:
+        """Report the learner's progress to the rate limiter; absolute, so a lost report is harmless."""
+
+    @abstractmethod
+    def handover_requests(self) -> list[HandoverRequest]:
+        """Handover requests seen by `take` and not answered yet (repeated until answered)."""
+
+    @abstractmethod
+    def answer(self, handover: Handover) -> None:
+        """Send the successor its start state."""
+
     def roll_back(self, stored: Sequence[int]) -> None:
+        """Reopen the positions after these rows of each vector env, with the version that is announced next."""
         self._back = list(stored)
 
     def record_progress(self, record: LearnerRecord) -> None:
+        """Store the learner's record for a successor, where the stream outlives the learner. Cheap; called often."""
         self._arena.write_learner(record)
 
     def last_record(self) -> LearnerRecord | None:
+        """The record of the last learner of this stream; None for the first."""
         return self._arena.read_learner()
 
     def base_env_steps(self) -> int | None:
+        """Env steps of the run before this stream, from the broker; None while unknown."""
         return self._arena.base_env_steps()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close sockets; safe to call twice."""
 
     def _note(self, notice: Notice) -> None:
         """`notice` is announced now."""
         if self._notice is not None and self._notice.version != notice.version:
             self._back = None
         self._notice = notice
+
+
+class LearnerEnds(NamedTuple):
+    """What the learner is given of a stream."""
+
+    source: SegmentSource
+    channel: LearnerChannel
+
+    def close(self) -> None:
+        """Both; safe to call twice."""
+        self.source.close()
+        self.channel.close()

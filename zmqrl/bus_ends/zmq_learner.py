@@ -10,8 +10,7 @@ import zmq
 
 from zmqrl.broker.env_records import PART_BYTES, pack_record
 from zmqrl.broker.events import Handover, HandoverRequest
-from zmqrl.bus_ends.base import LearnerEnds, TakenSegment
-from zmqrl.bus_ends.learner_end import ArenaChannel, ArenaSource
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource, TakenSegment
 from zmqrl.config.plan import Boot
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.logs.events import EventPipe, Refusals
@@ -23,7 +22,7 @@ from zmqrl.wire.heartbeat import HeartbeatThread
 from zmqrl.wire.sockets import connect, drain, send
 
 
-class ZmqChannel(ArenaChannel):
+class ZmqChannel(LearnerChannel):
     """Versions, progress and answers out, handover requests in. `ZmqSource.take` drives it.
 
     It holds what both of the learner's ends use: the context and the arena.
@@ -158,7 +157,7 @@ class ZmqChannel(ArenaChannel):
         send(self.socket, pack(bus.LearnerReport(*self._progress)))
 
 
-class ZmqSource(ArenaSource):
+class ZmqSource(SegmentSource):
     """The learner's end: slots of the arena, named by descriptors. It waits on the channel's socket too."""
 
     def __init__(self, boot: Boot, channel: ZmqChannel) -> None:

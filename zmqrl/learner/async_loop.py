@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from zmqrl.algorithms.base import BaseLearner, OffPolicyLearner, OnPolicyLearner
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.learner.session import Session, hold
 from zmqrl.replay.segment_replay import SegmentReplay
 

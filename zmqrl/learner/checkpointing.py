@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
-from zmqrl.bus_ends.base import SegmentSource, TakenSegment
+from zmqrl.bus_ends.learner_end import SegmentSource, TakenSegment
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, Full
 from zmqrl.errors import StoreError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zmqrl.algorithms.base import BaseLearner
-from zmqrl.bus_ends.base import SegmentSource, TakenSegment
+from zmqrl.bus_ends.learner_end import SegmentSource, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows

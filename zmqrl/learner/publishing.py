@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from zmqrl.algorithms.base import NUMBERS, Algorithm, numbers_of
-from zmqrl.bus_ends.base import LearnerChannel
+from zmqrl.bus_ends.learner_end import LearnerChannel
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.base import DataStore

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.capacity import disk_error
 from zmqrl.config.paths import expanded
 from zmqrl.config.plan import RunPlan

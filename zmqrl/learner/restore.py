@@ -10,7 +10,7 @@ from pathlib import Path
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.algorithms.start.weights import start_weights
 from zmqrl.broker.events import RESUMED_SHIFT
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, TakenSegment
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, TakenSegment
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.data_stores import tensors

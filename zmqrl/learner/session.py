@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zmqrl.algorithms.base import Algorithm, LearnResult, Progress
-from zmqrl.bus_ends.base import LearnerChannel, LearnerEnds, SegmentSource, TakenSegment
+from zmqrl.bus_ends.learner_end import LearnerChannel, LearnerEnds, SegmentSource, TakenSegment
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores.base import DataStore, unprefixed
 from zmqrl.learner.checkpointing import FullCheckpoints

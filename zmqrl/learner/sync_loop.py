@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from zmqrl.algorithms.base import OffPolicyLearner, OnPolicyLearner
 from zmqrl.broker.events import Handover
-from zmqrl.bus_ends.base import TakenSegment
+from zmqrl.bus_ends.learner_end import TakenSegment
 from zmqrl.learner.session import Session, hold
 from zmqrl.replay.base import SegmentBatch, last_observation
 from zmqrl.replay.limiter import NO_LIMIT

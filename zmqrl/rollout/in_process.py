@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zmqrl.bus_ends.base import LearnerEnds
 from zmqrl.bus_ends.inproc import InprocChannel, InprocStream
+from zmqrl.bus_ends.learner_end import LearnerEnds
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Boot
 from zmqrl.data_stores.base import DataStore
