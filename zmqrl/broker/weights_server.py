@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from zmqrl.messages import bus, frames
-from zmqrl.types import Notice, Version
+from zmqrl.shared_memory.weights import WeightsSource
+from zmqrl.types import Version
 
 PART_BYTES = 16 << 20
 """Most bytes of one frame: below the limit that every socket has."""
 
 
-class Buffer(Protocol):
-    """`zmqrl.shared_memory.weights.WeightsReader`."""
-
-    def version(self, n: int | None = None) -> Version | None:
-        """The newest version, or the one of number `n`, if it is there; cheap."""
-        ...
-
-    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
-        """A whole copy of it."""
-        ...
-
-
 class WeightsServer:
     """Who requested which version, until it is there. One thread."""
 
-    def __init__(self, buffer: Buffer | None, rounds_ahead: int = 0) -> None:
+    def __init__(self, buffer: WeightsSource | None, rounds_ahead: int = 0) -> None:
         """`rounds_ahead`: of the mode. So many versions before the newest one are still needed."""
         self._buffer, self._ahead = buffer, rounds_ahead
         self._requested: dict[bytes, Version] = {}
@@ -57,7 +44,7 @@ class WeightsServer:
                 replies.append((peer, self._frames))
         return replies
 
-    def _load(self, buffer: Buffer, version: Version) -> bool:
+    def _load(self, buffer: WeightsSource, version: Version) -> bool:
         """Copied once for all hosts that request it. False where the next versions have replaced it."""
         found = buffer.read(version.n)
         if found is None or found[0].version != version:

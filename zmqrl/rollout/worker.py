@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from zmqrl.acting.base import Policy
 from zmqrl.acting.numpy_policy import make_policy
@@ -27,23 +27,11 @@ from zmqrl.envs.vector import make_vector_env
 from zmqrl.logs.events import EventPipe
 from zmqrl.messages.process import FirstStep, Left, Ready, WorkerRates
 from zmqrl.rollout.collector import Collector, StopFlag
-from zmqrl.shared_memory.weights import WeightsReader
-from zmqrl.types import Notice, SegmentId, Version
+from zmqrl.shared_memory.weights import WeightsReader, WeightsSource
+from zmqrl.types import SegmentId, Version
 
 POLL_S = 0.2
 REPORT_S = 2.0
-
-
-class WeightsSource(Protocol):
-    """Where published weights come from: the host's shared buffer."""
-
-    def version(self, n: int | None = None) -> Version | None:
-        """The newest version, or the one of number `n`, if it is there; cheap."""
-        ...
-
-    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
-        """A whole copy of it."""
-        ...
 
 
 def main(boot: Boot) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Protocol
 
 import msgspec
 
@@ -80,6 +81,18 @@ class WeightsWriter:
         os.posix_fallocate(self._fd, 0, HEADER_BYTES + 2 * capacity)
         self._mapped = mmap.mmap(self._fd, HEADER_BYTES + 2 * capacity)
         _words(self._mapped)[CAPACITY] = capacity
+
+
+class WeightsSource(Protocol):
+    """Where published weights come from: `WeightsReader`, or in single mode the store."""
+
+    def version(self, n: int | None = None) -> Version | None:
+        """The newest version, or the one of number `n`, if it is there; cheap."""
+        ...
+
+    def read(self, n: int | None = None) -> tuple[Notice, bytes] | None:
+        """A whole copy of it."""
+        ...
 
 
 class WeightsReader:
