@@ -16,6 +16,7 @@ from tests.support.waiting import WAIT_S
 from zmqrl.loading import (
     PYGAME_BANNER,
     SAFE_PATH,
+    SPIN,
     THREAD_VARIABLES,
     UNTIL_STARTED,
     importing_environment,
@@ -84,8 +85,13 @@ def test_a_command_that_reads_a_configuration_imports_nothing_slow() -> None:
 def test_libraries_that_are_imported_later_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "x")
+    monkeypatch.delenv(SPIN[0], raising=False)
     limit_threads()
     assert {os.environ[name] for name in THREAD_VARIABLES} == {"1"}
+    assert os.environ[SPIN[0]] == SPIN[1]
+    monkeypatch.setenv(SPIN[0], "7")
+    limit_threads()
+    assert os.environ[SPIN[0]] == "7", "the user's own"
 
 
 def test_what_is_loaded_is_not_searched_for_garbage() -> None:

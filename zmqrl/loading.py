@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Tensor", "functional", "np", "torch"]
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+SPIN = ("GOMP_SPINCOUNT", "10000")
+"""Variable, and its value: how often a thread of torch looks for another one before it sleeps. libgomp looks 300,000
+times, and keeps the core from the process that has to run first (decision 0061)."""
 
 PYGAME_BANNER = "PYGAME_HIDE_SUPPORT_PROMPT"
 """Variable with which pygame, which many envs import to render, does not print its version and a greeting."""
@@ -50,6 +53,7 @@ def limit_threads() -> None:
     """One thread of numpy and torch, if they are not imported yet: bits depend on it. `learner.threads` come later."""
     for name in THREAD_VARIABLES:
         os.environ[name] = "1"
+    os.environ.setdefault(*SPIN)
 
 
 def importing_environment() -> dict[str, str]:
