@@ -15,10 +15,12 @@ from torch import Tensor
 from tests.contracts.test_algorithms import CNN, DICT
 from zmqrl.acting.spec import ActingSpec, previous_size
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.ppo import PPO, PPOConfig
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import NetworkSection
 from zmqrl.errors import TrainingFailed
 from zmqrl.learning import PRIORITY, Batch, BatchLearner, Group, LearnerContext, LearnResult, Noise, Progress
+from zmqrl.learning.net import Net
 from zmqrl.learning.net_learner import NetLearner
 from zmqrl.networks.initial import initial_weights
 from zmqrl.networks.spec import LayerSpec, NetworkSpec
@@ -358,6 +360,22 @@ def test_pixels_are_bytes_on_the_device(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(learner, "train", recorded)
     learn(algorithm, learner, acted(algorithm, 1), updates=1)
     assert seen and set(seen) == {torch.uint8}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_pixels_are_floats_for_one_minibatch_at_a_time(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of a batch are computed in parts, too."""
+    algorithm = PPO(PPOConfig(minibatch_size=8, shared=shared), CNN, EnvSpec("toy", PIXELS, DISCRETE), 16, 2)
+    learner = algorithm.learner(replace(context_of(algorithm), executor="eager"))
+    forward, seen = Net.__call__, []
+
+    def recorded(net: Net, tower: str, *inputs: Tensor) -> Tensor:
+        seen.extend(len(x) for x in inputs if x.dtype == torch.uint8)
+        return forward(net, tower, *inputs)
+
+    monkeypatch.setattr(Net, "__call__", recorded)
+    learn(algorithm, learner, acted(algorithm, 1), updates=1)
+    assert seen and max(seen) == 8
 
 
 class Joined(Rows):

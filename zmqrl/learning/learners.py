@@ -110,7 +110,8 @@ class BatchLearner(NetLearner, OnPolicyLearner):
         given: dict[str, Array | Tensor] = {name: batch.columns[name] for name in names if name != "obs"}
         for name, column in (given | columns).items():
             if isinstance(column, torch.Tensor):
-                rows[name] = column.flatten(0, 1).index_select(0, index)
+                flat = column.flatten(0, 1)
+                rows[name] = flat if len(index) == len(flat) else flat.index_select(0, index)
             else:
                 rows[name] = self.tensor(column[valid])
         return rows

@@ -94,12 +94,16 @@ class ActorCriticLearner(PolicyLearner):
         """Outputs `[(T + 1) E, K]` of `actor` or of `critic`; memory begins with the state before the first row."""
         below = "torso" if self.config.shared else tower
         if self.algorithm.memory is None:
-            features = self.net(below, obs.flatten(0, 1))
+            features = torch.cat([self.net(below, rows) for rows in self._parts(obs.flatten(0, 1))])
         else:
             core = self.algorithm.core(below)
             start = {core: self.tensor(batch.columns[ACTING_STATE + core][0])}
             features = self.net.unroll(below, obs, start, self._after_ends(batch))[0].flatten(0, 1)
         return self.net(tower, features) if self.config.shared else features
+
+    def _parts(self, obs: Tensor) -> Sequence[Tensor]:
+        """Rows `[B, ...]` in parts of a minibatch if they are bytes: their floats are the largest array of a round."""
+        return torch.split(obs, self.minibatch_size or len(obs)) if obs.dtype == torch.uint8 else (obs,)
 
     def newest(self, batch: SegmentBatch, obs: Tensor) -> tuple[Tensor, Array]:
         """Outputs of the newest policy for each row `[T * E, K]`, and its log-probability of the action `[T, E]`."""
