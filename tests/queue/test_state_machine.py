@@ -133,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(uid=st.sampled_from(USERS))
     def kill_runner(self, uid: int) -> None:
         if uid in self.runners:
-            self.orphans += self.runners.pop(uid).runs.values()
+            self.orphans += [run for run in self.runners.pop(uid).runs.values() if run.end is None]
             self.silent_since[uid] = self.now
 
     @rule(uid=st.sampled_from(USERS))
@@ -187,6 +187,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.add(second, 1, cores, 0, None)
         for uid in (second, first, second, first):
             self.step(uid, 100)
+
+    @rule(uid=st.sampled_from(USERS))
+    def start_late(self, uid: int) -> None:
+        """A frozen runner starts a job that was stopped, and ended by the next runner, in the meantime."""
+        self.step(uid, 0)
+        if uid in self.runners:
+            granted = [each.job.number for each in self.runners[uid].pending if isinstance(each, Grant)]
+            self.freeze_runner(uid)
+            self.folder.stops.update(granted)
+            self.start_runner(uid)
+            self.step(uid, 100)
+            self.thaw()
 
     @rule(pick=PICK, end=st.sampled_from(ENDS))
     def run_ends(self, pick: int, end: tuple[Outcome, int]) -> None:
@@ -266,7 +278,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(gpus) == len(set(gpus)), gpus
 
     def teardown(self) -> None:
-        """Every job ends once all runners live."""
+        """Every job ends once all runners live, and then all slots are free."""
         self.superseded.clear()
         self.folder.holds.clear()
         for uid in USERS:
@@ -277,6 +289,11 @@ class QueueMachine(RuleBasedStateMachine):
                 self.step(uid, 100)
             self.run_ends(0, ENDS[0])
         assert self.folder.ends.keys() == self.folder.jobs.keys()
+        for host in HOSTS.values():
+            self.add(ANNA, 0, host.cores, host.gpus, None)
+            self.step(ANNA, 100)
+            self.step(ANNA, 100)
+        assert len(self.runners[ANNA].runs) == len(HOSTS)
 
 
 QueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
