@@ -65,7 +65,7 @@ def test_what_is_written_is_read(queue: QueueFolder) -> None:
     queue.withdraw(2, HOLD)
     for reader in (queue, QueueFolder(queue.path)):
         found = reader.read()
-        assert (found.jobs[1].end, found.jobs[1].outcome) == (JobEnd("done", 0), "done")
+        assert (found.jobs[1].end, found.jobs[1].last_end) == (JobEnd("done", 0), AttemptEnd("done", 0))
         assert not found.jobs[2].is_held
     assert not list(queue.path.rglob(".*"))
 
@@ -151,7 +151,7 @@ def test_an_end_that_a_power_cut_emptied_is_an_end(queue: QueueFolder) -> None:
     for name in ("ended-1", "end"):
         (queue.job_folder(1) / name).touch()
     found = queue.read().jobs[1]
-    assert (found.end, found.outcome) == (JobEnd("failed"), "lost")
+    assert (found.end, found.last_end) == (JobEnd("failed"), AttemptEnd("lost"))
 
 
 def test_runners_are_read_with_their_heartbeat(queue: QueueFolder) -> None:

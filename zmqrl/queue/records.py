@@ -27,6 +27,10 @@ class JobNeeds(Struct, frozen=True, forbid_unknown_fields=True):
     cores: Annotated[int, Meta(ge=1, lt=1 << 16)] = 2
     gpus: Annotated[int, Meta(ge=0, lt=1 << 10)] = 0
 
+    def fit(self, cores: int, gpus: int) -> bool:
+        """Whether these slots of a host are enough."""
+        return self.cores <= cores and self.gpus <= gpus
+
 
 class JobRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """`job-<n>/job`: what to train. It never changes."""
@@ -101,14 +105,13 @@ class Job:
     @property
     def live(self) -> JobAttempt | None:
         """The attempt without an end: there is one at most, and none counts after the end of the job."""
-        is_live = self.end is None and self.attempts and self.attempts[-1].end is None
+        is_live = self.end is None and self.attempts and self.last_end is None
         return self.attempts[-1] if is_live else None
 
     @property
-    def outcome(self) -> Outcome | None:
-        """How the last attempt ended; None: the job has had none, or it is live."""
-        end = self.attempts[-1].end if self.attempts else None
-        return None if end is None else end.outcome
+    def last_end(self) -> AttemptEnd | None:
+        """End of the last attempt; None: the job has had none, or it is live."""
+        return self.attempts[-1].end if self.attempts else None
 
     @property
     def is_lost(self) -> bool:
@@ -127,7 +130,8 @@ class Records:
     def is_waiting(self, job: Job) -> bool:
         """Whether the job may start as soon as a host has its slots."""
         is_open = job.end is None and job.live is None and not (job.is_stopped or job.is_held or job.is_lost)
-        return is_open and job.outcome not in ("done", "failed") and all(map(self._is_done, job.record.after))
+        has_result = job.last_end is not None and job.last_end.outcome in ("done", "failed")
+        return is_open and not has_result and all(map(self._is_done, job.record.after))
 
     def is_skipped(self, job: Job) -> bool:
         """Whether a job that this one is to follow has ended without success."""

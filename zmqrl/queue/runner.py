@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, HostUnreachable, Interrupted
 from zmqrl.queue.folder import OUTPUT, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts, environment
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Records, RunnerRecord
@@ -37,15 +37,13 @@ from zmqrl.queue.schedule import (
     decide,
 )
 from zmqrl.run_files.records import read_summary
-from zmqrl.run_files.run_info import launcher_state, read_info
+from zmqrl.run_files.run_info import is_live, read_info
 from zmqrl.supervision import owner_record
-from zmqrl.supervision.run_owner import OwnerState, RunOwner
+from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.wire.runtime_folder import is_own
 
 POLL_S, IDLE_SHARE = 1.0, 0.005
 """Least time between two looks, which is longer where a look takes more than this share of a core."""
-LIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
-TOO_FEW_WORKERS, INTERRUPTED = 4, 130
 
 
 @dataclass
@@ -163,7 +161,7 @@ class JobRunner:
         """Whether the run of an earlier runner has ended: its launcher was not seen for `LEASE_S`."""
         run_dir = Path(job.record.run_dir)
         info = read_info(run_dir)
-        if info is not None and launcher_state(run_dir, info) in LIVE:
+        if info is not None and is_live(run_dir, info):
             self._silent_since.pop(attempt.number, None)
             return False
         now = time.monotonic()
@@ -174,8 +172,8 @@ class JobRunner:
         if code is None:
             return None
         info = read_info(child.run_dir)
-        is_used = info is not None and launcher_state(child.run_dir, info, watch=False) in LIVE
-        if code in (TOO_FEW_WORKERS, INTERRUPTED) or code < 0 or is_used:
+        is_used = info is not None and is_live(child.run_dir, info, watch=False)
+        if code in (HostUnreachable.exit_code, Interrupted.exit_code) or code < 0 or is_used:
             return AttemptEnd("yielded" if child.is_stopping else "lost", code)
         if code != 0:
             return AttemptEnd("failed", code)

@@ -25,10 +25,6 @@ class Capacity:
     cores: int
     gpus: int = 0
 
-    def fits(self, needs: JobNeeds) -> bool:
-        """Whether the host has the slots while no job runs there."""
-        return needs.cores <= self.cores and needs.gpus <= self.gpus
-
 
 @dataclass(frozen=True)
 class RunnerSeen:
@@ -111,7 +107,7 @@ class _FreeSlots:
     is_open: bool = True
 
     def fits(self, needs: JobNeeds) -> bool:
-        return needs.cores <= self.cores and needs.gpus <= len(self.gpus)
+        return needs.fit(self.cores, len(self.gpus))
 
     def take(self, cores: int, gpus: Collection[int]) -> None:
         self.cores -= cores
@@ -149,7 +145,8 @@ class _View:
     def hosts(self, job: Job) -> list[str]:
         """Hosts that may run a job, those with the most free cores first. A resumed run stays with its checkpoints."""
         named = {job.attempts[-1].record.host} if job.attempts else self.hosts_of[job.record.uid]
-        fitting = [name for name in named & self.capacity.keys() if self.capacity[name].fits(job.record.needs)]
+        slots = ((name, self.capacity[name]) for name in named & self.capacity.keys())
+        fitting = [name for name, host in slots if job.record.needs.fit(host.cores, host.gpus)]
         return sorted(fitting, key=lambda name: (-self.free[name].cores, name))
 
     def in_order(self) -> Iterator[Job]:
@@ -207,7 +204,7 @@ def _of_job(
         elif attempt.record.runner == me.runner:
             yield CloseAttempt(job, attempt, AttemptEnd("yielded")) if is_to_end else StartRun(job, attempt)
         return
-    end = job.attempts[-1].end if job.attempts else None
+    end = job.last_end
     if end is not None and (end.outcome == "done" or end.outcome == "failed"):
         yield EndJob(job, end.outcome, end.exit_code)
     elif job.is_stopped:

@@ -14,7 +14,7 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.messages.files import RunRecord, decode
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
-from zmqrl.supervision.run_owner import OwnerState, owner_state
+from zmqrl.supervision.run_owner import ACTIVE, OwnerState, owner_state
 
 EARLIER_IDS = 20
 """Attempts by whose run ids a run is found."""
@@ -72,9 +72,9 @@ def launcher_state(run_dir: Path, info: RunInfo, watch: bool = True) -> OwnerSta
     return OwnerState.HERE if is_alive(ProcessId(now.pid, now.start_time)) else OwnerState.ENDED
 
 
-def is_live(run_dir: Path, info: RunInfo) -> bool:
+def is_live(run_dir: Path, info: RunInfo, watch: bool = True) -> bool:
     """Whether the run continues, on this machine or another: not one that has taken its directory over."""
-    return launcher_state(run_dir, info) in (OwnerState.HERE, OwnerState.ELSEWHERE)
+    return launcher_state(run_dir, info, watch) in ACTIVE
 
 
 def has_launcher_here(run_dir: Path, info: RunInfo) -> bool:

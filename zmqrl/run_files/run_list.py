@@ -23,10 +23,9 @@ from zmqrl.run_files.records import damaged_records, read_record, read_summary, 
 from zmqrl.run_files.run_info import RunInfo, damage_of, launcher_state, read_info
 from zmqrl.supervision.host_entry import user_name
 from zmqrl.supervision.owner_record import FOLDER
-from zmqrl.supervision.run_owner import OwnerState
+from zmqrl.supervision.run_owner import ACTIVE, OwnerState
 
 RETURN = "train_return_mean_100"
-ACTIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
 DAMAGED, UNREADABLE = "damaged", "unreadable"
 WITHOUT_SUMMARY = "ended without a summary"
 BEST = "best-"

@@ -46,6 +46,10 @@ class OwnerState(Enum):
     """Launcher that cannot be seen from here, and does not renew its record."""
 
 
+ACTIVE = (OwnerState.HERE, OwnerState.ELSEWHERE)
+"""States of a launcher that runs."""
+
+
 class RunOwner:
     """This process as the owner of a run directory. Renewed by a separate thread until `release`."""
 

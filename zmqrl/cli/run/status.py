@@ -50,7 +50,7 @@ def status_command(run: str | None, follow: bool, as_data: bool, prometheus: boo
     from zmqrl.cli.run.find_run import find_run
     from zmqrl.run_files.records import damaged_records
     from zmqrl.run_files.run_info import launcher_state
-    from zmqrl.supervision.run_owner import OwnerState
+    from zmqrl.supervision.run_owner import ACTIVE, OwnerState
 
     if prometheus and (follow or as_data):
         raise click.UsageError("--prometheus cannot be used with -f or --json")
@@ -62,12 +62,12 @@ def status_command(run: str | None, follow: bool, as_data: bool, prometheus: boo
         return
     if follow and sys.stdout.isatty() and not as_data:
         _watch(directory, info)
-    state, active = launcher_state(directory, info), (OwnerState.HERE, OwnerState.ELSEWHERE)
-    if run is None and not as_data and state not in active:
+    state = launcher_state(directory, info)
+    if run is None and not as_data and state not in ACTIVE:
         click.echo(
             f"no active run here; the last one is {info.run_id} in {directory}, {_state(directory, info, False)}"
         )
-    while state in active:
+    while state in ACTIVE:
         click.echo(_data(directory, info, True) if as_data else _live_status(directory, info))
         if not follow:
             return
