@@ -223,6 +223,11 @@ def test_without_a_usable_host_the_learner_writes_a_checkpoint_if_it_is_there(tm
     lost.tell("b", "host_failed", cause="no answer", fix="wait")
     assert lost.step(1.0) == [Leave()]
     assert lost.outcome() == ("failed", 4), "none of the other hosts could be used"
+    crashed = Run(tmp_path / "crashed", learner="b")
+    crashed.start()
+    crashed.tell("b", "host_failed", cause="no answer", fix="wait")
+    assert crashed.step(1.0) == [Leave()]
+    assert crashed.outcome() == ("failed", 4), "the learner's host was lost"
 
 
 def test_a_run_for_several_hosts_does_not_train_on_this_machine_alone(tmp_path: Path) -> None:
@@ -242,8 +247,8 @@ def test_a_run_for_several_hosts_does_not_train_on_this_machine_alone(tmp_path: 
     ("done", CLEAN, ("done", 0)),
     ("stop", CLEAN, ("stopped", 0)),
     ("done", LEFT, ("failed", 3)),
-    ("agent died", CLEAN, ("failed", 1)),
-    ("agent died", LEFT, ("failed", 1)),
+    ("agent died", CLEAN, ("failed", 4)),
+    ("agent died", LEFT, ("failed", 4)),
     ("finished without a learner's end", CLEAN, ("failed", 1)),
     ("refused", CLEAN, ("failed", 2)),
     ("refused and failed", LEFT, ("failed", 2)),

@@ -50,7 +50,7 @@ def crashed(lab: Lab) -> Iterator[Crashed]:
         until(lambda: is_ready(run), "the moment of the crash")
         lab.hosts[1].crash()
         code, _, err = run.end()
-        assert code == 1, err
+        assert code == 4, err
         return run
 
     with closed_at_the_end() as runs:

@@ -97,8 +97,8 @@ class EndPolicy:
         self._same_presses = 0
         self._not_ready: str | None = None
         """Why the run was stopped with exit code 4."""
-        self._had_no_hosts = False
-        """None of the other hosts could be used at the start."""
+        self._lacked_hosts = False
+        """None of the other hosts could be used at the start, or the learner's host was lost."""
         self._is_unstarted = False
         """The run was stopped before its learner's host had started: nothing of it is waited for."""
 
@@ -150,9 +150,9 @@ class EndPolicy:
         """The reasons for which a run ends that its learner does not end, the most serious first."""
         reason = None if state.is_ending else state.no_hosts_reason
         if reason is not None:
+            self._lacked_hosts = bool(state.hosts.unusable_others) or _is_learners_host_lost(state)
             if now < self._start_by or state.hosts.learner.has_agent:  # else its own cause is the error
                 state.fail(reason)
-            self._had_no_hosts = bool(state.hosts.unusable_others)
             # without a learner no checkpoint is written
             return self._stop(state, now, failed=True) if state.hosts.learner.state == "ready" else [Leave()]
         if state.ended is not None:
@@ -237,7 +237,8 @@ class EndPolicy:
             return Outcome("failed", BAD_CONFIGURATION, state.refused)
         failure = state.failure or (None if self._is_unstarted else state.lost_agent_cause)
         if failure is not None and request is not StopRequest.KILL:
-            return Outcome("failed", TOO_FEW if self._had_no_hosts else FAILED, failure)
+            lacked_hosts = self._lacked_hosts or _is_learners_host_lost(state)
+            return Outcome("failed", TOO_FEW if lacked_hosts else FAILED, failure)
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._not_ready is not None:  # usually with hosts that cannot be reached
             fault = state.agent_fault if self._is_unstarted else None
@@ -252,3 +253,10 @@ class EndPolicy:
         if state.ended is None and not stopped:
             return Outcome("failed", FAILED, "the learner has not reported the end of the training")
         return Outcome("stopped" if stopped else "done", DONE)
+
+
+def _is_learners_host_lost(state: RunState) -> bool:
+    """Whether its agent had started, and has ended without a cause that it or another process reported."""
+    learner = state.hosts.learner
+    is_lost = learner.is_gone and state.finished is None
+    return bool(is_lost and learner.incarnation and not learner.fault and state.failure is None)
