@@ -61,6 +61,8 @@ def test_in_sync_the_vector_envs_are_dealt_out_evenly(tmp_path: Path) -> None:
     assert counts(hosts.with_cores(config, {"a": 9, "b": 2, "c": 9})) == {"local": 1, "a": 3, "b": 1, "c": 3}
     assert counts(hosts.with_cores(config, {"a": 9, "b": 9})) == {"local": 1, "a": 3, "b": 3, "c": "auto"}
     assert counts(hosts.with_cores(config, {"a": 3, "b": 2, "c": 2})) == {"local": 1, "a": 2, "b": 1, "c": 1}
+    given = loaded(tmp_path, text.replace("a: {}", "a: {cores: 3}"), mode="sync").config
+    assert counts(hosts.with_cores(given, {"b": 9})) == {"local": 1, "a": 2, "b": 4, "c": "auto"}
     few = loaded(tmp_path, text.replace("8", "2"), mode="sync").config
     assert counts(hosts.with_cores(few, {"a": 9, "b": 9, "c": 9})) == {"local": 1, "a": 1, "b": 0, "c": 0}
 

@@ -223,6 +223,8 @@ def test_everything_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 2, "other runs have 5"
     held = 30
     assert load_config("acrobot-ppo", mode="async").hosts["local"].workers == 1
+    with_cores = load_config("acrobot-ppo", mode="async", overrides=["hosts.local.cores=4"])
+    assert with_cores.hosts["local"].workers == 3, "whatever other runs have"
     held = 0
     assert config.run.schedule_env_steps == config.run.total_env_steps
     assert load_config("cartpole-ppo", workers=3).hosts["local"].workers == 3

@@ -138,6 +138,10 @@ def test_each_host_has_its_workers_and_only_the_learners_host_listens(tmp_path: 
     assert (local.workers, b.workers) == ((0,), (1, 2))
     assert (local.streams_logs, b.streams_logs) == (False, True)
     assert (local.neighbours, b.neighbours) == ("ignored", "refused")
+    plan = plan_of(tmp_path)
+    shared = replace(plan.config.hosts["b"], cores=2)
+    plan = replace(plan, config=replace(plan.config, hosts={**plan.config.hosts, "b": shared}))
+    assert boots(plan)["b"].neighbours == "ignored", "its cores are given"
     assert (local.keys, b.keys) == (None, None), "keys are made where they are used"
     assert local.listen is not None and b.listen is None
     assert b.plan.run_dir == f"runs/{b.plan.run_id}/b"

@@ -159,6 +159,8 @@ def test_ones_own_other_run_is_a_warning(folder: Path, tmp_path: Path, own: int)
     with registered(boot_of(tmp_path), "rl@lap", told.append, folder):
         assert {entry.launcher for entry in HostLock(folder).entries()} == {"lap", "rl@lap"}
         assert HostLock(folder).held_workers() == 15 + 3
+        put(folder, replace(entry_of(own, "job-7f3c"), cores=20))
+        assert HostLock(folder).held_workers() == 15 + 3 + 20
     (warning,) = told
     assert warning.startswith("another run of this account is active on this host: run mine-7f3c"), (
         "the launcher adds the host"

@@ -170,7 +170,7 @@ def with_numbers(config: Config, held: int = 0) -> Config:
     """
     workers = {name: filled(host, config.defaults).workers for name, host in config.hosts.items()}
     if workers.get(LOCAL) == AUTO:
-        free = max(1, usable_cores() - held - 1)
+        free = max(1, (config.hosts[LOCAL].cores or usable_cores() - held) - 1)
         workers[LOCAL] = free
         if config.mode.deterministic:
             fixed = sum(count for name, count in workers.items() if name != LOCAL and isinstance(count, int))
@@ -189,11 +189,14 @@ def is_auto_here(config: Config, limit: Sequence[str]) -> bool:
 def with_cores(config: Config, cores: Mapping[str, int]) -> Config:
     """`workers: auto` of the hosts in `cores` (physical cores of each) as numbers: all cores but one, at least one.
 
+    `hosts.NAME.cores` of the configuration goes before.
+
     In sync the vector envs that other workers leave are dealt out host by host, so that none is idle while
-    another has two; a host for which none is left gets 0. A host that is not in `cores` keeps `auto`.
+    another has two; a host for which none is left gets 0. A host whose cores are not known keeps `auto`.
     """
-    open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in cores]
-    most = {name: max(1, cores[name] - 1) for name in open_hosts}
+    known = {**cores, **{name: host.cores for name, host in config.hosts.items() if host.cores is not None}}
+    open_hosts = [n for n, host in config.hosts.items() if host.workers == AUTO and n in known]
+    most = {name: max(1, known[name] - 1) for name in open_hosts}
     if config.mode.deterministic:
         most = _dealt(most, config.env.vector_envs - least_workers(config, without=open_hosts))
     return _with_workers(config, most)

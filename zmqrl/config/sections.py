@@ -291,6 +291,10 @@ class HostSection(Section, frozen=True):
 
     workers: Count | Literal["auto"] | None = None
     """Rollout workers; `auto`: the cores of the host that no other run holds - 1; null: `defaults.workers`."""
+    cores: Positive | None = None
+    """Cores that the run holds there: `workers: auto` is one less, and that of other runs leaves them free. Runs of
+    other users may be there. null: as many as it has workers, and no other user may have a run there.
+    """
     ssh: str | None = None
     """Address, or name in ~/.ssh/config; null: the host's name here."""
     user: str | None = None

@@ -119,9 +119,8 @@ def resolve_auto_workers(config: Config) -> Config:
     from zmqrl.orchestrators.make import access_of
 
     remote = [name for name, host in config.hosts.items() if is_remote(name, host) and host.workers == AUTO]
-    if not remote:
-        return config
-    return with_cores(config, access_of(config, remote).cores(remote))
+    unknown = [name for name in remote if config.hosts[name].cores is None]
+    return with_cores(config, access_of(config, unknown).cores(unknown) if unknown else {}) if remote else config
 
 
 @contextmanager

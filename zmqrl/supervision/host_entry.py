@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.plan import Boot
+from zmqrl.config.sections import HostSection
 from zmqrl.supervision.host_mark import inner_namespace, pid_outside
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 
@@ -28,7 +29,7 @@ MOST_ENTRIES = 10_000
 MOST_TEXT = 200
 FILE_MODE = 0o644
 UNFINISHED_S = 60.0
-OPTIONAL = ("namespace", "gpus")
+OPTIONAL = ("namespace", "gpus", "cores")
 """Written only where there is something: earlier versions of zmqrl do not know these keys."""
 YEAR_33658 = 1e12
 """Unix time; a number below it can be reckoned with."""
@@ -54,6 +55,13 @@ class Entry(Struct, frozen=True):
     """The pid namespace that `wrap` has made around the agent, in which `pid` was taken; empty: none."""
     gpus: str = ""
     """UUIDs of the GPUs of its processes, separated by spaces."""
+    cores: int = 0
+    """Cores that the run holds; 0: as many as it has workers."""
+
+    @property
+    def held(self) -> int:
+        """Cores that `workers: auto` of other runs leaves free."""
+        return max(self.workers, self.cores)
 
     @property
     def process(self) -> ProcessId:
@@ -89,6 +97,7 @@ def own_entry(boot: Boot, launcher: str) -> Entry:
         host=boot.host,
         launcher=launcher or login_here(),
         namespace=inner_namespace(),
+        cores=boot.plan.config.hosts.get(boot.host, HostSection()).cores or 0,
     )
 
 
@@ -209,7 +218,7 @@ def _parsed(content: bytes, owner: int) -> Entry | None:
         entry = Entry(**json.loads(content))
     except (ValueError, TypeError, RecursionError):
         return None
-    numbers = (entry.pid, entry.uid, entry.workers)
+    numbers = (entry.pid, entry.uid, entry.workers, entry.cores)
     texts = (entry.run_id, entry.host, entry.launcher, entry.namespace, entry.gpus)
     sound = (
         all(type(number) is int and 0 <= number < 2**31 for number in numbers)

@@ -154,8 +154,8 @@ class HostLock:
         return [entry for folder, owner in self.folders() for entry in _entries(folder, owner).values()]
 
     def held_workers(self) -> int:
-        """Rollout workers of the live runs on this machine, of all users."""
-        return sum(entry.workers for entry in self.entries() if entry.is_live)
+        """Cores that the live runs on this machine hold, of all users."""
+        return sum(entry.held for entry in self.entries() if entry.is_live)
 
     def forget(self, run_id: str) -> None:
         """Remove what dead agents of this user's run left."""

@@ -22,6 +22,8 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
 
 def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen | None = None) -> Boot:
     """Boot of the agent of one host. `listen`: where the broker listens, for the learner's host."""
+    section = plan.config.hosts.get(host)
+    is_shared = host == LOCAL or (section is not None and section.cores is not None)
     plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     return Boot(
         "agent",
@@ -32,7 +34,7 @@ def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen 
         workers=tuple(workers),
         listen=listen,
         streams_logs=host != LOCAL,
-        neighbours="ignored" if host == LOCAL else "refused",
+        neighbours="ignored" if is_shared else "refused",
     )
 
 
