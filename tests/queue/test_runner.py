@@ -228,16 +228,21 @@ def test_a_runner_with_many_jobs_looks_less_often(tmp_path: Path, monkeypatch: p
 def test_the_words_of_a_run_name_its_host_and_slots() -> None:
     hosts = RunnerHosts({"gpu1": Capacity(4, 4)}, Path("/hosts.yaml"))
     own, place = job(1, ME, cores=4, gpus=2), attempt(1, 1, ME, "gpu1", gpus=(1, 3))
+    own = replace(own, record=replace(own.record, overrides=("hosts.local.workers=2", "run.seed=1")))
     words = hosts.command(own, place)
     assert words[:6] == [sys.executable, "-m", "zmqrl", "--until-eof", "launch", "/hosts.yaml"]
     assert [word for option, word in itertools.pairwise(words) if option == "--set"] == [
+        "hosts.gpu1.cores=4",
+        "hosts.gpu1.workers=auto",
         "run.preset=cartpole-ppo",
         "learner.host=gpu1",
-        "hosts.gpu1.workers=3",
         'hosts.gpu1.env.CUDA_VISIBLE_DEVICES="1,3"',
+        "hosts.gpu1.workers=2",
+        "run.seed=1",
     ]
-    words = RunnerHosts({HERE: Capacity(4)}).command(own, attempt(1, 1, ME, HERE))
-    assert words[4:] == ["train", "cartpole-ppo", "--workers", "3", *words[-5:]]
+    words = RunnerHosts({HERE: Capacity(4)}).command(job(1, ME, cores=4), attempt(1, 1, ME, HERE))
+    limits = ["--set", "hosts.local.cores=4", "--set", "hosts.local.workers=auto"]
+    assert words[4:] == ["train", "cartpole-ppo", *limits, *words[-5:]]
     assert words[-5:] == ["--run-dir", "/runs/x", "--resume", "auto", "--plain"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -33,13 +34,14 @@ def actions(
     observed: dict[int, AttemptEnd | None] | None = None,
     runners: dict[int, RunnerSeen] = ACTIVE,
     now: float = 0.0,
+    resting: Collection[int] = (),
 ) -> list[Action]:
-    return decide(records(*jobs), hosts, ME, runners, observed or {}, now)
+    return decide(records(*jobs), hosts, ME, runners, observed or {}, now, resting)
 
 
-def granted(*jobs: Job, hosts: dict[str, Capacity] = HOSTS, now: float = 0.0) -> tuple[int, str] | None:
+def granted(*jobs: Job, **options: Any) -> tuple[int, str] | None:
     """Job and host of the next attempt."""
-    found = [each for each in actions(*jobs, hosts=hosts, now=now) if isinstance(each, Grant)]
+    found = [each for each in actions(*jobs, **options) if isinstance(each, Grant)]
     assert len(found) <= 1
     return (found[0].job.number, found[0].host) if found else None
 
@@ -122,6 +124,20 @@ def test_a_job_that_yielded_continues_on_its_host() -> None:
     assert granted(job(1, ANNA, attempt(1, 1, host="c", end=YIELDED))) is None
 
 
+def test_a_job_that_could_not_begin_tries_the_other_hosts() -> None:
+    away = AttemptEnd("lost", 4, has_begun=False)
+    first, second = attempt(1, 1, host="a", end=away), attempt(2, 1, host="b", end=away)
+    assert granted(job(1, ANNA, first)) == (1, "b")
+    assert granted(job(1, ANNA, first, second)) == (1, "a")
+    assert granted(job(1, ANNA, first, attempt(2, 1, host="b", end=LOST))) == (1, "b")
+
+
+def test_a_job_rests_after_a_lost_attempt_and_others_pass_it() -> None:
+    lost = job(1, ANNA, attempt(1, 1, end=LOST))
+    assert granted(lost, job(2), resting=[1]) == (2, "a")
+    assert granted(lost, job(2)) == (1, "a")
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("done", 0), ("failed", 1)])
 def test_a_job_ends_with_its_run(outcome: str, code: int) -> None:
     ended = job(1, ANNA, attempt(1, 1, end=AttemptEnd(outcome, code)))  # type: ignore[arg-type]
@@ -141,7 +157,7 @@ def test_a_stop_ends_a_waiting_job_and_the_run_of_a_running_one() -> None:
     waiting, running = job(1, is_stopped=True), job(2, ANNA, attempt(1, 2), is_stopped=True)
     assert actions(waiting) == [EndJob(waiting, "stopped")]
     assert actions(running, observed={1: None}) == [StopRun(running, running.attempts[0])]
-    assert actions(running) == [CloseAttempt(running, running.attempts[0], AttemptEnd("yielded"))]
+    assert actions(running) == [CloseAttempt(running, running.attempts[0], AttemptEnd("yielded", has_begun=False))]
 
 
 def test_a_held_job_keeps_its_place() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from zmqrl.queue.records import Job, JobAttempt
 from zmqrl.queue.schedule import Capacity
 from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
 
-WORKERS = "hosts.local.workers"
+_OF_LOCAL = re.compile(r"^\s*hosts\.local\.")
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,17 @@ class RunnerHosts:
     def command(self, job: Job, attempt: JobAttempt) -> list[str]:
         """The words that start or continue the run of a job. Stdin keeps it alive: it ends with the runner."""
         record, host = job.record, attempt.record.host
-        workers = str(max(1, record.needs.cores - 1))
+        name = LOCAL if self.file is None or host == socket.gethostname() else host
+        pairs = [f"hosts.{name}.cores={record.needs.cores}", f"hosts.{name}.workers=auto"]
         words = [sys.executable, "-m", "zmqrl", "--until-eof"]
         if self.file is None:
             words += ["train", record.preset]
-            if not any(pair.partition("=")[0].strip() == WORKERS for pair in record.overrides):
-                words += ["--workers", workers]
         else:
-            name = LOCAL if host == socket.gethostname() else host
-            gpus = json.dumps(_listed(attempt))
-            pairs = [f"run.preset={record.preset}", f"learner.host={name}", f"hosts.{name}.workers={workers}"]
-            pairs += [] if name == LOCAL else [f"hosts.{name}.env.{VISIBLE}={gpus}"]
-            words += ["launch", str(self.file), "--limit", name, *(w for pair in pairs for w in ("--set", pair))]
-        words += [word for pair in record.overrides for word in ("--set", pair)]
+            words += ["launch", str(self.file), "--limit", name]
+            pairs += [f"run.preset={record.preset}", f"learner.host={name}"]
+            pairs += [] if name == LOCAL else [f"hosts.{name}.env.{VISIBLE}={json.dumps(_listed(attempt))}"]
+        pairs += [_OF_LOCAL.sub(f"hosts.{name}.", pair) for pair in record.overrides]
+        words += [word for pair in pairs for word in ("--set", pair)]
         return [*words, "--run-dir", record.run_dir, "--resume", "auto", "--plain"]
 
 

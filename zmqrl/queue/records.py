@@ -6,6 +6,7 @@ A file counts only if it belongs to the user that it names.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -64,6 +65,8 @@ class AttemptEnd(Struct, frozen=True, forbid_unknown_fields=True):
 
     outcome: Outcome
     exit_code: int | None = None
+    has_begun: bool = True
+    """Whether there may be checkpoints, on the host of the attempt."""
 
 
 class JobEnd(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,10 +117,15 @@ class Job:
         return self.attempts[-1].end if self.attempts else None
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the last `MOST_LOST` attempts ended without a result."""
-        last = self.attempts[-MOST_LOST:]
-        return len(last) == MOST_LOST and all(a.end is not None and a.end.outcome == "lost" for a in last)
+    def lost(self) -> int:
+        """How many attempts in succession have ended without a result, up to the last one."""
+        ends = (attempt.end for attempt in reversed(self.attempts))
+        return sum(1 for _ in itertools.takewhile(lambda end: end is not None and end.outcome == "lost", ends))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a host may have checkpoints of the job."""
+        return any(attempt.end is None or attempt.end.has_begun for attempt in self.attempts)
 
 
 @dataclass(frozen=True)
@@ -129,7 +137,7 @@ class Records:
 
     def is_waiting(self, job: Job) -> bool:
         """Whether the job may start as soon as a host has its slots."""
-        is_open = job.end is None and job.live is None and not (job.is_stopped or job.is_held or job.is_lost)
+        is_open = job.end is None and job.live is None and not (job.is_stopped or job.is_held or job.lost >= MOST_LOST)
         has_result = job.last_end is not None and job.last_end.outcome in ("done", "failed")
         return is_open and not has_result and all(map(self._is_done, job.record.after))
 

@@ -44,6 +44,8 @@ from zmqrl.wire.runtime_folder import is_own
 
 POLL_S, IDLE_SHARE = 1.0, 0.005
 """Least time between two looks, which is longer where a look takes more than this share of a core."""
+RETRY_S = 2.0
+"""Time until the next attempt after a lost one. Each further one in succession doubles it: its host may return."""
 
 
 @dataclass
@@ -98,6 +100,7 @@ class JobRunner:
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, AttemptEnd] = {}
         self._silent_since: dict[int, float] = {}
+        self._rests_until: dict[int, float] = {}
 
     def __enter__(self) -> JobRunner:
         return self
@@ -124,7 +127,9 @@ class JobRunner:
         self._check_owner()
         records = self._folder.read()
         runners, observed = self._heartbeats.of(self._folder), self._observed(records)
-        actions = decide(records, self._hosts.capacity, self._me, runners, observed, time.monotonic())
+        now = time.monotonic()
+        resting = [number for number, until in self._rests_until.items() if now < until]
+        actions = decide(records, self._hosts.capacity, self._me, runners, observed, now, resting)
         changes = [self._do(each) for each in actions if may_start or not isinstance(each, (Grant, StartRun))]
         return any(changes)
 
@@ -171,14 +176,15 @@ class JobRunner:
         code = child.process.poll()
         if code is None:
             return None
-        info = read_info(child.run_dir)
+        info, summary = read_info(child.run_dir), read_summary(child.run_dir) or {}
         is_used = info is not None and is_live(child.run_dir, info, watch=False)
+        has_begun = info is not None and summary.get("env_steps") != 0
         if code in (HostUnreachable.exit_code, Interrupted.exit_code) or code < 0 or is_used:
-            return AttemptEnd("yielded" if child.is_stopping else "lost", code)
+            return AttemptEnd("yielded" if child.is_stopping else "lost", code, has_begun)
         if code != 0:
             return AttemptEnd("failed", code)
         has_trained = info is not None and info.run_id != child.run_id_before
-        is_stopped = has_trained and (read_summary(child.run_dir) or {}).get("status") == "stopped"
+        is_stopped = has_trained and summary.get("status") == "stopped"
         return AttemptEnd("yielded" if is_stopped else "done", code)
 
     def _do(self, action: Action) -> bool:
@@ -196,6 +202,8 @@ class JobRunner:
         elif isinstance(action, CloseAttempt):
             folder.close_attempt(job.number, action.attempt.number, action.end)
             self._children.pop(action.attempt.number, None)
+            if action.end.outcome == "lost":
+                self._rests_until[job.number] = time.monotonic() + RETRY_S * 2**job.lost
         elif isinstance(action, Preempt):
             self._show(f"job {job.number} requests the slots of attempt {action.attempt}")
             folder.request(job.number, f"preempt-{action.attempt}")

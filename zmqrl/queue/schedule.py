@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
-from zmqrl.queue.records import AttemptEnd, Job, JobAttempt, JobNeeds, JobStatus, Records
+from zmqrl.queue.records import MOST_LOST, AttemptEnd, Job, JobAttempt, JobNeeds, JobStatus, Records
 
 LEASE_S = 10.0
 """A runner that renews nothing for so long has ended: others use its slots."""
@@ -122,6 +122,7 @@ class _View:
     capacity: Mapping[str, Capacity]
     hosts_of: Mapping[int, frozenset[str]]
     """Users with an active runner, and its hosts."""
+    resting: Collection[int]
     free: dict[str, _FreeSlots] = field(default_factory=dict)
     cores_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Cores that the jobs of a user have."""
@@ -143,8 +144,13 @@ class _View:
             self.free[host].take(job.record.needs.cores, gpus)
 
     def hosts(self, job: Job) -> list[str]:
-        """Hosts that may run a job, those with the most free cores first. A resumed run stays with its checkpoints."""
-        named = {job.attempts[-1].record.host} if job.attempts else self.hosts_of[job.record.uid]
+        """Hosts that may run a job, those with the most free cores first. A resumed run stays with its checkpoints.
+
+        A job that could not begin on a host tries the others.
+        """
+        tried = {attempt.record.host for attempt in job.attempts}
+        usable = self.hosts_of[job.record.uid]
+        named = {job.attempts[-1].record.host} if job.has_begun else usable - tried or usable
         slots = ((name, self.capacity[name]) for name in named & self.capacity.keys())
         fitting = [name for name, host in slots if job.record.needs.fit(host.cores, host.gpus)]
         return sorted(fitting, key=lambda name: (-self.free[name].cores, name))
@@ -153,7 +159,8 @@ class _View:
         """Waiting jobs: the highest priority first, then the user with the fewest cores, then the first that came."""
         queues: dict[int, list[Job]] = defaultdict(list)
         for job in self.records.jobs.values():
-            if job.record.uid in self.hosts_of and self.records.is_waiting(job):
+            is_next = job.record.uid in self.hosts_of and job.number not in self.resting
+            if is_next and self.records.is_waiting(job):
                 queues[job.record.uid].append(job)
         for queue in queues.values():
             queue.sort(key=lambda job: (job.record.priority, -job.number))
@@ -171,6 +178,7 @@ def decide(
     runners: Mapping[int, RunnerSeen],
     observed: Mapping[int, AttemptEnd | None],
     now: float,
+    resting: Collection[int] = (),
 ) -> list[Action]:
     """What the runner does next.
 
@@ -181,9 +189,10 @@ def decide(
         runners: Runners of all users.
         observed: Attempts of this user whose run is known here: its end, or None while it runs.
         now: By the clock of `runners`.
+        resting: Jobs of this user that are not started yet, because an attempt was lost a short time ago.
     """
     active = {uid: runner.hosts for uid, runner in runners.items() if now - runner.renewed_at < LEASE_S}
-    view = _View(records, capacity, {**active, me.uid: frozenset(capacity)})
+    view = _View(records, capacity, {**active, me.uid: frozenset(capacity)}, resting)
     yielding = _yielding(view)
     own = [job for job in records.jobs.values() if job.record.uid == me.uid and job.end is None]
     actions = [action for job in own for action in _of_job(records, job, me, observed, yielding)]
@@ -202,7 +211,8 @@ def _of_job(
         elif attempt.number in observed:
             yield from [StopRun(job, attempt)] if is_to_end else []
         elif attempt.record.runner == me.runner:
-            yield CloseAttempt(job, attempt, AttemptEnd("yielded")) if is_to_end else StartRun(job, attempt)
+            unstarted = AttemptEnd("yielded", has_begun=False)
+            yield CloseAttempt(job, attempt, unstarted) if is_to_end else StartRun(job, attempt)
         return
     end = job.last_end
     if end is not None and (end.outcome == "done" or end.outcome == "failed"):
@@ -211,7 +221,7 @@ def _of_job(
         yield EndJob(job, "stopped")
     elif records.is_skipped(job):
         yield EndJob(job, "skipped")
-    elif job.is_lost:
+    elif job.lost >= MOST_LOST:
         yield EndJob(job, "failed", None if end is None else end.exit_code)
 
 
