@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.cli.commands import Command
+from tests.cli.test_run_table import stored
 from tests.support.raising import compare, fields
 from zmqrl.queue.folder import OUTPUT, QueueFolder
 from zmqrl.queue.records import AttemptRecord, JobEnd, JobNeeds, JobRecord
@@ -31,13 +32,13 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     assert (second.preset, second.folder) == (str(tmp_path / "own.yaml"), str(tmp_path))
     assert Path(second.run_dir).parent == tmp_path / "runs" and Path(second.run_dir).name.startswith("own-")
     rows = json.loads(zmqrl("queue", "list", "--json").out)
-    assert [(row["job"], row["state"], row["priority"], row["needs"]) for row in rows] == [
-        (1, "waiting", 3, "4 cores, 1 GPUs"),
-        (2, "after 1", 0, "2 cores"),
+    assert [(row["job"], row["state"], row["position"], row["priority"], row["needs"]) for row in rows] == [
+        (1, "waiting", 1, 3, "4 cores, 1 GPUs"),
+        (2, "after 1", None, 0, "2 cores"),
     ]
     assert zmqrl("queue", "hold", "1").code == zmqrl("queue", "stop", "2").code == 0
     held = zmqrl("queue", "list").out.splitlines()
-    assert [line.split()[2] for line in held] == ["STATE", "held", "stopping"]
+    assert [line.split()[2:4] for line in held] == [["STATE", "POSITION"], ["held", "-"], ["stopping", "-"]]
     assert zmqrl("queue", "hold", "1", "--release").code == 0
     queue.create_attempt(1, AttemptRecord(os.geteuid(), 1, "a", (), "r"))
     unstarted = zmqrl("queue", "log", "1")
@@ -49,6 +50,25 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     assert (zmqrl("queue", "log", "1").code, zmqrl("queue", "log", "1").out) == (2, "")
     queue.end_job(2, JobEnd("stopped"))
     assert [row["state"] for row in json.loads(zmqrl("queue", "list", "--json").out)] == ["running", "stopped"]
+
+
+def test_the_runs_of_a_folder_have_their_jobs_and_those_that_wait_a_position(zmqrl: Command, tmp_path: Path) -> None:
+    for _ in range(3):
+        assert zmqrl("queue", "add", "cartpole-ppo").code == 0
+    queue = QueueFolder(QUEUE)
+    run_dirs = [Path(job.record.run_dir) for job in queue.read().jobs.values()]
+    stored(run_dirs[1], 40, live=True)
+    queue.create_attempt(1, AttemptRecord(os.geteuid(), 2, "a", (), "r"))
+    rows = json.loads(zmqrl("runs", "--json").out)
+    assert [(row["run_dir"], row["state"], row["job"], row["position"]) for row in rows] == [
+        (str(run_dirs[0]), "waiting", 1, 1),
+        (str(run_dirs[2]), "waiting", 3, 2),
+        (str(run_dirs[1]), "ended", 2, None),
+    ]
+    assert [line.split()[-1] for line in zmqrl("runs", "--state", "waiting").out.splitlines()[1:]] == ["1)", "2)"]
+    (tmp_path / "other").mkdir()
+    assert zmqrl("runs", "other").err == "no runs in other\n"
+    assert "JOB" not in zmqrl("runs", "--queue", "none").out
 
 
 def test_another_folder_is_named_by_an_option_or_a_variable(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from zmqrl.queue.schedule import (
     StartRun,
     StopRun,
     decide,
+    order,
 )
 
 ONE = {"a": Capacity(2, 1)}
@@ -69,6 +70,14 @@ def test_the_user_with_the_fewest_cores_is_next() -> None:
     assert granted(running, job(2), job(3, BEN, cores=4)) is None
     assert granted(running, job(2), job(3, BEN)) == (2, "a")
     assert granted(job(1, BEN, attempt(1, 1, BEN, "b")), job(2, BEN, cores=4), job(3)) == (3, "a")
+
+
+def test_the_position_of_a_job_is_that_of_its_turn() -> None:
+    first, second, other = job(2), job(3), job(4, BEN)
+    running, urgent = job(1, ANNA, attempt(1, 1), cores=1), job(5, priority=1)
+    found = order(records(running, first, second, other, urgent, job(6, is_held=True), job(7, after=(1,))))
+    assert found == [urgent, other, first, second]
+    assert order(records(first, second, other)) == [first, other, second]
 
 
 def test_a_user_without_an_active_runner_holds_nothing() -> None:

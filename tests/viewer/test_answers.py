@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 
 from tests.cli.test_damaged_files import STATUS
+from tests.queue.samples import record
 from tests.viewer.stored import rows, store
 from tests.viewer.test_row_cache import lines_of
+from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN
 from zmqrl.metrics.groups import group_of
 from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.metrics.plot import make_plot
+from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.records import JobEnd
 from zmqrl.viewer.answers import Answers, as_json
 from zmqrl.viewer.row_cache import RowCache
 
@@ -44,6 +48,21 @@ def test_curves_are_those_of_plot(folder: Path) -> None:
     for name in ("x", "value", "low", "high"):
         assert line[name] == getattr(drawn.curve, name).tolist()
     assert [line["label"] for line in Answers(folder).curves(named(*seeds))["lines"]] == [f"lr/{s.name}" for s in seeds]
+
+
+def test_the_jobs_of_a_queue_are_shown_those_that_have_not_ended_first(folder: Path) -> None:
+    queue = QueueFolder(folder / "queue")
+    queue.path.mkdir()
+    for name in ("lr/seed-1", "none"):
+        queue.add(replace(record(os.geteuid()), run_dir=str(folder / name)))
+    queue.end_job(1, JobEnd("done", 0))
+    (folder / "lr" / "seed-1").rename(folder / "lr" / "seed-1-job1")
+    found = Answers(folder, queue.path).runs({})
+    head, *jobs = found["queue"]
+    assert [dict(zip(head, job, strict=True))["state"] for job in jobs] == ["waiting", "done"]
+    rows = {row["name"]: (row["job"], row["position"]) for row in found["runs"]}
+    assert (rows["none-job2"], rows["lr/seed-1-job1"], rows["b"]) == ((2, 1), (1, None), (None, None))
+    assert Answers(folder).runs({})["queue"] == []
 
 
 def test_csv_has_the_points_of_the_curves(folder: Path) -> None:

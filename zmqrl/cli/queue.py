@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +16,8 @@ from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zmqrl.queue.folder import QueueFolder
-    from zmqrl.queue.records import Job, JobNeeds, Records
+    from zmqrl.queue.records import Job, JobNeeds
 
-HEAD = ("JOB", "USER", "STATE", "PRIORITY", "NEEDS", "HOST", "PRESET", "RUN")
 IN = click.option(
     "--queue",
     "folder",
@@ -118,15 +117,18 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
 @IN
 def list_command(as_data: bool, folder: Path) -> None:
     """List the jobs of all users."""
+    from zmqrl.config.codec import names_of, to_json
     from zmqrl.queue.folder import open_queue
-    from zmqrl.views.base import aligned
+    from zmqrl.queue.listing import JobRow, job_rows
+    from zmqrl.views.base import UNKNOWN, aligned
 
-    records = open_queue(folder).read()
-    rows = [_row(records, job) for job in records.jobs.values()]
+    rows = [to_json(row) for row in job_rows(open_queue(folder).read())]
     if as_data:
-        click.echo(json.dumps([dict(zip(map(str.lower, HEAD), row, strict=True)) for row in rows]))
+        click.echo(json.dumps(rows))
         return
-    click.echo("\n".join(aligned([HEAD, *([*map(str, row)] for row in rows)])))
+    head = [name.upper() for name in names_of(JobRow)]
+    cells = [[UNKNOWN if cell is None else str(cell) for cell in row.values()] for row in rows]
+    click.echo("\n".join(aligned([head, *cells])))
 
 
 @queue_command.command("stop")
@@ -214,27 +216,3 @@ def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, i
             raise ConfigError("has ended", key=(), value=str(job.number), is_subject=True, fix=job.end.status)
     for number in numbers:
         act(queue, number)
-
-
-def _row(records: Records, job: Job) -> tuple[Any, ...]:
-    from zmqrl.supervision.host_entry import user_name
-
-    record, needs = job.record, job.record.needs
-    slots = f"{needs.cores} cores" + (f", {needs.gpus} GPUs" if needs.gpus else "")
-    host = job.attempts[-1].record.host if job.attempts else "-"
-    state = _state(records, job)
-    return job.number, user_name(record.uid), state, record.priority, slots, host, record.preset, record.run_dir
-
-
-def _state(records: Records, job: Job) -> str:
-    if job.end is not None:
-        return job.end.status
-    if job.is_stopped:
-        return "stopping"
-    if job.live is not None:
-        return "running"
-    if job.is_held:
-        return "held"
-    if not records.is_waiting(job) and job.record.after:
-        return f"after {','.join(map(str, job.record.after))}"
-    return "waiting"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zmqrl.cli.queue import IN
 from zmqrl.cli.run.on import LoginCommand, login_file
 from zmqrl.errors import ConfigError, HostFailed
 
@@ -26,25 +27,26 @@ class _ViewCommand(LoginCommand):
 
 
 @click.command("view", cls=_ViewCommand)
-@click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
+@click.argument("runs", type=click.Path(path_type=Path, readable=False), metavar="[DIR]", default=RUNS)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port. Default: any that is free.")
-def view_command(folder: Path, port: int, on: str | None, hosts_file: Path | None) -> int:
+@IN
+def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file: Path | None) -> int:
     """Show the runs in and below DIR as a page in the browser.
 
-    DIR is a folder. Default: runs/. The page has the list of runs, curves of those that are selected, and hosts,
-    problems, logs and configuration of a run. It is served on this machine alone (127.0.0.1), until Ctrl-C, to
-    who has the printed URL, and needs no internet.
+    DIR is a folder. Default: runs/. The page has the list of runs, the jobs of the queue, curves of the runs that are
+    selected, and hosts, problems, logs and configuration of a run. It is served on this machine alone (127.0.0.1),
+    until Ctrl-C, to who has the printed URL, and needs no internet.
     """
     if on is not None:
-        return _view_on(on, hosts_file, folder, port)
+        return _view_on(on, hosts_file, runs, folder, port)
     if hosts_file is not None:
         raise click.UsageError("--hosts requires --on HOST")
     from zmqrl.viewer.server import ViewServer
 
-    if not folder.is_dir():
-        raise ConfigError.about(folder, "is not a folder", "zmqrl view DIR")
+    if not runs.is_dir():
+        raise ConfigError.about(runs, "is not a folder", "zmqrl view DIR")
     try:
-        server = ViewServer(folder, port)
+        server = ViewServer(runs, port, folder)
     except OSError as error:
         raise _unusable(port, error) from error
     with server:
@@ -55,7 +57,7 @@ def view_command(folder: Path, port: int, on: str | None, hosts_file: Path | Non
     return 0
 
 
-def _view_on(host: str, hosts_file: Path | None, folder: Path, port: int) -> int:
+def _view_on(host: str, hosts_file: Path | None, folder: Path, queue: Path, port: int) -> int:
     """The command on `host` serves the page there, and ends with this one, whose stdin it has."""
     from zmqrl.config.load import resolve_logins
     from zmqrl.config.on_host import on_local
@@ -70,7 +72,7 @@ def _view_on(host: str, hosts_file: Path | None, folder: Path, port: int) -> int
         there.check_version()
         page = _RemotePage(there, port)
         try:
-            words = ["--until-eof", "view", "--", str(folder)]
+            words = ["--until-eof", "view", "--queue", str(queue), "--", str(folder)]
             code = there.relay(words, page.take, printable_writer(sys.stderr.buffer))
         except KeyboardInterrupt:
             click.echo("ended")

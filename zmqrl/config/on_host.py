@@ -20,7 +20,7 @@ from zmqrl.errors import ConfigError
 
 OF_CONNECTIONS = ("run.mode", "hosts", "defaults", "learner", "ssh", "security", "limits", "orchestrator")
 """What decides whether hosts can be reached."""
-KEPT = ("workers", "groups", "worker_device", "only", "yield_when")
+KEPT = ("workers", "cores", "groups", "worker_device", "only", "yield_when")
 """Keys of a host that still apply where it is `local`."""
 _LAST_HOP = re.compile(r"(?:[^@,]+@)?(\[[^\]]+\]|[^:@,]+)(?::\d+)?$")
 

@@ -199,6 +199,16 @@ def decide(
     return [*actions, *_placed(view, me)]
 
 
+def order(records: Records) -> list[Job]:
+    """Waiting jobs in the order in which they start, if each user has an active runner."""
+    view = _View(records, {}, {job.record.uid: frozenset() for job in records.jobs.values()}, ())
+    found = []
+    for job in view.in_order():
+        view.take(job, "", ())
+        found.append(job)
+    return found
+
+
 def _of_job(
     records: Records, job: Job, me: Me, observed: Mapping[int, AttemptEnd | None], yielding: Collection[int]
 ) -> Iterator[Action]:

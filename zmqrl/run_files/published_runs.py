@@ -9,11 +9,11 @@ import msgspec
 
 from zmqrl.config.codec import replace
 from zmqrl.run_files.publication import SILENT_S, Published, live_publications
-from zmqrl.run_files.run_list import RunRow
+from zmqrl.run_files.run_list import NO_RUN, RunRow
 from zmqrl.supervision.host_entry import Entry, user_name
 from zmqrl.supervision.host_lock import AGENTS, HostLock
 
-NOTHING = RunRow(None, "", None, None, True, "running", None, None, None, None, None, None, None, None, None)
+NOTHING = replace(NO_RUN, live=True, state="running")
 """A live run of which nothing is known. The directory of a run is not published."""
 
 

@@ -64,6 +64,14 @@ class RunRow(msgspec.Struct, frozen=True):
     """Owner of `run.json`, or else of the folder."""
     reason: str | None
     """First line of why it failed, or why something is not known."""
+    job: int | None = None
+    """Number in the queue."""
+    position: int | None = None
+    """Place among the waiting jobs of the queue, from 1."""
+
+
+NO_RUN = RunRow(None, "", None, None, False, "", None, None, None, None, None, None, None, None, None)
+"""A row of a run of which nothing is known."""
 
 
 class _Algorithm(msgspec.Struct, frozen=True):
@@ -140,7 +148,8 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
     """The row of a run whose launcher is in the state `launcher`. `info`: its `run.json`; None: it is damaged."""
     env, algorithm, by = _named(run_dir)
     user = _owner(run_dir)
-    row = RunRow(None, str(run_dir), env, algorithm, False, DAMAGED, None, None, None, by, None, None, None, user, None)
+    named = {"run_dir": str(run_dir), "env": env, "algorithm": algorithm, "best_by": by, "user": user}
+    row = replace(NO_RUN, state=DAMAGED, **named)
     if info is None and _is_denied(run_dir):
         row = replace(row, state=UNREADABLE, reason="permission denied")
     elif info is None:

@@ -19,12 +19,15 @@ from typing import Any, cast, get_args
 import msgspec
 import numpy as np
 
-from zmqrl.config.codec import by_dotted_keys, object_of, to_json
+from zmqrl.config.codec import by_dotted_keys, names_of, object_of, to_json
 from zmqrl.config.paths import content_of, no_link
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
 from zmqrl.metrics.groups import METRICS
 from zmqrl.metrics.plot import PlotLine, write_points
+from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.listing import JobRow, job_rows, with_jobs
+from zmqrl.queue.records import JobStatus
 from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
 from zmqrl.viewer.row_cache import ReadMetric, RowCache
@@ -33,11 +36,12 @@ from zmqrl.views.problem import shown_problems
 
 LIST_EVERY_S = 1.0
 """The runs are listed again after this time."""
-MOST_LINES, MOST_CURVES, MOST_SMOOTHED = 200, 1_000, 10_000
+MOST_LINES, MOST_CURVES, MOST_SMOOTHED, MOST_JOBS = 200, 1_000, 10_000, 200
 LOG_BYTES = 65_536
 """The end of a log that is shown."""
 VIDEOS, VIDEO_TYPES = "videos", {".mp4": "video/mp4", ".gif": "image/gif"}
 MOST_VIDEO_BYTES = 256_000_000
+ENDED = get_args(JobStatus)
 OF_SEEDS = re.compile(r"seed-\d+")
 Query = Mapping[str, Sequence[str]]
 
@@ -45,20 +49,26 @@ Query = Mapping[str, Sequence[str]]
 class Answers:
     """Used by several threads. The methods take the query of a request, and raise ConfigError for one that is wrong."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, queue: Path | None = None) -> None:
+        self._queue, self._jobs = queue and QueueFolder(queue), list[JobRow]()
         self._folder, self._cache, self._lock = folder, RowCache(), threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._curves: dict[tuple[Any, ...], tuple[list[tuple[Path, int, int]], IqmCurve | None]] = {}
         self._listed_at_s = -float("inf")
 
     def runs(self, query: Query) -> dict[str, Any]:
-        """The rows of `zmqrl runs`."""
+        """The rows of `zmqrl runs` and of `zmqrl queue list`, the jobs that have not ended and the newest first."""
         with self._lock:
             if time.monotonic() - self._listed_at_s > LIST_EVERY_S:
-                self._rows = {row.run_dir: row for row in runs_below(self._folder)}
+                with contextlib.suppress(OSError):  # there is no queue, or it is away
+                    self._jobs = job_rows(self._queue.read()) if self._queue is not None else []
+                rows = with_jobs(runs_below(self._folder), self._jobs, [self._folder])
+                self._rows = {row.run_dir: row for row in rows}
                 self._listed_at_s = time.monotonic()
-            rows = [{**to_json(row), "name": self._name(row.run_dir)} for row in self._rows.values()]
-        return {"folder": str(self._folder.absolute()), "now": time.time(), "runs": rows}
+            found = [{**to_json(row), "name": self._name(row.run_dir)} for row in self._rows.values()]
+            jobs = sorted(self._jobs, key=lambda row: (row.state in ENDED, row.position or 0, -row.job))[:MOST_JOBS]
+        queue = [names_of(JobRow), *(list(to_json(row).values()) for row in jobs)] if jobs else []
+        return {"folder": str(self._folder.absolute()), "now": time.time(), "runs": found, "queue": queue}
 
     def curves(self, query: Query) -> dict[str, Any]:
         """The lines of the chart, and the names of the metrics that the runs have."""

@@ -59,10 +59,10 @@ class ViewServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, queue: Path | None = None) -> None:
         """`port` 0: any that is free. OSError: it is in use."""
         self.token = secrets.token_urlsafe(24)
-        self.answers = Answers(folder)
+        self.answers = Answers(folder, queue)
         super().__init__((LOOPBACK, port), _Handler)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
 import re
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from zmqrl.cli.queue import IN
 from zmqrl.cli.run.on import OnCommand
 from zmqrl.errors import ConfigError
 from zmqrl.summary import Status
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-STATES = ("starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged", "unreadable")
-HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "USER", "REASON")
+STATES = ("waiting", "starting", "running", "paused", "ending", *get_args(Status), "unknown", "damaged", "unreadable")
+HEAD = ("RUN", "ID", "ENV", "ALGORITHM", "STATE", "ENV STEPS", "RETURN", "BEST", "AGE", "HOST", "USER", "JOB", "REASON")
 OF_HOST = ("runs", "--lab", "--json")
 NUMBERS = ("ENV STEPS", "RETURN", "BEST", "AGE")
 """Columns that are aligned to the right."""
@@ -56,6 +58,7 @@ class _Duration(click.ParamType[float]):
     help="In place of DIR: the live runs of all users on this machine, and on the hosts of the hosts file HOSTS.",
 )
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+@IN
 def runs_command(
     folders: tuple[Path, ...],
     env: str | None,
@@ -65,17 +68,19 @@ def runs_command(
     since_s: float | None,
     lab: str | None,
     as_data: bool,
+    folder: Path,
 ) -> None:
     """List the runs in and below each DIR, the newest first.
 
     DIR is a folder. Default: runs/. RETURN is the mean return of the last 100 training episodes, BEST the highest
     score of the evaluator that has a checkpoint in the run directory, with the name of evaluator.best_by if it is not
-    a return, AGE the time since the last attempt began.
+    a return, AGE the time since the last attempt began, JOB the number of the run in the queue, and its position there
+    if it waits.
     """
     if lab is not None and folders:
         raise click.UsageError("--lab cannot be combined with DIR")
     folders = folders or (RUNS,)
-    found, now = _below(folders) if lab is None else _of_lab(lab), time.time()
+    found, now = _below(folders, folder) if lab is None else _of_lab(lab), time.time()
     kept = [
         row
         for row in found
@@ -88,23 +93,27 @@ def runs_command(
     if as_data:
         click.echo(json.dumps([data_of(row) for row in kept]))
     elif kept:
-        cells = [_cells(row, now) for row in kept]
-        lines = [HEAD, *cells] if lab is None else [line[1:] for line in (HEAD, *cells)]
-        click.echo("\n".join(aligned(lines, NUMBERS)))
+        has_column = {"RUN": lab is None, "JOB": any(row.job for row in kept)}
+        kept_columns = [has_column.get(name, True) for name in HEAD]
+        lines = (HEAD, *(_cells(row, now) for row in kept))
+        click.echo("\n".join(aligned([list(itertools.compress(line, kept_columns)) for line in lines], NUMBERS)))
     if not kept:
         what = f"none of {len(found)} runs matches" if found else "no runs"
         registers = f"the registers of {lab}" if lab else "the register of this machine"
         click.echo(f"{what} in {', '.join(map(str, folders)) if lab is None else registers}", err=True)
 
 
-def _below(folders: Sequence[Path]) -> list[RunRow]:
+def _below(folders: Sequence[Path], queue: Path) -> list[RunRow]:
+    from zmqrl.queue.folder import QueueFolder
+    from zmqrl.queue.listing import job_rows, with_jobs
     from zmqrl.run_files.run_list import runs_below
 
     for folder in folders:
         if not folder.is_dir():
             fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
             raise ConfigError.about(folder, "is not a folder", fix)
-    return runs_below(*folders)
+    jobs = job_rows(QueueFolder(queue).read()) if queue.is_dir() else []
+    return list(with_jobs(runs_below(*folders), jobs, folders))
 
 
 def _of_lab(hosts_file: str) -> list[RunRow]:
@@ -154,6 +163,7 @@ def _cells(row: RunRow, now: float) -> tuple[str, ...]:
         UNKNOWN if row.started_at is None else age(now - row.started_at),
         row.host or UNKNOWN,
         row.user or UNKNOWN,
+        UNKNOWN if row.job is None else f"{row.job}" + (f" (position {row.position})" if row.position else ""),
         row.reason or "",
     )
 

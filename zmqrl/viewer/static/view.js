@@ -74,6 +74,7 @@ function row(run) {
     cell(best(run), "number"), cell(count(run.env_steps), "number"),
     cell(run.started_at === null ? null : age(now - run.started_at), "number"),
     cell(run.env), cell(run.algorithm), cell(run.host), cell(run.user),
+    cell(run.job === null ? null : run.job + (run.position === null ? "" : ` (position ${run.position})`)),
   );
 }
 
@@ -99,6 +100,11 @@ async function refreshList() {
   document.title = `zmqrl: ${found.folder}`;
   options(at("state"), ["", ...new Set(runs.map((run) => run.state))], at("state").value);
   list();
+  const [head, ...jobs] = found.queue;
+  at("queue").hidden = !head;
+  if (!head) return;
+  at("jobs-head").replaceChildren(heads(head.map((name) => name[0].toUpperCase() + name.slice(1))));
+  at("jobs").replaceChildren(...jobs.map((job) => tableRow(...job.map((text) => cell(text)))));
 }
 
 function parameters() {
