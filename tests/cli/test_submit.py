@@ -58,6 +58,22 @@ def test_the_script_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / SCRIPT).stat().st_mode & 0o777 == 0o600
 
 
+def test_a_job_of_the_queue_is_a_job_of_slurm(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr("zmqrl.launcher_place.submit.slurm", lambda *words: asked.append(words) or "4242")
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(configuration()))
+    done = zmqrl("queue", "add", "hosts.yaml", "--after", "7", "--after", "9", "--needs", "cores=3,gpus=1")
+    assert (done.code, done.out.partition(";")[0]) == (0, "job 4242 submitted"), done.err
+    ((*words, path),) = asked
+    assert words[1:] == ["sbatch", "--parsable", "--dependency=afterok:7:9", "--kill-on-invalid-dep=yes"]
+    script = Path(path).read_text()
+    assert "#SBATCH --cpus-per-task=3" in script and "#SBATCH --gres=gpu:1" in script
+    done = zmqrl("queue", "add", "hosts.yaml", "--priority", "1")
+    compare(done.error, key=("--priority",), value="1")
+    assert not (tmp_path / "queue").exists() and len(asked) == 1
+    assert zmqrl("launch", "hosts.yaml", "--after", "7").code == 2
+
+
 def test_from_scratch_needs_a_run_to_resume(submit: Any) -> None:
     done = submit("--from-scratch")
     assert done.code == 2 and "--resume auto" in done.err

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from zmqrl.cli import completion
 from zmqrl.errors import ConfigError
@@ -52,14 +53,24 @@ def queue_command() -> None:
     help="Override a key, e.g. run.seed=3; may be repeated.",
 )
 @IN
+@click.pass_context
 def add_command(
-    preset: str, priority: int, needs: str, after: tuple[int, ...], overrides: tuple[str, ...], folder: Path
+    context: click.Context,
+    /,
+    preset: str,
+    priority: int,
+    needs: str,
+    after: tuple[int, ...],
+    overrides: tuple[str, ...],
+    folder: Path,
 ) -> None:
     """Add a job that trains with PRESET.
 
     PRESET is a name that `zmqrl presets` lists, or a YAML file. The job starts when your runner is active (`zmqrl queue
-    run`) and a host has the slots. Its run is an ordinary one, in runs/.
+    run`) and a host has the slots. Its run is an ordinary one, in runs/. A file with `orchestrator: {kind: slurm}` is
+    submitted to Slurm: JOB is then a job of Slurm.
     """
+    from zmqrl.cli.start.launch import launch_command
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.presets import preset_name
     from zmqrl.planning.configure import load_config
@@ -71,6 +82,13 @@ def add_command(
     slots = _needs(needs)
     with check_process.none_left():
         config = load_config(preset, overrides=overrides)
+    if config.orchestrator.kind == "slurm":
+        if priority:
+            fix = "set orchestrator.qos, or --nice in orchestrator.extra_args"
+            raise ConfigError("the order of jobs is Slurm's", key=("--priority",), value=str(priority), fix=fix)
+        pairs = _of_slurm(slots) if context.get_parameter_source("needs") is ParameterSource.COMMANDLINE else ()
+        context.invoke(launch_command, hosts=Path(preset), submit=True, after=after, overrides=(*pairs, *overrides))
+        return
     if others := sorted(set(config.hosts) - {LOCAL}):
         fix = "remove the hosts: the queue selects one (zmqrl queue run hosts.yaml)"
         raise ConfigError("a job runs on one host", key=("hosts",), value=", ".join(others), fix=fix)
@@ -194,6 +212,12 @@ def _needs(text: str) -> JobNeeds:
         return msgspec.convert(pairs, JobNeeds, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
+
+
+def _of_slurm(needs: JobNeeds) -> tuple[str, ...]:
+    """Keys of a job of Slurm with these slots."""
+    gpus = (f"orchestrator.gres=gpu:{needs.gpus}",) if needs.gpus else ()
+    return (f"orchestrator.cpus_per_task={needs.cores}", *gpus)
 
 
 def _found(queue: QueueFolder, numbers: Sequence[int]) -> Iterator[Job]:

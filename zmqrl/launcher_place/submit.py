@@ -52,8 +52,10 @@ def job_script(plan: RunPlan, hosts_file: Path, arguments: Sequence[str]) -> str
     return "\n".join(_lines(plan, config, hosts_file.absolute(), arguments)) + "\n"
 
 
-def submit(run_dir: Path, script: str) -> str:
+def submit(run_dir: Path, script: str, after: Sequence[int] = ()) -> str:
     """Write `script` into the run directory, and nothing else, and submit it; returns the id of the job.
+
+    `after`: jobs that have to end with exit code 0 first. If one ends in another way, Slurm removes the job.
 
     Raises:
         ConfigError: The directory cannot be written, or Slurm rejects the job.
@@ -67,7 +69,8 @@ def submit(run_dir: Path, script: str) -> str:
     except OSError as error:
         raise ConfigError(f"run directory {run_dir} cannot be written: {error}") from error
     try:
-        return slurm("sbatch", "sbatch", "--parsable", str(path)).strip().partition(";")[0]
+        order = [f"--dependency=afterok:{':'.join(map(str, after))}", "--kill-on-invalid-dep=yes"] if after else []
+        return slurm("sbatch", "sbatch", "--parsable", *order, str(path)).strip().partition(";")[0]
     except HostFailed as error:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -21,14 +21,23 @@ from zmqrl.errors import ConfigError
     is_flag=True,
     help="Submit a Slurm job that launches the run; a preempted job is requeued and resumes the run.",
 )
+@click.option(
+    "--after",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="JOB",
+    help="With --submit: start when the Slurm job JOB has ended with exit code 0; may be repeated.",
+)
 @click.pass_obj
-def launch_command(started_at: float, /, hosts: Path, submit: bool, **options: Any) -> int:
+def launch_command(started_at: float, /, hosts: Path, submit: bool, after: tuple[int, ...], **options: Any) -> int:
     """Train on the hosts that the file HOSTS (hosts.yaml) lists."""
     request = request_of(started_at, options, hosts_file=hosts, submit=submit)
-    return _submit(request, hosts) if submit else run(request)
+    if after and not submit:
+        raise click.UsageError("--after requires --submit")
+    return _submit(request, hosts, after) if submit else run(request)
 
 
-def _submit(request: TrainRequest, hosts_file: Path) -> int:
+def _submit(request: TrainRequest, hosts_file: Path, after: tuple[int, ...]) -> int:
     """The job plans the run again: a fault of the configuration ends the command here, before it waits in a queue."""
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.webhook import check_repeated
@@ -53,6 +62,6 @@ def _submit(request: TrainRequest, hosts_file: Path) -> int:
             print_plan(plan, loaded.sources)
             click.echo(f"\n{script}", nl=False)
             return 0
-        job = submit(Path(plan.run_dir), script)
+        job = submit(Path(plan.run_dir), script, after)
         click.echo(f"job {job} submitted; when it runs: zmqrl status {plan.run_dir}")
         return 0
