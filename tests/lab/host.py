@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,8 +124,12 @@ class Host:
 
     def run(self, *argv: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
         """Run a command on the host without ssh."""
+        return subprocess.run(self.command(argv), capture_output=True, text=True, timeout=timeout_s)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs `argv` on the host."""
         enter = ["nsenter", "-t", str(self._pid), "-m", "-n", "-u", "-p", "-i", "--"] if self.network else []
-        return subprocess.run([*enter, *argv], capture_output=True, text=True, timeout=timeout_s)
+        return [*enter, *argv]
 
     def processes(self, having: str = "") -> list[Process]:
         """What runs on the host, process 1 and zombies left out; `having`: only with that text in the command line."""

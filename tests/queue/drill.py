@@ -1,0 +1,223 @@
+"""Drill of a queue: jobs of several users over several hosts, with kills of everything at random moments.
+
+usage: python -m tests.queue.drill FOLDER [--jobs 40] [--users 3] [--hosts 4] [--kills 60] [--every 5] [--seed 1]
+
+It kills runners, launchers, host agents and hosts, stops the file system once for `OUTAGE_S`, and lets all jobs end.
+Then it checks that each job has one end and the weights of an undisturbed run, that no job had two launchers at a time,
+and that jobs began in their order; it prints the figures, and ends with exit code 1 if a check fails. Started again
+with the same FOLDER it continues. Needs root, the lab (tests/lab), useradd and setpriv, and for the outage a loop
+device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.lab import Lab
+from tests.queue.drill_site import Storage, User, site, victims
+from tests.support.runs.ssh_runs import sha256_of_one_process
+from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.records import Job, Records
+
+KINDS = ("runner", "launcher", "agent", "host")
+OUTAGE_S, DOWN_S, LOOK_EVERY_S = 15.0, 2.0, 0.3
+TALLY = "tests.stand_ins.tally:Tally"
+SETTINGS = (
+    f"algorithm.kind={TALLY}", "env.vector_envs=2", "run.stop_at_return=null", "evaluator.episodes=0",
+)  # fmt: skip
+OF_JOBS = ("run.mode=sync", "run.checkpoint_every_s=1", "algorithm.round_s=0.1", "limits.host_lease_s=6")
+
+
+@dataclass
+class Seen:
+    """What was seen while the jobs ran."""
+
+    faults: list[str] = field(default_factory=list)
+    held_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Core seconds of each user while every user had jobs that waited."""
+    ended: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    """End and number of attempts of each job when its end was seen first."""
+    looked_at: float | None = None
+
+    def look(self, records: Records, lab: Lab, users: int) -> None:
+        """Take a look at the records and at the processes."""
+        now, last = time.monotonic(), self.looked_at
+        self.looked_at = now
+        for job in records.jobs.values():
+            if sum(attempt.end is None for attempt in job.attempts) > 1:
+                self.faults.append(f"job {job.number} has two attempts without an end")
+            if job.end is not None and self.ended.setdefault(job.number, _end(job)) != _end(job):
+                self.faults.append(f"job {job.number} ended as {self.ended[job.number]}, later as {_end(job)}")
+        for run_dir, count in Counter(launchers(lab)).items():
+            if count > 1:
+                self.faults.append(f"{count} launchers of {run_dir} at a time")
+        waiting = {job.record.uid for job in records.jobs.values() if records.is_waiting(job)}
+        if last is not None and len(waiting) == users:
+            for job in records.jobs.values():
+                self.held_s[job.record.uid] += (now - last) * job.record.needs.cores * (job.live is not None)
+
+
+class Killer:
+    """Makes the kills of a drill; those of an earlier start count."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace, lab: Lab, storage: Storage) -> None:
+        self._journal, self._lab, self._storage = folder / "kills.jsonl", lab, storage
+        self.made = self._journal.read_text().split() if self._journal.exists() else []
+        self._random = random.Random(f"{arguments.seed} {len(self.made)}")
+        self._kills, self._every_s = arguments.kills, arguments.every
+        self._next_at = time.monotonic() + self._every_s
+        self._down: dict[int, float] = {}
+
+    @property
+    def count(self) -> int:
+        """Kills of processes and hosts."""
+        return sum(kind != "outage" for kind in self.made)
+
+    @property
+    def allows_runners(self) -> bool:
+        """Whether runners can be started now."""
+        return 0 not in self._down and not self._storage.is_stopped
+
+    def step(self) -> None:
+        """Make the kill that is due, and bring back what was down long enough."""
+        now = time.monotonic()
+        for index in [index for index, since in self._down.items() if now - since >= DOWN_S]:
+            del self._down[index]
+            self._lab.hosts[index].boot()
+        if now < self._next_at or self.count >= self._kills or self._storage.is_stopped:
+            return
+        self._next_at = now + self._random.uniform(0.5, 1.5) * self._every_s
+        if self._storage.can_stop and "outage" not in self.made and self.count >= self._kills // 2:
+            self._storage.stop(OUTAGE_S)
+            self._note("outage")
+        else:
+            self._kill(KINDS[self.count] if self.count < len(KINDS) else self._random.choice(KINDS))
+
+    def _kill(self, kind: str) -> None:
+        if kind == "host":
+            index = self._random.randrange(len(self._lab.hosts))
+            if index not in self._down:
+                self._lab.hosts[index].crash()
+                self._down[index] = time.monotonic()
+                self._note(kind)
+        elif found := victims([host for n, host in enumerate(self._lab.hosts) if n not in self._down], kind):
+            with suppress(ProcessLookupError):
+                os.kill(self._random.choice(found), signal.SIGKILL)
+                self._note(kind)
+
+    def _note(self, kind: str) -> None:
+        self.made.append(kind)
+        with self._journal.open("a") as file:
+            file.write(f"{kind}\n")
+
+
+def launchers(lab: Lab) -> Iterator[str]:
+    """Run directories of the launchers that live."""
+    for process in lab.hosts[0].processes("--until-eof"):
+        if "--run-dir" in process.argv:
+            yield process.argv[process.argv.index("--run-dir") + 1]
+
+
+def _end(job: Job) -> tuple[Any, int]:
+    return job.end, len(job.attempts)
+
+
+def add_jobs(queue: Path, users: list[User], arguments: argparse.Namespace) -> None:
+    """As many as are missing, of the users in turn; every fifth one has a higher priority."""
+    for number in range(len(QueueFolder(queue).read().jobs), arguments.jobs):
+        user = users[number % len(users)]
+        settings = (*SETTINGS, *OF_JOBS, f"run.total_env_steps={arguments.steps}", f"run.seed={user.uid}")
+        pairs = [word for setting in settings for word in ("--set", setting)]
+        words = ("--needs", "cores=1", "--priority", str(int(number % 5 == 4)), "--queue", str(queue))
+        user.zmqrl("queue", "add", "cartpole-ppo", *words, *pairs)
+
+
+def drill(arguments: argparse.Namespace, folder: Path) -> int:
+    """Run the drill; its exit code."""
+    begun, seen = time.monotonic(), Seen()
+    with site(folder, arguments.hosts, arguments.users) as (lab, storage, users):
+        queue = storage.path / "queue"
+        add_jobs(queue, users, arguments)
+        killer, records = Killer(folder, arguments, lab, storage), QueueFolder(queue).read()
+        while any(job.end is None for job in records.jobs.values()):
+            assert time.monotonic() - begun < arguments.limit, state(records)
+            killer.step()
+            for user in users if killer.allows_runners else ():
+                user.keep_runner(queue)
+            records = QueueFolder(queue).read()
+            seen.look(records, lab, len(users))
+            time.sleep(LOOK_EVERY_S)  # the pace of the looks
+        if killer.count < arguments.kills:
+            seen.faults.append(f"{killer.count} kills were made before the jobs ended: raise --steps")
+        faults = [*seen.faults, *faults_of(records, folder, arguments)]
+        print(json.dumps(figures(records, seen, killer.made, time.monotonic() - begun), indent=1))
+    print("\n".join(dict.fromkeys(faults)) or "passed")
+    return 1 if faults else 0
+
+
+def faults_of(records: Records, folder: Path, arguments: argparse.Namespace) -> Iterator[str]:
+    """What is wrong after the end."""
+    first: dict[tuple[int, int], int] = defaultdict(int)
+    for job in records.jobs.values():
+        key = (job.record.uid, job.record.priority)
+        began = job.attempts[0].number if job.attempts else 0
+        if began < first[key]:
+            yield f"job {job.number} began before an earlier one of its user and priority"
+        first[key] = began
+    expected: dict[str, str] = {}
+    for job in records.jobs.values():
+        (seed,) = (pair for pair in job.record.overrides if pair.startswith("run.seed="))
+        if seed not in expected:
+            settings = (*SETTINGS, f"run.total_env_steps={arguments.steps}", seed)
+            expected[seed] = sha256_of_one_process(folder / f"alone-{seed}-{time.time_ns()}", settings)
+        summary = Path(job.record.run_dir, "summary.json")
+        found = json.loads(summary.read_text())["weights_sha256"] if summary.exists() else None
+        if job.end is None or job.end.status != "done" or found != expected[seed]:
+            yield f"job {job.number}: {job.end}, weights {found}, undisturbed {expected[seed]}"
+
+
+def figures(records: Records, seen: Seen, kills: list[str], wall_s: float) -> dict[str, Any]:
+    """What the drill prints."""
+    attempts = [attempt for job in records.jobs.values() for attempt in job.attempts]
+    total = sum(seen.held_s.values())
+    return {
+        "jobs": len(records.jobs),
+        "kills": dict(Counter(kills)),
+        "wall_s": round(wall_s, 1),
+        "attempts": len(attempts),
+        "ends of attempts": Counter(attempt.end.outcome if attempt.end else "none" for attempt in attempts),
+        "hosts": Counter(attempt.record.host for attempt in attempts),
+        "share of the cores by user": {uid: round(held / total, 3) for uid, held in seen.held_s.items() if total},
+    }
+
+
+def state(records: Records) -> str:
+    """The jobs that have not ended."""
+    return "\n".join(str(job) for job in records.jobs.values() if job.end is None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    for name, default in (("jobs", 40), ("users", 3), ("hosts", 4), ("kills", 60), ("seed", 1), ("steps", 15_000)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, seconds in (("every", 5.0), ("limit", 7_200.0)):
+        parser.add_argument(f"--{name}", type=float, default=seconds)
+    arguments = parser.parse_args()
+    return drill(arguments, arguments.folder.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
