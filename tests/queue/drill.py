@@ -5,8 +5,8 @@ usage: python -m tests.queue.drill FOLDER [--jobs 40] [--users 3] [--hosts 4] [-
 It kills runners, launchers, host agents and hosts, stops the file system once for `OUTAGE_S`, and lets all jobs end.
 Then it checks that each job has one end and the weights of an undisturbed run, that no job had two launchers at a time,
 and that jobs began in their order; it prints the figures, and ends with exit code 1 if a check fails. Started again
-with the same FOLDER it continues. Needs root, the lab (tests/lab), useradd and setpriv, and for the outage a loop
-device.
+with the same FOLDER, which is not in /tmp, it continues. Needs root, the lab (tests/lab), useradd and setpriv, and for
+the outage a loop device.
 """
 
 from __future__ import annotations
