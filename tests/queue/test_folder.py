@@ -154,6 +154,27 @@ def test_an_end_that_a_power_cut_emptied_is_an_end(queue: QueueFolder) -> None:
     assert (found.end, found.last_end) == (JobEnd("failed"), AttemptEnd("lost"))
 
 
+def test_records_that_could_not_be_read_for_a_time_count_afterwards(queue: QueueFolder) -> None:
+    """As those of a user whose Kerberos ticket has expired."""
+    queue.add(own())
+    queue.create_attempt(1, of_job(1))
+    queue.close_attempt(1, 1, AttemptEnd("done", 0))
+    queue.end_job(1, JobEnd("done", 0))
+    records = [queue.path / "attempt-1", *(queue.job_folder(1) / name for name in ("ended-1", "end"))]
+    contents = [path.read_bytes() for path in records]
+    for path in records:
+        path.unlink()
+        path.symlink_to(path)
+    found = queue.read()
+    assert (found.jobs[1].attempts, found.jobs[1].end, found.last_attempt) == ((), None, 1)
+    for path, content in zip(records, contents, strict=True):
+        path.unlink()
+        path.write_bytes(content)
+        path.chmod(0o644)
+    job = queue.read().jobs[1]
+    assert (job.last_end, job.end) == (AttemptEnd("done", 0), JobEnd("done", 0))
+
+
 def test_runners_are_read_with_their_heartbeat(queue: QueueFolder) -> None:
     assert list(queue.runners()) == []
     owners = queue.runner_folder(ME) / owner_record.FOLDER

@@ -51,12 +51,11 @@ class QueueFolder:
         """All records that count. Attempts are listed first: an end that is read with them is not older."""
         names = self._numbers()
         for number in names["attempt"] - self._attempts.keys():
-            if (found := _read(self.path / f"attempt-{number}", AttemptRecord)) is not None:
-                self._attempts[number] = found
+            if (attempt := _read(self.path / f"attempt-{number}", AttemptRecord)) is not None:
+                self._attempts[number] = attempt
         by_job: dict[int, list[int]] = defaultdict(list)
-        for number in sorted(names["attempt"]):
-            if (attempt := self._attempts.get(number)) is not None:
-                by_job[attempt.job].append(number)
+        for number in sorted(names["attempt"] & self._attempts.keys()):
+            by_job[self._attempts[number].job].append(number)
         for number in self._jobs.keys() - names["job"]:
             del self._jobs[number]
         for number in sorted(names["job"]):
@@ -135,17 +134,18 @@ class QueueFolder:
             number,
             record,
             tuple(JobAttempt(n, attempt, ended.get(n)) for n, attempt in own),
-            _read(folder / "end", JobEnd) or FAILED if "end" in names else None,
+            _read(folder / "end", JobEnd, FAILED) if "end" in names else None,
             STOP in names,
             HOLD in names,
             frozenset(n for kind, n in named if kind == "preempt"),
         )
 
-    def _end_of(self, job: int, attempt: int) -> AttemptEnd:
-        if (job, attempt) not in self._ended:
-            path = self.job_folder(job) / f"ended-{attempt}"
-            self._ended[job, attempt] = _read(path, AttemptEnd) or LOST
-        return self._ended[job, attempt]
+    def _end_of(self, job: int, attempt: int) -> AttemptEnd | None:
+        known = self._ended.get((job, attempt))
+        end = known or _read(self.job_folder(job) / f"ended-{attempt}", AttemptEnd, LOST)
+        if end is not None:
+            self._ended[job, attempt] = end
+        return end
 
 
 def open_queue(path: Path) -> QueueFolder:
@@ -162,15 +162,15 @@ def open_queue(path: Path) -> QueueFolder:
     return QueueFolder(path)
 
 
-def _read(path: Path, kind: type[Kind]) -> Kind | None:
-    """The record in a file; None: it does not count. OSError: it cannot be read now."""
+def _read(path: Path, kind: type[Kind], damaged: Kind | None = None) -> Kind | None:
+    """The record in a file, or `damaged` for another content; None: it does not count. OSError: the folder is away."""
     try:
         with open(path, "rb", opener=no_link) as file:
             found = os.fstat(file.fileno())
             content = b"" if found.st_mode & 0o022 else file.read(MOST_BYTES)
             record = decode(kind, content)
     except WireError:
-        return None
+        return damaged
     except OSError as error:
         if error.errno not in OF_A_FILE:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import re
@@ -35,7 +34,6 @@ WATCHERS = 32
 """Threads that wait at once for launchers elsewhere: each for up to 3 s."""
 RENEWED_S = 3_600.0
 """A live launcher renews its record every second; clocks of two hosts differ by less than this."""
-_user_name = functools.cache(user_name)
 _SCORE = re.compile(rb'"score":"([^"]+)"')
 
 
@@ -164,7 +162,7 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
 def _owner(run_dir: Path) -> str | None:
     for path in (run_dir / "run.json", run_dir):
         with contextlib.suppress(OSError):
-            return _user_name(os.stat(path).st_uid)
+            return user_name(os.stat(path).st_uid)
     return None
 
 

@@ -5,6 +5,7 @@ The folder is given by its descriptor throughout: no process can put another in 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -112,6 +113,7 @@ def visible(entry: Entry) -> Entry | None:
     return None if own else replace(entry, pid=pid_outside(entry.pid, entry.start_time, entry.uid) or 0)
 
 
+@functools.cache
 def user_name(uid: int) -> str:
     """The login name, or the number where there is none."""
     try:
