@@ -53,16 +53,8 @@ def queue_command() -> None:
     help="Override a key, e.g. run.seed=3; may be repeated.",
 )
 @IN
-@click.pass_context
 def add_command(
-    context: click.Context,
-    /,
-    preset: str,
-    priority: int,
-    needs: str,
-    after: tuple[int, ...],
-    overrides: tuple[str, ...],
-    folder: Path,
+    preset: str, priority: int, needs: str, after: tuple[int, ...], overrides: tuple[str, ...], folder: Path
 ) -> None:
     """Add a job that trains with PRESET.
 
@@ -70,11 +62,9 @@ def add_command(
     run`) and a host has the slots. Its run is an ordinary one, in runs/. A file with `orchestrator: {kind: slurm}` is
     submitted to Slurm: JOB is then a job of Slurm.
     """
-    from zmqrl.cli.start.launch import launch_command
     from zmqrl.config.hosts import LOCAL
     from zmqrl.config.presets import preset_name
     from zmqrl.planning.configure import load_config
-    from zmqrl.queue.folder import open_queue
     from zmqrl.queue.records import JobRecord
     from zmqrl.run_files.run_directory import default_path
     from zmqrl.supervision import check_process
@@ -83,19 +73,12 @@ def add_command(
     with check_process.none_left():
         config = load_config(preset, overrides=overrides)
     if config.orchestrator.kind == "slurm":
-        if priority:
-            fix = "set orchestrator.qos, or --nice in orchestrator.extra_args"
-            raise ConfigError("the order of jobs is Slurm's", key=("--priority",), value=str(priority), fix=fix)
-        pairs = _of_slurm(slots) if context.get_parameter_source("needs") is ParameterSource.COMMANDLINE else ()
-        context.invoke(launch_command, hosts=Path(preset), submit=True, after=after, overrides=(*pairs, *overrides))
+        _submit(slots)
         return
     if others := sorted(set(config.hosts) - {LOCAL}):
         fix = "remove the hosts: the queue selects one (zmqrl queue run hosts.yaml)"
         raise ConfigError("a job runs on one host", key=("hosts",), value=", ".join(others), fix=fix)
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o755)
-    queue = open_queue(folder)
+    queue = _opened(folder)
     known = queue.read().jobs if after else {}
     if unknown := [number for number in after if number not in known]:
         raise ConfigError("no such job", key=("--after",), value=str(unknown[0]), fix="see: zmqrl queue list")
@@ -214,10 +197,30 @@ def _needs(text: str) -> JobNeeds:
         raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
 
 
-def _of_slurm(needs: JobNeeds) -> tuple[str, ...]:
-    """Keys of a job of Slurm with these slots."""
-    gpus = (f"orchestrator.gres=gpu:{needs.gpus}",) if needs.gpus else ()
-    return (f"orchestrator.cpus_per_task={needs.cores}", *gpus)
+def _opened(folder: Path) -> QueueFolder:
+    """The queue in a folder, which is created if it is missing."""
+    from zmqrl.queue.folder import open_queue
+
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    return open_queue(folder)
+
+
+def _submit(needs: JobNeeds) -> None:
+    """Submit the job of `queue add` to Slurm. ConfigError: it has a priority here."""
+    from zmqrl.cli.start.launch import launch_command
+
+    context = click.get_current_context()
+    given, pairs = context.params, list[str]()
+    if given["priority"]:
+        fix = "set orchestrator.qos, or --nice in orchestrator.extra_args"
+        raise ConfigError("the order of jobs is Slurm's", key=("--priority",), value=str(given["priority"]), fix=fix)
+    if context.get_parameter_source("needs") is ParameterSource.COMMANDLINE:
+        pairs = [f"orchestrator.cpus_per_task={needs.cores}"]
+        pairs += [f"orchestrator.gres=gpu:{needs.gpus}"] if needs.gpus else []
+    overrides = (*pairs, *given["overrides"])
+    context.invoke(launch_command, hosts=Path(given["preset"]), submit=True, after=given["after"], overrides=overrides)
 
 
 def _found(queue: QueueFolder, numbers: Sequence[int]) -> Iterator[Job]:
