@@ -60,7 +60,12 @@ def test_the_script_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_job_of_the_queue_is_a_job_of_slurm(zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr("zmqrl.launcher_place.submit.slurm", lambda *words: asked.append(words) or "4242")
+
+    def slurm(*words: str) -> str:
+        asked.append(words)
+        return "4242"
+
+    monkeypatch.setattr("zmqrl.launcher_place.submit.slurm", slurm)
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(configuration()))
     done = zmqrl("queue", "add", "hosts.yaml", "--after", "7", "--after", "9", "--needs", "cores=3,gpus=1")
     assert (done.code, done.out.partition(";")[0]) == (0, "job 4242 submitted"), done.err

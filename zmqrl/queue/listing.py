@@ -42,13 +42,14 @@ def with_jobs(rows: Iterable[RunRow], jobs: Iterable[JobRow], folders: Iterable[
     runs = {os.path.abspath(row.run_dir): row for row in rows}
     places = [(folder, os.path.abspath(folder)) for folder in folders]
     for job in jobs:
-        known = {"job": job.job, "position": job.position}
+        number, position = job.job, job.position
         if job.run in runs:
-            runs[job.run] = replace(runs[job.run], **known)
+            runs[job.run] = replace(runs[job.run], job=number, position=position)
         elif job.state == "waiting":
             found = (f / Path(job.run).relative_to(place) for f, place in places if Path(job.run).is_relative_to(place))
             for run_dir in itertools.islice(found, 1):
-                yield replace(NO_RUN, run_dir=str(run_dir), state=job.state, user=job.user, **known)
+                row = replace(NO_RUN, run_dir=str(run_dir), state=job.state, user=job.user)
+                yield replace(row, job=number, position=position)
     yield from runs.values()
 
 

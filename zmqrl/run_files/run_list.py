@@ -146,8 +146,7 @@ def row_of(run_dir: Path, info: RunInfo | None, launcher: OwnerState | None) -> 
     """The row of a run whose launcher is in the state `launcher`. `info`: its `run.json`; None: it is damaged."""
     env, algorithm, by = _named(run_dir)
     user = _owner(run_dir)
-    named = {"run_dir": str(run_dir), "env": env, "algorithm": algorithm, "best_by": by, "user": user}
-    row = replace(NO_RUN, state=DAMAGED, **named)
+    row = replace(NO_RUN, run_dir=str(run_dir), env=env, algorithm=algorithm, state=DAMAGED, best_by=by, user=user)
     if info is None and _is_denied(run_dir):
         row = replace(row, state=UNREADABLE, reason="permission denied")
     elif info is None:

@@ -50,7 +50,7 @@ class Answers:
     """Used by several threads. The methods take the query of a request, and raise ConfigError for one that is wrong."""
 
     def __init__(self, folder: Path, queue: Path | None = None) -> None:
-        self._queue, self._jobs = queue and QueueFolder(queue), list[JobRow]()
+        self._queue, self._jobs = None if queue is None else QueueFolder(queue), list[JobRow]()
         self._folder, self._cache, self._lock = folder, RowCache(), threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._curves: dict[tuple[Any, ...], tuple[list[tuple[Path, int, int]], IqmCurve | None]] = {}
