@@ -190,7 +190,7 @@ def faults_of(records: Records, folder: Path, arguments: argparse.Namespace) -> 
 
 def _weights(run_dir: Path) -> str | None:
     summary = run_dir / "summary.json"
-    return json.loads(summary.read_text())["weights_sha256"] if summary.exists() else None
+    return str(json.loads(summary.read_text())["weights_sha256"]) if summary.exists() else None
 
 
 def figures(records: Records, seen: Seen, kills: list[str], wall_s: float) -> dict[str, Any]:
