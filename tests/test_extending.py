@@ -27,7 +27,7 @@ from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.networks.kinds.base import LayerKind
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.base import Orchestrator
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 from zmqrl.replay.samplers.base import Sampler
 from zmqrl.types import Version
 
@@ -172,7 +172,7 @@ def imports(source: str) -> Iterator[tuple[str, str]]:
 
 SEAMS = {
     "Data store": DataStore,
-    "A command that reaches a host": PipedOrchestrator,
+    "A shell of a host": ShellOrchestrator,
     "Other engines": Orchestrator,
     "Hosts without a run": HostAccess,
     "Memory backend": MemoryBackend,
@@ -188,7 +188,7 @@ def test_the_tables_have_every_method_and_mark_those_that_are_required(title: st
     rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
     named = {name: row[1] for row in rows for name in re.findall(r"`(\w+)", row[0])}
     required: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
-    if base is not PipedOrchestrator:  # the others are those of Orchestrator, or its own
+    if base is not ShellOrchestrator:  # the others are those of Orchestrator, or its own
         own = {name for name in vars(base) if not name.startswith("_")} - {"Config"}
         assert own <= named.keys(), own - named.keys()
     assert {name for name in required if not named.get(name, "").startswith("yes")} == set()

@@ -32,14 +32,14 @@ OWN = '''
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.data_stores.directory import DirectoryStore
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BehindConfig:
     level: int = 1
 
 
-class Behind(PipedOrchestrator):
+class Behind(ShellOrchestrator):
     """Hosts are this machine, with one more variable."""
 
     Config = BehindConfig
@@ -61,8 +61,8 @@ class Behind(PipedOrchestrator):
         Path(config.note).write_text(json.dumps([config.level, plan.run_id]))
 
     @classmethod
-    def prefix(cls, config: BehindConfig, run: RunConfig, host: str) -> Sequence[str]:
-        return ["env", f"BEHIND={host}-{config.level}"]
+    def shell(cls, config: BehindConfig, run: RunConfig, host: str) -> PipedShell:
+        return PipedShell(host, ["env", f"BEHIND={host}-{config.level}"])
 
 
 @dataclass(frozen=True)

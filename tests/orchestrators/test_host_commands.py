@@ -18,9 +18,11 @@ from tests.lab.kernel import LabUnavailable
 from tests.lab.systemd import own_systemd
 from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
+from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import HostSection, LimitsSection
 from zmqrl.messages.orchestrator import Reaped
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
@@ -33,7 +35,7 @@ from zmqrl.orchestrators.host_commands import (
 from zmqrl.orchestrators.host_start import start_fault, unended_prologue
 from zmqrl.orchestrators.on_hosts import report_in
 from zmqrl.orchestrators.piped import PipedShell
-from zmqrl.orchestrators.piped_orchestrator import ReapedAgent
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent
 from zmqrl.supervision.host_mark import NO_RUN
 
 RUN = f"r-{os.getpid()}"
@@ -161,11 +163,12 @@ def test_a_prologue_that_hangs_is_quoted_and_ends_with_its_launcher(
 
 def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: Path) -> None:
     plan = stand_in_plan(tmp_path / "run")
-    plan = replace(plan, config=replace(plan.config, limits=LimitsSection(start_s=1.5)))
     section = replace(section, prologue="echo waits for a licence; sleep 300")
+    config = replace(plan.config, limits=LimitsSection(start_s=1.5), hosts={"h0": section})
     log = tmp_path / "log"
     log.write_text("zmqrl: prologue begins\nof an earlier agent\n")
-    agent = ReapedAgent(Boot("agent", 0, 0, "h0", plan), lambda *_: None, PipedShell("h0"), section, log)
+    boot = Boot("agent", 0, 0, "h0", replace(plan, config=config))
+    agent = ShellAgent(boot, lambda *_: None, PipedShell("h0"), HostAccess(NO_KEYS, config), log)
     try:
         failure = until(agent.overdue, "the end of the wait")
     finally:
@@ -175,7 +178,7 @@ def test_a_launcher_names_a_prologue_that_hangs(section: HostSection, tmp_path: 
         "`echo waits for a licence; sleep 300`; it printed: waits for a licence"
     )
     assert ended == HostEnd()
-    assert agent.process.exit_status(0.0) is not None
+    assert agent.pipe.exit_status(0.0) is not None
 
 
 @pytest.mark.parametrize(

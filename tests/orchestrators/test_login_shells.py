@@ -16,19 +16,19 @@ from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import LimitsSection
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import Event, Handshake, HostUnusable
+from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
 from zmqrl.orchestrators.local import LocalAgent, LocalOrchestrator
 from zmqrl.orchestrators.on_hosts import report_in
-from zmqrl.orchestrators.piped import PipedAgent
 from zmqrl.ssh.shell import after_mark
 
 HANDSHAKE = SENTINEL + json.dumps({"versions": versions(), "pid": 1, "time": time.time()})
 
 
-class ShellAgent(LocalAgent):
+class BehindShell(LocalAgent):
     """Started by this process, as if a login shell were in between."""
 
-    no_handshake = PipedAgent.no_handshake
+    no_handshake = Agent.no_handshake
 
 
 class Shells(LocalOrchestrator):
@@ -40,7 +40,7 @@ class Shells(LocalOrchestrator):
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         for boot in boots.values():
-            self.adopt(ShellAgent(boot, self.warn, self._command))
+            self.adopt(BehindShell(boot, self.warn, self._command))
 
 
 class Agents:

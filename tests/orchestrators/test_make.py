@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.agent.plans import stand_in_plan
 from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS, NoKeys
 from zmqrl.config.plan import RunPlan
@@ -18,16 +18,17 @@ from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.base import Orchestrator
 from zmqrl.orchestrators.local import LocalOrchestrator
 from zmqrl.orchestrators.make import kind_of, make_orchestrator
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 from zmqrl.orchestrators.ssh import SshOrchestrator
 
 
-class Absent(PipedOrchestrator):
+class Absent(ShellOrchestrator):
     """Its command is not installed."""
 
     @classmethod
-    def prefix(cls, config: NoKeys, run: Config, host: str) -> Sequence[str]:
-        return ["/no/such/engine"]
+    def shell(cls, config: NoKeys, run: Config, host: str) -> PipedShell:
+        return PipedShell(host, ["/no/such/engine"])
 
 
 class Down(Absent):
@@ -42,7 +43,7 @@ class Unknown(Absent):
     """Its engine does not know the host."""
 
     @classmethod
-    def prefix(cls, config: NoKeys, run: Config, host: str) -> Sequence[str]:
+    def shell(cls, config: NoKeys, run: Config, host: str) -> PipedShell:
         raise HostFailed(host, "Invalid node name specified", "see `sinfo`")
 
 
@@ -87,7 +88,7 @@ def test_a_command_that_cannot_be_started_costs_only_its_host(tmp_path: Path) ->
     plan = plan_of(tmp_path)
     orchestrator = make_orchestrator(plan)
     orchestrator.deploy({"b": boots(plan)["b"]})
-    (event,) = orchestrator.monitor(0.1)
+    (event,) = orchestrator.monitor(WAIT_S)
     assert event.host == "b" and isinstance(event.event, HostUnusable)
     assert "/no/such/engine cannot be started: No such file" in event.event.cause
     assert orchestrator.undeploy(0.1).left == ()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.agent.plans import stand_in_plan
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
@@ -20,8 +19,9 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent import HostEnd
-from zmqrl.orchestrators.piped import PipedAgent, PipedProcess
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.piped import PipedProcess, PipedShell
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
+from zmqrl.ssh.shell import HostShell
 
 MISSES_SIGTERM = """
 import signal, sys
@@ -42,25 +42,25 @@ def test_a_command_that_misses_sigterm_ends_with_its_stdin(tmp_path: Path) -> No
         process.close()
 
 
-class Here(PipedOrchestrator):
+class Here(ShellOrchestrator):
     """Hosts whose agents end at once; a fails to start, b cannot be verified."""
 
     @classmethod
-    def prefix(cls, config: Any, run: Config, host: str) -> Sequence[str]:
+    def shell(cls, config: Any, run: Config, host: str) -> PipedShell:
         if host == "a":
             raise OSError(28, "No space left on device")
-        return ["true"]
+        return PipedShell(host, ["true"])
 
-    def agent(self, boot: Boot) -> PipedAgent:
-        agent = super().agent(boot)
-        assert isinstance(agent, PipedAgent)
+    def agent(self, boot: Boot, shell: HostShell) -> ShellAgent:
+        agent = super().agent(boot, shell)
+        assert isinstance(agent, ShellAgent)
         if boot.host == "b":
             agent.end = lambda: _unverified(agent)  # type: ignore[method-assign]
         return agent
 
 
-def _unverified(agent: PipedAgent) -> HostEnd:
-    PipedAgent.end(agent)
+def _unverified(agent: ShellAgent) -> HostEnd:
+    ShellAgent.end(agent)
     raise ValueError("not enough values to unpack")
 
 
@@ -70,6 +70,7 @@ def test_any_error_of_one_host_is_the_failure_of_that_host(tmp_path: Path) -> No
     plan = replace(plan, config=replace(plan.config, hosts=hosts), workers=dict.fromkeys(hosts, 1))
     orchestrator = Here(NO_KEYS, plan)
     orchestrator.deploy({host: boot for host, boot in boots(plan).items() if host in hosts})
+    until(lambda: not orchestrator.is_connecting, "the starts")
     ((failed,),) = [[event.event for event in orchestrator.monitor(0.0) if event.host == "a"]]
     assert isinstance(failed, HostUnusable) and "No space left on device" in failed.cause
     assert set(orchestrator.agents) == {"b", "c"}

@@ -9,16 +9,17 @@ from tests.shared_memory.bus_plans import bus_plan
 from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.sections import HostSection
-from zmqrl.orchestrators.ssh import SshAgent, SshOrchestrator
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent
+from zmqrl.orchestrators.ssh import SshOrchestrator
 from zmqrl.ssh.connection import Connection
 
 
-def agent_of(ports: list[int]) -> SshAgent:
-    agent = create_autospec(SshAgent, instance=True)
+def agent_of(ports: list[int]) -> ShellAgent:
+    agent = create_autospec(ShellAgent, instance=True)
     agent.section = HostSection(tunnel=True)
-    agent.connection = create_autospec(Connection, instance=True)
-    agent.connection.forward_back.side_effect = ports
-    agent.connection.is_alive.return_value = True
+    agent.shell = create_autospec(Connection, instance=True)
+    agent.shell.forward_back.side_effect = ports
+    agent.shell.is_alive.return_value = True
     return agent  # type: ignore[no-any-return]
 
 

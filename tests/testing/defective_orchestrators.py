@@ -59,7 +59,7 @@ class EndsLate(LocalOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         super().deploy(boots)
         for agent in self.agents.values():  # a process that was just started has no command line for a moment
-            pid = agent.process.pid  # type: ignore[attr-defined]
+            pid = agent.pipe.pid  # type: ignore[attr-defined]
             until(Path(f"/proc/{pid}/cmdline").read_bytes, "the command line of an agent")
 
     def undeploy(self, grace_s: float) -> Teardown:
@@ -108,7 +108,7 @@ class Forgetful(LocalOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         for agent in self.agents.values():
-            agent.end = lambda agent=agent: (agent.process.close(), HostEnd())[1]  # type: ignore[attr-defined,method-assign,misc]
+            agent.end = lambda agent=agent: (agent.pipe.close(), HostEnd())[1]  # type: ignore[method-assign,misc]
         return super().undeploy(grace_s)
 
 

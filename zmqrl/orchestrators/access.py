@@ -17,6 +17,9 @@ from zmqrl.ssh.shell import HostShell
 class HostAccess:
     """Reaches hosts for `workers: auto`, `zmqrl down`, `zmqrl doctor` and a resume. Hosts: none is local or manual."""
 
+    lists_jobs = False
+    """Whether the engine lists what it has of a run: `remaining` and `cancel` then end and verify, not the reaper."""
+
     def __init__(self, config: Any, run: Config) -> None:
         """`config`: a `Config` of the kind; `run`: the whole configuration."""
         self.config, self.run = config, run
@@ -46,9 +49,21 @@ class HostAccess:
 
     def reap(self, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | HostFailed]]:
         """End what is left of a run whose launcher has ended, and verify it; each host as it is known. Bounded."""
-        from zmqrl.orchestrators.on_hosts import reap_over
+        from zmqrl.orchestrators.on_hosts import end_jobs, reap_over
 
-        yield from reap_over(self.shells(hosts), self.sections(hosts), run_id, grace_s, self.run.learner.host)
+        if self.lists_jobs:
+            yield from end_jobs(self, hosts, run_id, grace_s)
+        else:
+            yield from reap_over(self.shells(hosts), self.sections(hosts), run_id, grace_s, self.run.learner.host)
+
+    def remaining(self, host: str, run_id: str) -> Sequence[str]:
+        """What the engine still has of a host's part of a run, by names that `cancel` takes. HostFailed."""
+        del host, run_id
+        return ()
+
+    def cancel(self, names: Sequence[str]) -> None:
+        """End these; `remaining` shows the result. HostFailed."""
+        del names
 
     def end_job(self, job: str, wait_s: float) -> Reaped:
         """End a launcher in its `job` of an engine, and verify it. HostFailed.

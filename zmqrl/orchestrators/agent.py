@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -28,13 +28,12 @@ from zmqrl.orchestrators.handshake import (
     versions,
     warnings,
 )
-from zmqrl.orchestrators.host_start import unended_prologue
-from zmqrl.ssh.shell import OUTPUT_LINES, printed
+from zmqrl.orchestrators.host_start import INSTALL, silent_end, unended_prologue
+from zmqrl.ssh.shell import OUTPUT_LINES, Pipe, printed
 
 KILL_WAIT_S = 3.0
 LOG_TAIL_BYTES = 16_000
 Warn: TypeAlias = Callable[[str, str], None]
-INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
 INSTALL_RUNTIME = (
     "install it there: pip install '.[onnx]' in a checkout of zmqrl "
     "(over SSH: zmqrl setup HOSTS.yaml --limit {host} --extras onnx)"
@@ -79,38 +78,38 @@ class AgentLog:
 
 
 class Agent(ABC):
-    """One host agent, however it was started. `lines` is read by a separate thread, the rest by the main thread.
+    """One host agent on its pipe, however it was started. `pipe.lines` is read by a separate thread.
 
-    `send` is also called by the thread that renews the leases.
+    The main thread calls the rest, `send` also the thread that renews the leases.
     """
 
     section = HostSection()
     """Section of the agent's host, where its command line was composed from one."""
 
-    def __init__(self, boot: Boot, warn: Warn) -> None:
-        """`warn` is called by the reader thread, with the host and a text for the user."""
+    def __init__(self, boot: Boot, warn: Warn, log: Path, start: Callable[[Path], Pipe]) -> None:
+        """Start it.
+
+        Args:
+            boot: Sent to it after its handshake.
+            warn: Called by the reader thread, with the host and a text for the user.
+            log: Its stderr is appended to this file.
+            start: Function that starts it with this log. HostFailed.
+        """
         self.boot, self.host, self.warn = boot, boot.host, warn
         self.progress = AgentProgress()
         self._boot_lock = threading.Lock()
         self._is_booted = self._is_refused = self._is_stopped = False
+        self.log = AgentLog(log)
+        self.pipe = start(log)
         self.began = time.monotonic()
         """Time from which the agent's handshake is waited for."""
 
-    @abstractmethod
-    def lines(self) -> Iterable[str]:
-        """What it writes to stdout, until its end."""
-
-    def unfinished(self) -> bytes:
-        """What it has written after its last whole line."""
-        return b""
-
-    def stderr(self) -> str:
-        """What it has written to stderr, as far as that is known."""
-        return ""
-
-    @abstractmethod
     def write(self, line: bytes) -> None:
         """To its stdin; never blocks; no error when it is gone."""
+        try:
+            self.pipe.write(line)
+        except HostFailed as error:
+            self.warn(self.host, str(error))  # its reader reports the rest
 
     def overdue(self) -> HostFailed | None:
         """Once, why it is not waited for any longer: `limits.start_s` have passed without a handshake."""
@@ -121,7 +120,7 @@ class Agent(ABC):
 
     def no_handshake(self, when: str) -> HostFailed:
         """What is known of an agent that has sent no handshake, and still runs."""
-        prologue = unended_prologue(self.host, self.section, self.stderr())
+        prologue = unended_prologue(self.host, self.section, self.log.text())
         if prologue is not None:
             fix = "log in and try the prologue; raise limits.start_s if it takes that long"
             return HostFailed(self.host, f"no handshake of the host agent {when}; {prologue}", fix)
@@ -135,7 +134,7 @@ class Agent(ABC):
     @property
     def output(self) -> str:
         """What was printed before the handshake, at its end."""
-        return printed([*self.progress.output, self.unfinished().decode(errors="replace")])
+        return printed([*self.progress.output, self.pipe.unfinished.decode(errors="replace")])
 
     def on_handshake(self, handshake: Handshake) -> None:
         """The handshake was received: compare versions, then send the boot. HostFailed when it cannot participate."""
@@ -185,29 +184,30 @@ class Agent(ABC):
         if self._is_booted and self.wait(0.0) is None:
             self.write(line_of(command))
 
-    @abstractmethod
     def wait(self, timeout_s: float) -> int | None:
         """Its exit code, None while it runs."""
+        return self.pipe.exit_status(timeout_s)
 
     def silent_end(self, code: int | None) -> HostFailed | None:
         """Why it ended before its handshake, where known."""
-        return None
+        self.pipe.close()  # so that the end of its output is in the log
+        return silent_end(self.host, self.section, code, self.log.text(), self.output, self.log.path)
 
     def cut_off(self) -> HostFailed | None:
         """Why its engine ended it after its handshake, where the engine reports that."""
         return None
 
-    @abstractmethod
     def terminate(self) -> None:
         """Terminate an agent that has no boot, and nothing to lose."""
+        self.pipe.terminate()
 
-    @abstractmethod
     def kill(self) -> None:
         """Kill an agent that does not end on its own."""
+        self.pipe.kill()
 
     def release(self) -> None:
         """Another agent of its host has been started: end this one and what leads to it. In a thread of its own."""
-        return
+        self.pipe.close()
 
     @abstractmethod
     def end(self) -> HostEnd:

@@ -16,9 +16,10 @@ from zmqrl.messages.agent import AgentEvent, HostFinished, LeaseLost, ProcessRep
 from zmqrl.messages.command import Command, KillAll, Stop
 from zmqrl.messages.lines import agent_event, handshake
 from zmqrl.messages.orchestrator import AgentExited, Event, Handshake, HostUnusable, LinesRefused
-from zmqrl.orchestrators.agent import INSTALL, KILL_WAIT_S, Agent, HostEnd
+from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent, HostEnd
 from zmqrl.orchestrators.base import HostEvent, Orchestrator, Teardown
 from zmqrl.orchestrators.handshake import SENTINEL
+from zmqrl.orchestrators.host_start import INSTALL
 from zmqrl.ssh.shell import after_mark
 
 
@@ -128,7 +129,7 @@ class AgentsOrchestrator(Orchestrator, ABC):
         """The reader thread: lines to events until the agent's stdout ends."""
         has_handshake = False
         try:
-            for line in agent.lines():
+            for line in agent.pipe.lines():
                 text = None if has_handshake else after_mark(line, SENTINEL)
                 if text is not None:
                     has_handshake = True

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import NamedTuple
 
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.host_commands import NOT_FOUND, PROLOGUE_BEGINS, PROLOGUE_ENDED, WRAP_NOT_FOUND
+from zmqrl.orchestrators.host_commands import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    PROLOGUE_BEGINS,
+    PROLOGUE_ENDED,
+    WRAP_NOT_FOUND,
+)
 from zmqrl.ssh.shell import OUTPUT_LINES, printed
 from zmqrl.supervision.host_mark import FOREIGN_PROC, STDIN_ENDED
 
+INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
 FUNCTIONS = (
     "`sh` reads no start-up file: begin the prologue with those that define module and conda, such as "
     ". /etc/profile.d/modules.sh; . ~/miniconda3/etc/profile.d/conda.sh"
@@ -57,6 +65,37 @@ def start_fault(host: str, section: HostSection, stderr: str) -> StartFault | No
         cause = f"{wrap} makes a pid namespace without its own /proc"
         return StartFault("wrap", cause, "mount it: unshare --mount-proc")
     return None
+
+
+def silent_end(host: str, section: HostSection, code: int | None, stderr: str, output: str, log: Path) -> HostFailed:
+    """Why a host agent ended before its handshake.
+
+    Args:
+        host: Its name.
+        section: Its own.
+        code: Exit code of the agent.
+        stderr: The end of what it wrote there.
+        output: What it printed.
+        log: The file that has its stderr.
+    """
+    fault = start_fault(host, section, stderr)
+    if fault is not None:
+        return fault.of(host)
+    python, install = section.python, INSTALL.format(host=host)
+    tail = stderr.strip().splitlines()[-5:]
+    if code in (NOT_FOUND, NOT_EXECUTABLE):
+        where = "" if section.wrap is None else f" within hosts.{host}.wrap (`{section.wrap}`)"
+        return HostFailed(host, f"{python} was not found{where}", f"set hosts.{host}.python, or {install}")
+    if any("No module named" in line and "zmqrl" in line for line in tail):
+        return HostFailed(host, f"zmqrl is not installed in {python}", install)
+    if any("No space left" in line for line in tail):
+        fix = f"free disk space there, or set hosts.{host}.workdir to another disk"
+        return HostFailed(host, f"No space left on device for {section.workdir}", fix)
+    cause = f"the host agent exited with code {code} before its handshake"
+    if not tail and output:
+        fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
+        return HostFailed(host, f"{cause}; it printed: {output}", fix)
+    return HostFailed(host, ": ".join([cause, *tail[-1:]]), f"see {log}")
 
 
 def unended_prologue(host: str, section: HostSection, stderr: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from zmqrl.config.codec import replace
@@ -15,9 +16,9 @@ from zmqrl.debugging import terminal_here
 from zmqrl.errors import HostFailed
 from zmqrl.loading import importing_environment
 from zmqrl.orchestrators.access import HostAccess
-from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
+from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent, HostEnd, Warn
 from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
-from zmqrl.orchestrators.piped import PipedAgent, PipedShell
+from zmqrl.orchestrators.piped import PipedProcess, PipedShell
 from zmqrl.supervision import check_process
 from zmqrl.supervision.process_mark import marked_by_host
 from zmqrl.supervision.process_table import ProcessId, await_gone, kill
@@ -27,11 +28,13 @@ DEATH_SIGNAL_S = 1.0
 """How long the kernel may take to kill the children of a killed agent."""
 
 
-class LocalAgent(PipedAgent):
+class LocalAgent(Agent):
     """Runs with this interpreter, in this working directory, and imports from where this process does.
 
     It is the template of the check processes where there is one: that has imported what an agent needs.
     """
+
+    pipe: PipedProcess
 
     def __init__(self, boot: Boot, warn: Warn, agent_command: Sequence[str] = ENTRY) -> None:
         log = Path(boot.plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
@@ -39,7 +42,8 @@ class LocalAgent(PipedAgent):
         terminal = terminal_here() if boot.plan.config.mode.in_process else {}
         environment, here = {**importing_environment(), **terminal}, tuple(agent_command) == ENTRY
         begun = check_process.become(command, environment, log) if here else None
-        super().__init__(boot, warn, command, log, environment, begun)
+        start = partial(PipedProcess, boot.host, command, environment=environment, begun=begun)
+        super().__init__(boot, warn, log, start)
         self._killed: list[str] = []
 
     def silent_end(self, code: int | None) -> None:
@@ -51,7 +55,7 @@ class LocalAgent(PipedAgent):
 
     def kill(self) -> None:
         super().kill()
-        self._killed.append(f"{self.host}/agent-0 (pid {self.process.pid})")
+        self._killed.append(f"{self.host}/agent-0 (pid {self.pipe.pid})")
 
     def end(self) -> HostEnd:
         killed = self._killed
@@ -62,7 +66,7 @@ class LocalAgent(PipedAgent):
         orphans = await_gone(processes, DEATH_SIGNAL_S)
         killed += [processes[process] for process in orphans if kill(process)]
         left = await_gone(processes, KILL_WAIT_S)
-        self.process.close()
+        self.pipe.close()
         return HostEnd(tuple(killed), tuple(processes[process] for process in left))
 
 

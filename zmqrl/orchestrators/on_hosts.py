@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
@@ -23,6 +24,9 @@ from zmqrl.orchestrators.host_commands import (
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.ssh.shell import HostShell, after_mark, printed
 
+if TYPE_CHECKING:
+    from zmqrl.orchestrators.access import HostAccess
+
 T = TypeVar("T")
 Shells: TypeAlias = Iterable[tuple[str, HostShell | HostFailed]]
 Sections: TypeAlias = Mapping[str, HostSection]
@@ -30,6 +34,9 @@ ANSWER_S = 15.0
 REAP_S = 40.0
 """What a Python and the reaper may take beyond the grace."""
 REMOVE_S = 10.0
+CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
+RECORDS_END_S = 2.0
+"""What an engine may take to record that a command has ended."""
 MOST_AT_ONCE = 32
 TAIL_CHARACTERS = 300
 """Characters of what a host reported that go into a message."""
@@ -125,6 +132,52 @@ def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -
     found = report_in(done.stdout)
     if found is None:
         return HostEnd(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-TAIL_CHARACTERS:]})",))
+    return _end_of(host, found)
+
+
+def ended_by_engine(access: HostAccess, host: str, run_id: str) -> HostEnd:
+    """What the engine listed and cancelled of a run after the end of its agent. HostFailed."""
+    ((_, found),) = end_jobs(access, [host], run_id, RECORDS_END_S)
+    if isinstance(found, HostFailed):
+        raise found
+    return _end_of(host, found)
+
+
+def end_jobs(
+    access: HostAccess, hosts: Sequence[str], run_id: str, grace_s: float
+) -> Iterator[tuple[str, Reaped | HostFailed]]:
+    """Cancel what the engine still lists of a run after `grace_s`, and look again. Bounded."""
+    cancel_at = time.monotonic() + grace_s
+    until = cancel_at + CANCEL_S
+    seen: dict[str, set[str]] = {host: set() for host in hosts}
+    killed: dict[str, set[str]] = {host: set() for host in hosts}
+    while True:
+        left: dict[str, set[str]] = {}
+        for host in list(seen):
+            try:
+                left[host] = set(access.remaining(host, run_id))
+            except HostFailed as error:
+                del seen[host]
+                yield host, error
+        now = time.monotonic()
+        for host, names in left.items():
+            seen[host] |= names
+            killed[host] |= names if now >= cancel_at else set()
+        if not any(left.values()) or now >= until:
+            break
+        if now >= cancel_at:
+            access.cancel(sorted(set().union(*left.values())))
+        time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
+    for host, names in left.items():
+        ended = seen[host] - killed[host] - names
+        yield host, Reaped(_jobs(ended), _jobs(killed[host] - names), _jobs(names))
+
+
+def _jobs(names: set[str]) -> tuple[str, ...]:
+    return tuple(f"job {name}" for name in sorted(names))
+
+
+def _end_of(host: str, found: Reaped) -> HostEnd:
     return HostEnd(tuple(f"{host}/{who}" for who in found.killed), tuple(f"{host}/{who}" for who in found.left))
 
 

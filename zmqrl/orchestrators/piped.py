@@ -1,4 +1,4 @@
-"""A program on a host, over the stdin and stdout of a command of this machine: any program, a shell, the agent."""
+"""A program on a host, and a shell there, over the stdin and stdout of a command of this machine."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ import os
 import queue
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from zmqrl.config.plan import Boot
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.agent import Agent, AgentLog, HostEnd, Warn
-from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.ssh.shell import Finished, HostShell, Pipe
 
 END_S = 2.0
 CHUNK = 65536
-CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
-RECORDS_END_S = 2.0
-"""What an engine may take to record that a command has ended."""
 
 
 class PipedProcess(Pipe):
@@ -116,89 +109,6 @@ class PipedProcess(Pipe):
                 self._process.stdin.flush()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-
-
-class PipedAgent(Agent):
-    """The host agent on the stdin and stdout of a command of this machine, which ends when the agent ends.
-
-    A kind overrides `remaining` and `cancel` where its engine knows what is left of a host's part of the run.
-    """
-
-    def __init__(
-        self,
-        boot: Boot,
-        warn: Warn,
-        command: Sequence[str],
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-        begun: subprocess.Popen[bytes] | None = None,
-    ) -> None:
-        """Start `command`, with `environment` in place of that of this process; its stderr is appended to `log`.
-
-        `begun`: the command has been started so.
-
-        Raises:
-            HostFailed: The command cannot be started.
-        """
-        super().__init__(boot, warn)
-        self.log = AgentLog(log)
-        self.process = PipedProcess(boot.host, command, log, environment, begun)
-
-    def remaining(self) -> Sequence[str]:
-        """What the engine still has of this agent and its processes, by names that `cancel` takes. HostFailed."""
-        return ()
-
-    def cancel(self, names: Sequence[str]) -> None:
-        """End these; `remaining` shows the result. HostFailed."""
-        del names
-
-    def lines(self) -> Iterator[str]:
-        yield from self.process.lines()
-
-    def unfinished(self) -> bytes:
-        return self.process.unfinished
-
-    def write(self, line: bytes) -> None:
-        self.process.write(line)
-
-    def wait(self, timeout_s: float) -> int | None:
-        return self.process.exit_status(timeout_s)
-
-    def stderr(self) -> str:
-        return self.log.text()
-
-    def silent_end(self, code: int | None) -> HostFailed | None:
-        fault = start_fault(self.host, self.section, self.stderr())
-        if fault is not None:
-            return fault.of(self.host)
-        tail = self.stderr().strip().splitlines()[-1:]
-        cause = ": ".join([f"the host agent exited with code {code} before its handshake", *tail])
-        return HostFailed(self.host, cause, f"see {self.log.path}")
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
-    def kill(self) -> None:
-        self.process.kill()
-
-    def release(self) -> None:
-        self.process.close()
-
-    def end(self) -> HostEnd:
-        killed: tuple[str, ...] = ()
-        left: Sequence[str] = ()
-        cancel_at = time.monotonic() + RECORDS_END_S
-        until = cancel_at + CANCEL_S
-        try:
-            while (left := self.remaining()) and time.monotonic() < until:
-                if time.monotonic() >= cancel_at:
-                    killed = killed or tuple(left)
-                    self.cancel(left)
-                time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
-        except HostFailed as error:
-            left = (f"? (unreachable: {error.cause})",)
-        self.process.close()
-        return HostEnd(tuple(f"{self.host}/{name}" for name in killed), tuple(f"{self.host}/{name}" for name in left))
 
 
 class PipedShell(HostShell):

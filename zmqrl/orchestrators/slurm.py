@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +30,10 @@ from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import agent_command
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.on_hosts import ended_over
-from zmqrl.orchestrators.piped import PipedAgent, PipedShell
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
 from zmqrl.orchestrators.slurm_access import PROBE_S, SlurmAccess, probe_name
-from zmqrl.orchestrators.slurm_commands import Allocation, Listing, slurm
+from zmqrl.orchestrators.slurm_commands import Allocation, slurm
 from zmqrl.orchestrators.slurm_steps import (
     SlurmConfig,
     cpus_of,
@@ -44,6 +44,7 @@ from zmqrl.orchestrators.slurm_steps import (
     srun,
     workers_of,
 )
+from zmqrl.ssh.shell import HostShell
 
 REASON_EVERY_S = 2.0
 NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
@@ -53,35 +54,28 @@ CANCEL_PENDING = 'read _; jobs=$(squeue -h -t PENDING -n "$1" -o %i); [ -z "$job
 _ENDED_BY_SLURM = re.compile(r"\*\*\* ((?:STEP|JOB) .*?) \*\*\*")
 
 
-class SlurmAgent(PipedAgent):
+class SlurmAgent(ShellAgent):
     """One job step, by its name."""
 
     def __init__(
         self,
         boot: Boot,
         warn: Warn,
-        command: Sequence[str],
+        shell: HostShell,
+        access: SlurmAccess,
         log: Path,
-        listing: Listing,
+        command: str,
         reap: Callable[[str | None], HostEnd],
-        section: HostSection,
     ) -> None:
         """`reap` ends what is left of the run on the node that it is given, by another job."""
         self.name = name_of(boot.plan.run_id, boot.host)
-        self._listing, self._reap = listing, reap
+        self._reap = reap
         self._node: str | None = None
-        self.section = section
-        super().__init__(boot, warn, command, log, slurm_commands.environment())
+        super().__init__(boot, warn, shell, access, log, command)
 
     def on_handshake(self, handshake: Handshake) -> None:
         self._node = handshake.node
         super().on_handshake(handshake)
-
-    def remaining(self) -> Sequence[str]:
-        return self._listing.ids(self.host, self.name)
-
-    def cancel(self, names: Sequence[str]) -> None:
-        slurm_commands.cancel(names)
 
     def end(self) -> HostEnd:
         """Slurm ends its processes. Without cgroups that does not include what an env started before a kill -9."""
@@ -92,20 +86,20 @@ class SlurmAgent(PipedAgent):
         return HostEnd((*ended.killed, *reaped.killed), (*ended.left, *reaped.left))
 
     def silent_end(self, code: int | None) -> HostFailed:
-        fault = start_fault(self.host, self.section, self.stderr())
+        fault = start_fault(self.host, self.section, self.log.text())
         if fault is not None:
             return fault.of(self.host)
-        cause = slurm_commands.error_text(self.stderr()) or f"srun ended with exit code {code} before the handshake"
+        cause = slurm_commands.error_text(self.log.text()) or f"srun ended with exit code {code} before the handshake"
         return HostFailed(self.host, cause, f"see {self.log.path}")
 
     def overdue(self) -> HostFailed | None:
         """A job may wait for resources as long as the run can do without it; its time begins when it has them."""
-        if not self.is_booted and slurm_commands.is_queued(self.stderr()):
+        if not self.is_booted and slurm_commands.is_queued(self.log.text()):
             self.began = time.monotonic()
         return super().overdue()
 
     def cut_off(self) -> HostFailed | None:
-        found = _ENDED_BY_SLURM.search(self.stderr())
+        found = _ENDED_BY_SLURM.search(self.log.text())
         fix = f"when the node is free: zmqrl scale {self.host}={len(self.boot.workers)}"
         if self.host == self.boot.plan.config.learner.host:
             fix = "the learner was there: resume the run"
@@ -113,12 +107,12 @@ class SlurmAgent(PipedAgent):
 
     def kill(self) -> None:
         """`srun` ends its job on SIGTERM, also one that is pending."""
-        self.process.terminate()
+        self.pipe.terminate()
         if self.wait(KILL_WAIT_S) is None:
             super().kill()
 
 
-class SlurmOrchestrator(PipedOrchestrator):
+class SlurmOrchestrator(ShellOrchestrator):
     """A step per host; the host `local`, where it participates, is this machine."""
 
     Config = SlurmConfig
@@ -131,7 +125,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                 "the nodes of a Slurm run share the files of this machine", key=("code", "sync"), fix="remove the key"
             )
         super().__init__(config, plan)
-        self._access, self._listing = SlurmAccess(config, plan.config), Listing()
+        self._access = SlurmAccess(config, plan.config)
         self._closed = threading.Event()
         self._reporter: threading.Thread | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -177,14 +171,22 @@ class SlurmOrchestrator(PipedOrchestrator):
         if self._allocation is None:
             self._watch_pending()
 
-    def agent(self, boot: Boot) -> SlurmAgent:
+    @classmethod
+    def shell(cls, config: SlurmConfig, run: RunConfig, host: str) -> PipedShell:
+        prefix = SlurmAccess(config, run).prefixes([host])[host]
+        return PipedShell(host, prefix, slurm_commands.environment())
+
+    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, PipedShell]]:
+        for host in boots:
+            yield host, PipedShell(host, self._step(host), slurm_commands.environment())
+
+    def agent(self, boot: Boot, shell: HostShell) -> SlurmAgent:
         """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
         boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=self._access.neighbours())
-        section = self._access.section(boot.host)
-        command = agent_command(section, boot.plan.run_id, boot.host)
-        argv = [*self._step(boot.host), "sh", "-c", f"{_check_shared(self.plan.run_dir)}; {command}"]
+        command = agent_command(self._access.section(boot.host), boot.plan.run_id, boot.host)
+        command = f"{_check_shared(self.plan.run_dir)}; {command}"
         log, reap = self.log_of(boot.host), partial(self._reap, boot.host)
-        return SlurmAgent(boot, self.warn, argv, log, self._listing, reap, section)
+        return SlurmAgent(boot, self.warn, shell, self._access, log, command, reap)
 
     def _reap(self, host: str, node: str | None) -> HostEnd:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
@@ -241,7 +243,7 @@ class SlurmOrchestrator(PipedOrchestrator):
                     limit_s = self.plan.config.limits.start_s
                     fix = f"raise limits.start_s ({limit_s:g} s) to wait longer, or submit the run with --submit"
                     self.warn(agent.host, f"the Slurm job {agent.name} is pending ({reason}); {fix}")
-            if not waiting:
+            if not waiting and not self.is_connecting:
                 return
 
     def undeploy(self, grace_s: float) -> Teardown:
@@ -251,10 +253,6 @@ class SlurmOrchestrator(PipedOrchestrator):
             _ended(self._watchdog, slurm_commands.ANSWER_S)
             self._watchdog = None
         return teardown
-
-    @classmethod
-    def prefix(cls, config: SlurmConfig, run: RunConfig, host: str) -> Sequence[str]:
-        return SlurmAccess(config, run).prefixes([host])[host]
 
     @classmethod
     def access(cls, config: SlurmConfig, run: RunConfig) -> SlurmAccess:

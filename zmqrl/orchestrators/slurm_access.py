@@ -9,12 +9,13 @@ from pathlib import Path
 
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import Neighbours
-from zmqrl.config.sections import DefaultsSection, HostSection
+from zmqrl.config.sections import Config, DefaultsSection, HostSection
 from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.access import HostAccess
-from zmqrl.orchestrators.piped import CANCEL_AGAIN_S, CANCEL_S, PipedShell
+from zmqrl.orchestrators.on_hosts import CANCEL_AGAIN_S, CANCEL_S
+from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing
 from zmqrl.orchestrators.slurm_steps import SlurmConfig, cpus_of, name_of, nodes_needed, nodes_of, srun
 
@@ -28,6 +29,11 @@ class SlurmAccess(HostAccess):
     """Reaches nodes by `srun`, and ends jobs by `scancel`."""
 
     config: SlurmConfig
+    lists_jobs = True
+
+    def __init__(self, config: SlurmConfig, run: Config) -> None:
+        super().__init__(config, run)
+        self._listing = Listing()
 
     def section(self, host: str) -> HostSection:
         """Section of a host, with the working directory of the launcher, and its Python unless another is set."""
@@ -81,31 +87,12 @@ class SlurmAccess(HostAccess):
             )
         return {host: known[host] for host in hosts}
 
-    def reap(self, hosts: Sequence[str], run_id: str, grace_s: float) -> Iterator[tuple[str, Reaped | HostFailed]]:
-        """The hosts of a run are jobs or steps by name; without their launcher they end within `grace_s`."""
-        listing, names = Listing(), {host: name_of(run_id, host) for host in hosts}
-        seen: dict[str, set[str]] = {host: set() for host in hosts}
-        killed: dict[str, set[str]] = {host: set() for host in hosts}
-        cancel_at = time.monotonic() + grace_s
-        until = cancel_at + CANCEL_S
-        while True:
-            try:
-                left = {host: set(listing.ids(host, name)) for host, name in names.items()}
-            except HostFailed as error:
-                yield from ((host, HostFailed(host, error.cause, error.fix)) for host in hosts)
-                return
-            now = time.monotonic()
-            for host, ids in left.items():
-                seen[host] |= ids
-                killed[host] |= ids if now >= cancel_at else set()
-            if not any(left.values()) or now >= until:
-                break
-            if now >= cancel_at:
-                slurm_commands.cancel(sorted(set().union(*left.values())))
-            time.sleep(CANCEL_AGAIN_S)
-        for host in hosts:
-            ended = seen[host] - killed[host] - left[host]
-            yield host, Reaped(_named(ended), _named(killed[host] - left[host]), _named(left[host]))
+    def remaining(self, host: str, run_id: str) -> Sequence[str]:
+        """Jobs or steps by name; without their launcher they end on their own."""
+        return self._listing.ids(host, name_of(run_id, host))
+
+    def cancel(self, names: Sequence[str]) -> None:
+        slurm_commands.cancel(names)
 
     def end_job(self, job: str, wait_s: float) -> Reaped:
         """End a job as a second Ctrl-C does. One that does not end, or waits to be started again, is cancelled."""
@@ -136,7 +123,3 @@ class SlurmAccess(HostAccess):
 def probe_name(host: str) -> str:
     """Name of a job or step that looks at a host."""
     return f"zmqrl-check-{host}"
-
-
-def _named(ids: set[str]) -> tuple[str, ...]:
-    return tuple(f"Slurm job {each}" for each in sorted(ids))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,19 +14,17 @@ from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores.make import is_shared
-from zmqrl.errors import HostFailed, as_host_failed, unusable
-from zmqrl.messages.orchestrator import HostUnusable
+from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
-from zmqrl.orchestrators.agent import KILL_WAIT_S, Agent
-from zmqrl.orchestrators.agents_orchestrator import AgentsOrchestrator
+from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import REMOTE_RUNS
-from zmqrl.orchestrators.local import LocalAgent
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS, agent_command
 from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
-from zmqrl.orchestrators.ssh_agent import AgentContext, SshAgent
-from zmqrl.ssh.clients import connect_all, make_client
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
+from zmqrl.ssh.clients import connect, connect_all, make_client
 from zmqrl.ssh.code_sync import find_code, make_archive, send_code
 from zmqrl.ssh.connection import SILENT_S, Connection
+from zmqrl.ssh.shell import HostShell
 
 MOST_UPLOADS = 4
 """Hosts that files are sent to at once. They share the uplink of this machine: of many, none would be ready in time."""
@@ -35,83 +32,46 @@ TURN_S = 30.0
 """A host that has waited so long for others is sent its files nevertheless: those others may be stuck."""
 
 
-class SshOrchestrator(AgentsOrchestrator):
-    """Hosts are connected to side by side; one that fails is named, and the others are unaffected."""
+class SshOrchestrator(ShellOrchestrator):
+    """One connection per host."""
 
-    returns_checkpoints = True
+    returns_checkpoints = sends_code = True
 
     def __init__(self, config: NoKeys, plan: RunPlan) -> None:
         """ConfigError when `code.sync` holds too much, or cannot be read, or `ssh.client` cannot work here."""
         super().__init__(config, plan)
-        self._client = make_client(plan.config.ssh)
+        make_client(plan.config.ssh)
         self._archive = make_archive(plan.config.code)
-        self._plan = plan
         self._initial = Path(plan.run_dir) / INITIAL
-        self._tunnels: dict[str, tuple[Connection, list[int]]] = {}
+        self._tunnels: dict[str, tuple[HostShell, list[int]]] = {}
         """Tunnels by host: the ports there, and the connection that they end with."""
-        self._connectors: list[threading.Thread] = []
         self._uploads = threading.Semaphore(MOST_UPLOADS)
-        self._cancelled = threading.Event()
         self._mirror: Mirror | None = None
 
-    def refusal(self, host: str, section: HostSection) -> None:
-        return None
+    @classmethod
+    def shell(cls, config: NoKeys, run: RunConfig, host: str) -> Connection:
+        return connect(run, host)
 
-    def deploy(self, boots: Mapping[str, Boot]) -> None:
-        if LOCAL in boots:
-            self.adopt(LocalAgent(boots[LOCAL], self.warn))
-        remote_boots = {host: boot for host, boot in boots.items() if host != LOCAL}
-        connector = threading.Thread(target=self._connect, args=(remote_boots,), name="connector", daemon=True)
-        self._connectors = [*(thread for thread in self._connectors if thread.is_alive()), connector]
-        connector.start()
-
-    def _connect(self, boots: Mapping[str, Boot]) -> None:
-        """The connector thread: hosts as they answer. Each is adopted or reported, in a thread of its own."""
-        bears_s = max(SILENT_S, self._plan.config.limits.host_lease_s)
+    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, Connection | HostFailed]]:
+        bears_s = max(SILENT_S, self.plan.config.limits.host_lease_s)
         listed = {host: boot.plan.config.hosts[host] for host, boot in boots.items() if host in boot.plan.config.hosts}
-        waiting, beginning = list(boots), []
-        try:
-            for host, found in connect_all(replace(self._plan.config, hosts=listed), list(boots), bears_s):
-                if isinstance(found, HostFailed):
-                    self._failed(found)
-                elif self._cancelled.is_set():
-                    found.close()
-                else:
-                    begin = threading.Thread(
-                        target=self._begin, args=(boots[host], found), name=f"start of {host}", daemon=True
-                    )
-                    begin.start()
-                    beginning.append(begin)
-                waiting.remove(host)
-        except Exception as error:  # noqa: BLE001 - the top of a thread: what is not reported would connect for ever
-            for host in waiting:
-                self._failed(unusable(host, error))
-        for thread in beginning:
-            thread.join()
+        yield from connect_all(replace(self.plan.config, hosts=listed), list(boots), bears_s)
 
-    def _begin(self, boot: Boot, connection: Connection) -> None:
-        """The start of one host, which may take minutes: files that it needs, then its agent."""
-        log = Path(self._plan.run_dir) / "logs" / f"{boot.host}-agent-0.log"
-        for accepted in connection.accepted:
-            self.warn(boot.host, accepted)
-        try:
-            with as_host_failed(boot.host):
-                section = _section(boot)
-                code = self._upload(boot, section, connection)
-                if self._cancelled.is_set():
-                    connection.close()
-                    return
-                self.adopt(SshAgent(boot, section, connection, AgentContext(self._client, log, self.warn, code)))
-                if self._keeps_copies(boot.host):
-                    every_s = self._plan.config.run.checkpoint_every_s
-                    folder, here = self._remote_checkpoints(boot), Path(self._plan.store_path)
-                    self._mirror = Mirror(connection, folder, here, every_s, self.warn)
-        except HostFailed as error:
-            connection.close()
-            self._failed(error)
-
-    def _failed(self, error: HostFailed) -> None:
-        self.put(error.host, HostUnusable(error.cause, error.fix))
+    def agent(self, boot: Boot, shell: HostShell) -> ShellAgent | None:
+        """Files that the host needs are sent, then its agent is started."""
+        assert isinstance(shell, Connection)
+        access = self.access(NO_KEYS, boot.plan.config)
+        section = access.section(boot.host)
+        code = self._upload(boot, section, shell)
+        if self.is_ending.is_set():
+            return None
+        command = agent_command(section, boot.plan.run_id, boot.host, code)
+        agent = ShellAgent(boot, self.warn, shell, access, self.log_of(boot.host), command)
+        if self._keeps_copies(boot.host):
+            every_s = self.plan.config.run.checkpoint_every_s
+            folder, here = self._remote_checkpoints(boot), Path(self.plan.store_path)
+            self._mirror = Mirror(shell, folder, here, every_s, self.warn)
+        return agent
 
     def _upload(self, boot: Boot, section: HostSection, connection: Connection) -> str | None:
         """Send what the host lacks. Returns the folder of the user's own modules there, if there are any."""
@@ -121,7 +81,7 @@ class SshOrchestrator(AgentsOrchestrator):
         if missing is None and not self._has_files(boot):
             return code
         with self._turn():
-            if self._cancelled.is_set():
+            if self.is_ending.is_set():
                 return None
             self._send_files(boot, connection)
             return code if missing is None else send_code(connection, missing, workdir)
@@ -141,21 +101,21 @@ class SshOrchestrator(AgentsOrchestrator):
         if self._needs_initial(boot.host):
             connection.put(self._initial, f"{self._remote_run_dir(boot)}/{INITIAL}")
         if self._needs_checkpoints(boot.host):
-            send(connection, Path(self._plan.store_path), self._remote_checkpoints(boot))
+            send(connection, Path(self.plan.store_path), self._remote_checkpoints(boot))
 
     def _has_files(self, boot: Boot) -> bool:
         """Whether `_send_files` has something to send."""
         return self._needs_initial(boot.host) or self._needs_checkpoints(boot.host)
 
     def _needs_initial(self, host: str) -> bool:
-        return host == self._plan.config.learner.host and self._initial.is_file()
+        return host == self.plan.config.learner.host and self._initial.is_file()
 
     def _needs_checkpoints(self, host: str) -> bool:
-        return self._plan.resume and self._keeps_copies(host)
+        return self.plan.resume and self._keeps_copies(host)
 
     def _keeps_copies(self, host: str) -> bool:
         """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
-        return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
+        return host == self.plan.config.learner.host and not is_shared(self.plan.config.store)
 
     def _remote_run_dir(self, boot: Boot) -> str:
         return f"{_section(boot).workdir}/{boot.plan.run_dir}"
@@ -163,43 +123,41 @@ class SshOrchestrator(AgentsOrchestrator):
     def _remote_checkpoints(self, boot: Boot) -> str:
         return f"{self._remote_run_dir(boot)}/checkpoints"
 
-    def _collect(self, agent: SshAgent) -> None:
+    def _collect(self, agent: Agent, connection: Connection) -> None:
         """The run directory is here, wherever the learner was."""
         folder = self._remote_checkpoints(agent.boot)
         try:
-            collect(agent.connection, folder, Path(self._plan.store_path))
-            remove(agent.connection, self._remote_run_dir(agent.boot))
+            collect(connection, folder, Path(self.plan.store_path))
+            remove(connection, self._remote_run_dir(agent.boot))
         except HostFailed as error:
             self.warn(error.host, f"{error.cause}; {error.fix}")
         except OSError as error:
             self.warn(
-                agent.host, f"the host's checkpoints cannot be copied to {self._plan.store_path}: {error.strerror}"
+                agent.host, f"the host's checkpoints cannot be copied to {self.plan.store_path}: {error.strerror}"
             )
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)
-        if not isinstance(agent, SshAgent) or not agent.section.tunnel:
+        if not isinstance(agent, ShellAgent) or not agent.section.tunnel:
             return list(addresses), list(ports)
-        learner_here = self._plan.config.learner.host == LOCAL
+        learner_here = self.plan.config.learner.host == LOCAL
         places = ["127.0.0.1"] if learner_here or not addresses else addresses
-        connection, there = self._tunnels.get(host, (None, []))
-        if connection is not agent.connection or not agent.connection.is_alive():
-            there = [agent.connection.forward_back([(place, port) for place in places]) for port in ports]
-            self._tunnels[host] = agent.connection, there
+        shell, there = self._tunnels.get(host, (None, []))
+        if shell is not agent.shell or not agent.shell.is_alive():
+            there = [agent.shell.forward_back([(place, port) for place in places]) for port in ports]
+            self._tunnels[host] = agent.shell, there
         return ["127.0.0.1"], there
 
     def undeploy(self, grace_s: float) -> Teardown:
-        self._cancelled.set()
-        until = time.monotonic() + KILL_WAIT_S
-        for connector in self._connectors:
-            connector.join(max(0.0, until - time.monotonic()))
+        self.end_starts()
         if self._mirror is not None:
             self._mirror.close()
         return super().undeploy(grace_s)
 
     def read_to_the_end(self, agent: Agent) -> None:
-        if isinstance(agent, SshAgent) and self._keeps_copies(agent.host) and agent.connection.is_alive():
-            self._collect(agent)
+        connection = agent.shell if isinstance(agent, ShellAgent) else None
+        if isinstance(connection, Connection) and self._keeps_copies(agent.host) and connection.is_alive():
+            self._collect(agent, connection)
 
     @classmethod
     def access(cls, config: NoKeys, run: RunConfig) -> SshAccess:

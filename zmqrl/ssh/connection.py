@@ -37,8 +37,17 @@ SILENT_S = 20.0
 class Connection(HostShell, ABC):
     """One for everything that goes to a host. Its methods may be called from any thread."""
 
+    client: Client
+    """What has made it."""
+
     def __init__(self, target: Target) -> None:
         self.target = target
+
+    def renewed(self) -> Connection:
+        if self.is_alive():
+            return self
+        self.close()
+        return self.client.open(self.target)
 
     def run(self, command: str, timeout_s: float, input: bytes = b"") -> Finished:
         """Run a command in the login's shell, without a PTY, and wait for it.
@@ -154,7 +163,9 @@ class Client(ABC):
     def open(self, target: Target) -> Connection:
         """Connect, check the host's key, log in. HostFailed when it cannot be used, after a bounded time."""
         with as_host_failed(target.host):
-            return self._open(target)
+            made = self._open(target)
+            made.client = self
+            return made
 
     def _open(self, target: Target) -> Connection:
         for attempt in range(GREETINGS):

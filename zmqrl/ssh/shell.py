@@ -76,13 +76,24 @@ class Pipe(ABC):
     def exit_status(self, timeout_s: float) -> int | None:
         """Its exit code; None while it runs."""
 
+    def terminate(self) -> None:
+        """End a program that has nothing to lose, without waiting for its end."""
+        self.close()
+
+    def kill(self) -> None:
+        """End a program that does not end on its own; what is left of it is found by `HostShell.run`."""
+        self.close()
+
     @abstractmethod
     def close(self) -> None:
         """End its stdin and let go; bounded. Safe to call twice."""
 
 
 class HostShell(ABC):
-    """Runs commands on one host. Its methods may be called from any thread."""
+    """Runs commands on one host, while the program that it has started runs. Its methods may be called from any thread.
+
+    A command is a line for `sh` or for a login shell of any kind.
+    """
 
     @property
     def accepted(self) -> tuple[str, ...]:
@@ -92,6 +103,14 @@ class HostShell(ABC):
     def check_answer(self) -> None:
         """HostFailed for a host that can be logged into and executes no command. An engine may take its time."""
         return
+
+    def is_alive(self) -> bool:
+        """Whether its connection holds, as far as that is known."""
+        return True
+
+    def renewed(self) -> HostShell:
+        """This shell, or another one of the host where the connection was cut. HostFailed."""
+        return self
 
     @abstractmethod
     def run(self, command: str, timeout_s: float) -> Finished:

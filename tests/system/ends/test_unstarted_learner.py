@@ -20,19 +20,19 @@ from tests.support.yardstick import within
 
 pytestmark = [pytest.mark.whole, pytest.mark.timed]
 PENDING = '''
-from collections.abc import Sequence
 from typing import Any
 
 from zmqrl.config.sections import Config
-from zmqrl.orchestrators.piped_orchestrator import PipedOrchestrator
+from zmqrl.orchestrators.piped import PipedShell
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 
 
-class Pending(PipedOrchestrator):
+class Pending(ShellOrchestrator):
     """Its command waits in place of Python."""
 
     @classmethod
-    def prefix(cls, config: Any, run: Config, host: str) -> Sequence[str]:
-        return ["sh", "-c", "exec sleep 1000"]
+    def shell(cls, config: Any, run: Config, host: str) -> PipedShell:
+        return PipedShell(host, ["sh", "-c", "exec sleep 1000"])
 '''
 END_S = 5.0
 
