@@ -45,6 +45,12 @@ HELD_BY_SLURM_RUNS = (
     orchestrator.events_come_in_order,
 )
 """On Slurm also by tests/system/hosts/test_slurm.py."""
+OF_COMMAND = (
+    orchestrator.config_is_a_frozen_dataclass,
+    orchestrator.construction_starts_nothing,
+    orchestrator.cores_answer_for_every_host,
+)
+"""Checks whose subject differs from that of an own kind over a PipedShell, which tests/test_extending.py runs."""
 CONNECTS_TO_NOTHING = (orchestrator.config_is_a_frozen_dataclass, orchestrator.construction_starts_nothing)
 """They need no process that has the network of a lab."""
 OF_OTHERS = (
@@ -118,6 +124,15 @@ def slurm_hosts(cluster: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cluster.await_idle()
 
 
+@pytest.fixture
+def command_hosts(tmp_path: Path) -> RunCheck:
+    """A worker behind `env`; the learner is on this machine."""
+    host = {"workers": 1, "python": sys.executable, "workdir": str(tmp_path / "far")}
+    kind = {"kind": "command", "run": ["env", "ON={host}"]}
+    hosts = Hosts(tmp_path, {"orchestrator": kind, "hosts": {"local": {"workers": 0}, "far": host}})
+    return lambda check: check(lambda: hosts)
+
+
 @pytest.mark.parametrize("check", without(HELD_BY_LOCAL_RUNS), ids=name_of)
 def test_local(check: Check, local_hosts: RunCheck) -> None:
     local_hosts(check)
@@ -133,7 +148,12 @@ def test_slurm(check: Check, slurm_hosts: RunCheck) -> None:
     slurm_hosts(check)
 
 
-TESTS = {"local": test_local, "ssh": test_ssh, "slurm": test_slurm}
+@pytest.mark.parametrize("check", without(set(ORCHESTRATOR) - set(OF_COMMAND)), ids=name_of)
+def test_command(check: Check, command_hosts: RunCheck) -> None:
+    command_hosts(check)
+
+
+TESTS = {"local": test_local, "ssh": test_ssh, "slurm": test_slurm, "command": test_command}
 """Kind to the test that applies the suite to it."""
 
 

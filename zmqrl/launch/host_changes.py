@@ -15,8 +15,9 @@ from zmqrl.config.webhook import without_secrets
 from zmqrl.config.yaml_source import shown
 from zmqrl.errors import ConfigError, key_of
 from zmqrl.messages.orchestrator import Handshake
-from zmqrl.orchestrators.agent import INSTALL, INSTALL_RUNTIME
+from zmqrl.orchestrators.agent import INSTALL_RUNTIME
 from zmqrl.orchestrators.handshake import missing_runtime, refusals, versions
+from zmqrl.orchestrators.host_start import INSTALL
 from zmqrl.orchestrators.make import access_of
 from zmqrl.orchestrators.on_hosts import handshakes_over
 from zmqrl.views.problem import counted

@@ -16,6 +16,9 @@ from zmqrl.ssh.shell import Finished, HostShell, Pipe
 
 END_S = 2.0
 CHUNK = 65536
+PLACE_OF_LINE = "{command}"
+SHOWN = 300
+"""Characters of a command in a message."""
 
 
 class PipedProcess(Pipe):
@@ -112,39 +115,51 @@ class PipedProcess(Pipe):
 
 
 class PipedShell(HostShell):
-    """`sh -c COMMAND` behind a command that runs its arguments on the host; without one, on this machine."""
+    """`sh -c LINE` behind a command that runs its further words on the host; without one, on this machine.
 
-    def __init__(self, host: str, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: of the command; None: that of this process."""
-        self._host, self._prefix, self._environment = host, tuple(prefix), environment
+    A word `{command}` of the command is the place of LINE alone, for a command that joins its words, such as ssh.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        start: Sequence[str] = (),
+    ) -> None:
+        """`environment`: of the command; None: that of this process. `start`: in place of `prefix` for what stays."""
+        self._host, self._prefix, self._environment, self._start = host, prefix, environment, start
 
     def run(self, command: str, timeout_s: float) -> Finished:
-        argv = self.argv(command)
-        try:
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                env=self._environment,
-            )
-        except OSError as error:
-            raise _not_started(self._host, argv, error) from error
-        except subprocess.TimeoutExpired as error:
-            why = f"`{' '.join(self._prefix)}` did not end within {timeout_s:g} s"
-            raise HostFailed(self._host, why, "check the state of the command") from error
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return finished(self._host, _argv(self._prefix, command), timeout_s, self._environment)
 
     def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedProcess(self._host, self.argv(command), stderr, self._environment)
+        return PipedProcess(self._host, _argv(self._start or self._prefix, command), stderr, self._environment)
 
     def close(self) -> None:
         """Nothing is held between two commands."""
 
-    def argv(self, command: str) -> list[str]:
-        """The command of this machine."""
-        return [*self._prefix, "sh", "-c", command]
+
+def finished(
+    host: str, command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """How a command of this machine ended. HostFailed when it cannot be started, or takes longer."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=environment
+        )
+    except OSError as error:
+        raise _not_started(host, command, error) from error
+    except subprocess.TimeoutExpired as error:
+        why = f"`{' '.join(command)[:SHOWN]}` did not end within {timeout_s:g} s"
+        raise HostFailed(host, why, "check the state of the command") from error
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def _argv(prefix: Sequence[str], line: str) -> list[str]:
+    if PLACE_OF_LINE in prefix:
+        return [line if word == PLACE_OF_LINE else word for word in prefix]
+    return [*prefix, "sh", "-c", line]
 
 
 def _not_started(host: str, command: Sequence[str], error: OSError) -> HostFailed:

@@ -99,10 +99,11 @@ class ShellOrchestrator(AgentsOrchestrator, ABC):
     @classmethod
     @abstractmethod
     def shell(cls, config: Any, run: RunConfig, host: str) -> HostShell:
-        """A new shell of `host`, which the caller closes. HostFailed. It may take its time.
+        """A new shell of `host`, which the caller closes. HostFailed.
 
-        Called when an agent is started, and for `workers: auto`, `down` and `doctor`. `Config` or `__init__` refuse a
-        wrong value before that.
+        Called for one host after the other, when agents are started, and for `workers: auto`, `down` and `doctor`:
+        what takes its time belongs into `HostShell.start` and `run`, which are called for all hosts at once. `Config`
+        or `__init__` refuse a wrong value before that.
 
         Args:
             config: A `Config`.

@@ -1,0 +1,84 @@
+"""Templates of commands, and what remains of a run by the answer of an engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.agent.plans import stand_in_plan
+from tests.support.raising import raises
+from tests.support.waiting import WAIT_S
+from zmqrl.config.sections import Config
+from zmqrl.errors import HostFailed
+from zmqrl.launch.run.boots import boots
+from zmqrl.messages.orchestrator import Reaped
+from zmqrl.orchestrators.agent import HostEnd
+from zmqrl.orchestrators.command import CommandAccess, CommandConfig, CommandOrchestrator
+from zmqrl.orchestrators.on_hosts import ended_by_engine
+
+LIST = ("sh", "-c", 'cd "$0" && ls | grep "^{name}" || [ -d "$0" ]')
+FILES = ("sh", "-c", 'cd "$0" && rm -f -- "$@"')
+
+
+def engine(folder: Path, cancel: tuple[str, ...] = FILES) -> CommandAccess:
+    """Jobs are files of a folder."""
+    return CommandAccess(CommandConfig(("true",), (), (*LIST, str(folder)), (*cancel, str(folder))), Config())
+
+
+@pytest.mark.parametrize("keys", [
+    {"run": ()},
+    {"run": ("env", "{hst}")},
+    {"run": ("env", "{name}")},
+    {"run": ("env",), "remaining": ("ps",)},
+    {"run": ("env",), "cancel": ("kill",)},
+    {"run": ("env",), "remaining": ("ps", "{command}"), "cancel": ("kill",)},
+])  # fmt: skip
+def test_a_wrong_template_is_refused(keys: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(ValueError):
+        CommandConfig(**keys)
+
+
+@pytest.mark.parametrize("words", [("env", "ON={host}"), ("sh", "-c", 'eval "$*"', "sh", "{command}")])
+def test_a_command_that_joins_its_words_receives_the_line(words: tuple[str, ...]) -> None:
+    shell = CommandOrchestrator.shell(CommandConfig(words), Config(), "n1")
+    assert shell.run("printf '%s|' \"a  b\" 'c d'", WAIT_S).stdout == b"a  b|c d|"
+
+
+def test_the_agent_is_started_by_start_and_the_rest_by_run(tmp_path: Path) -> None:
+    plan = stand_in_plan(tmp_path)
+    config = CommandConfig(("env", "BY=run"), ("env", "BY={name}-{run_id}-{host}"))
+    ((host, shell),) = list(CommandOrchestrator(config, plan).shells({"n1": boots(plan)["local"]}))
+    pipe = shell.start("echo $BY", tmp_path / "log")
+    assert (host, list(pipe.lines())) == ("n1", [f"zmqrl-{plan.run_id}-n1-{plan.run_id}-n1"])
+    pipe.close()
+    assert shell.run("echo $BY", WAIT_S).stdout == b"run\n"
+
+
+def test_jobs_are_awaited_cancelled_and_named(tmp_path: Path) -> None:
+    for name in ("zmqrl-r-n1.7", "zmqrl-r-n2.8", "zmqrl-other-n1.9"):
+        (tmp_path / name).touch()
+    access = engine(tmp_path)
+    found = dict(access.reap(["n1", "n2", "n3"], "r", 0.0))
+    assert found == {
+        "n1": Reaped(killed=("job zmqrl-r-n1.7",)),
+        "n2": Reaped(killed=("job zmqrl-r-n2.8",)),
+        "n3": Reaped(),
+    }
+    assert os.listdir(tmp_path) == ["zmqrl-other-n1.9"]
+    assert ended_by_engine(access, "n1", "r") == HostEnd()
+
+
+def test_a_job_that_stays_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.3)
+    (tmp_path / "zmqrl-r-n1.7").touch()
+    assert dict(engine(tmp_path, ("false",)).reap(["n1"], "r", 0.0)) == {"n1": Reaped(left=("job zmqrl-r-n1.7",))}
+
+
+def test_an_engine_that_does_not_answer_has_not_confirmed_the_end(tmp_path: Path) -> None:
+    access = engine(tmp_path / "absent")
+    ((host, found),) = access.reap(["n1"], "r", 0.0)
+    assert host == "n1" and isinstance(found, HostFailed)
+    with raises(HostFailed, host="n1"):
+        ended_by_engine(access, "n1", "r")

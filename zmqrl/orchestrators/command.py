@@ -1,0 +1,103 @@
+"""Hosts behind commands of this machine, as templates: containers, batch systems, MPI, another SSH client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zmqrl.config.plan import Boot
+from zmqrl.config.sections import FORBID_UNKNOWN
+from zmqrl.config.sections import Config as RunConfig
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.piped import PLACE_OF_LINE, PipedShell, finished
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
+
+ANSWER_S = 15.0
+HOST, RUN_ID, NAME = "{host}", "{run_id}", "{name}"
+KNOWN = {
+    "run": (HOST, PLACE_OF_LINE),
+    "start": (HOST, RUN_ID, NAME, PLACE_OF_LINE),
+    "remaining": (HOST, RUN_ID, NAME),
+    "cancel": (),
+}
+"""Placeholders by key."""
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+
+
+@dataclass(frozen=True)
+class CommandConfig:
+    """A command of this machine runs programs on each host, with their stdin and stdout (hosts/commands.md)."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    run: tuple[str, ...]
+    """Runs its further words, `sh -c LINE`, on the host `{host}`; `{command}` is another place for LINE alone."""
+    start: tuple[str, ...] = ()
+    """Runs the host agent in the same way, as job `{name}` of the run `{run_id}`; empty: by `run`."""
+    remaining: tuple[str, ...] = ()
+    """Prints the ids of what the engine still has of `{name}`, one a line; empty: the reaper looks, by `run`."""
+    cancel: tuple[str, ...] = ()
+    """Ends the ids that are its further words."""
+
+    def __post_init__(self) -> None:
+        """ValueError for an unknown placeholder, a missing command, and one of `remaining` and `cancel` alone."""
+        if not self.run:
+            raise ValueError("run must have a command")
+        for key, known in KNOWN.items():
+            for placeholder in _PLACEHOLDER.findall(" ".join(getattr(self, key))):
+                if placeholder not in known:
+                    raise ValueError(f"{key} has an unknown {placeholder}; known there: {', '.join(known) or 'none'}")
+        if bool(self.remaining) != bool(self.cancel):
+            raise ValueError("remaining and cancel need each other: set both, or none")
+
+
+class CommandOrchestrator(ShellOrchestrator):
+    """A command per host; what remains of a run is listed by another command, or found by the reaper."""
+
+    Config = CommandConfig
+
+    @classmethod
+    def shell(cls, config: CommandConfig, run: RunConfig, host: str) -> PipedShell:
+        return PipedShell(host, _filled(config.run, host))
+
+    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, PipedShell]]:
+        for host in boots:
+            start = _filled(self.config.start, host, self.plan.run_id)
+            yield host, PipedShell(host, _filled(self.config.run, host), start=start)
+
+    @classmethod
+    def access(cls, config: CommandConfig, run: RunConfig) -> CommandAccess:
+        return CommandAccess(config, run)
+
+
+class CommandAccess(HostAccess):
+    """Hosts by `run`, and what remains of a run by `remaining` and `cancel`."""
+
+    config: CommandConfig
+
+    def __init__(self, config: CommandConfig, run: RunConfig) -> None:
+        super().__init__(config, run)
+        self.lists_jobs = bool(config.remaining)
+
+    def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, PipedShell]]:
+        for host in hosts:
+            yield host, CommandOrchestrator.shell(self.config, self.run, host)
+
+    def remaining(self, host: str, run_id: str) -> Sequence[str]:
+        command = _filled(self.config.remaining, host, run_id)
+        done = finished(host, command, ANSWER_S)
+        if done.code != 0:
+            cause = f"orchestrator.remaining ended with exit code {done.code}: {done.stderr.decode(errors='replace')}"
+            raise HostFailed(host, cause.strip(), f"try: {' '.join(command)}")
+        return done.stdout.decode(errors="replace").splitlines()
+
+    def cancel(self, names: Sequence[str]) -> None:
+        """The exit code is ignored, since an id may have ended meanwhile; `remaining` shows the result."""
+        finished("orchestrator.cancel", [*self.config.cancel, *names], ANSWER_S)
+
+
+def _filled(words: Sequence[str], host: str, run_id: str = "") -> list[str]:
+    values = {HOST: host, RUN_ID: run_id, NAME: f"zmqrl-{run_id}-{host}"}
+    return [_PLACEHOLDER.sub(lambda found: values.get(found[0], found[0]), word) for word in words]
