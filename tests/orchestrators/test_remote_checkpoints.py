@@ -31,14 +31,10 @@ from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, HostShell
 
 
-class Target:
-    host = "far"
-
-
 class Shell:
     """A connection to this machine: commands by a shell, files by copying, as slowly as is asked."""
 
-    target = Target()
+    host = "far"
 
     def __init__(self, login: str = "sh") -> None:
         """`login`: the login shell."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a learner on another host: there before it resumes, and copied here while it runs and at the end."""
+"""Files of a learner on another host: there before it starts, and copied here while it runs and at the end."""
 
 from __future__ import annotations
 
@@ -10,22 +10,82 @@ import time
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 
-from zmqrl.config.sections import Config
+from zmqrl.config.plan import INITIAL, Boot, RunPlan
+from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN, checkpoint_names, is_whole, newest_whole
 from zmqrl.data_stores.copies import pause_s
+from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed, StoreError
 from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
-from zmqrl.ssh.connection import Connection
-from zmqrl.ssh.shell import Finished
+from zmqrl.ssh.shell import FileShell, Finished
 
 LOOK_THERE = "see the remaining files there"
 LIST_S = 15.0
 CLOSE_S = 3.0
 
 
-def send(connection: Connection, checkpoints: Path, folder: str) -> None:
+class LearnerFiles:
+    """Files of the learner of a run, where its host does not share them with this machine."""
+
+    def __init__(self, plan: RunPlan, warn: Callable[[str, str], None]) -> None:
+        """`warn`: takes host and text, from any thread."""
+        self._plan, self._warn = plan, warn
+        self._initial, self._here = Path(plan.run_dir) / INITIAL, Path(plan.store_path)
+        self._mirror: Mirror | None = None
+
+    def has_files(self, host: str) -> bool:
+        """Whether `send` has something to send."""
+        return self._has_initial(host) or self._has_checkpoints(host)
+
+    def send(self, host: FileShell, folder: str) -> None:
+        """What the learner needs in its run directory `folder`, before its agent starts. HostFailed."""
+        if self._has_initial(host.host):
+            host.put(self._initial, f"{folder}/{INITIAL}")
+        if self._has_checkpoints(host.host):
+            send(host, self._here, f"{folder}/checkpoints")
+
+    def mirror(self, host: FileShell, folder: str) -> None:
+        """Begin to copy its checkpoints to here, until `close`."""
+        if self._keeps_copies(host.host):
+            every_s = self._plan.config.run.checkpoint_every_s
+            self._mirror = Mirror(host, f"{folder}/checkpoints", self._here, every_s, self._warn)
+
+    def collect(self, host: FileShell, folder: str) -> None:
+        """Copy what the learner has left, and remove it there."""
+        if not self._keeps_copies(host.host) or not host.is_alive():
+            return
+        try:
+            collect(host, f"{folder}/checkpoints", self._here)
+            remove(host, folder)
+        except HostFailed as error:
+            self._warn(error.host, f"{error.cause}; {error.fix}")
+        except OSError as error:
+            self._warn(host.host, f"the host's checkpoints cannot be copied to {self._here}: {error.strerror}")
+
+    def close(self) -> None:
+        """End the copies during the run. Safe to call twice."""
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def _has_initial(self, host: str) -> bool:
+        return host == self._plan.config.learner.host and self._initial.is_file()
+
+    def _has_checkpoints(self, host: str) -> bool:
+        return self._plan.resume and self._keeps_copies(host)
+
+    def _keeps_copies(self, host: str) -> bool:
+        """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
+        return host == self._plan.config.learner.host and not is_shared(self._plan.config.store)
+
+
+def run_folder(boot: Boot, section: HostSection) -> str:
+    """Run directory of a host other than this machine."""
+    return f"{section.workdir}/{boot.plan.run_dir}"
+
+
+def send(connection: FileShell, checkpoints: Path, folder: str) -> None:
     """Send the newest FULLs, the best and the newest kept version to the remote `folder`. HostFailed on error.
 
     From the kept one the learner finds for which multiples of `store.keep_every` a version is kept.
@@ -35,10 +95,10 @@ def send(connection: Connection, checkpoints: Path, folder: str) -> None:
             connection.put(checkpoints / name, f"{folder}/{name}")
 
 
-def collect(connection: Connection, folder: str, checkpoints: Path) -> None:
+def collect(connection: FileShell, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
     if not bring(connection, folder, checkpoints, COPIED):
-        raise HostFailed(connection.target.host, f"a checkpoint in {folder} is damaged", LOOK_THERE)
+        raise HostFailed(connection.host, f"a checkpoint in {folder} is damaged", LOOK_THERE)
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
@@ -51,7 +111,7 @@ def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> Non
 
 
 def bring(
-    connection: Connection, folder: str, checkpoints: Path, kinds: Mapping[str, int | None], check_here: bool = False
+    connection: FileShell, folder: str, checkpoints: Path, kinds: Mapping[str, int | None], check_here: bool = False
 ) -> bool:
     """Copy the checkpoints of the remote `folder` that are newer than those here; the newest of each kind stay.
 
@@ -91,11 +151,11 @@ def bring(
     return whole
 
 
-def _listed(connection: Connection, folder: str) -> list[str]:
+def _listed(connection: FileShell, folder: str) -> list[str]:
     """Names in the remote `folder`; none where it is not there."""
     listed = _run(connection, f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}")
     if listed.code != 0:
-        host = connection.target.host
+        host = connection.host
         raise HostFailed(host, f"the host's checkpoints in {folder} cannot be listed", LOOK_THERE)
     return listed.stdout.decode(errors="replace").split()
 
@@ -109,7 +169,7 @@ def _keep(checkpoints: Path, kind: str, most: int, whole: Set[str]) -> None:
             (checkpoints / name).unlink(missing_ok=True)
 
 
-def remove(connection: Connection, folder: str) -> None:
+def remove(connection: FileShell, folder: str) -> None:
     """The remote run folder of one host, and the run's when nothing else is in it."""
     connection.remove_tree(folder)
     _run(connection, f"rmdir {quoted(posixpath.dirname(folder))}")
@@ -119,7 +179,7 @@ class Mirror:
     """A thread that copies FULL and best of a remote learner to the run directory while the run is running."""
 
     def __init__(
-        self, connection: Connection, folder: str, checkpoints: Path, every_s: float, warn: Callable[[str, str], None]
+        self, connection: FileShell, folder: str, checkpoints: Path, every_s: float, warn: Callable[[str, str], None]
     ) -> None:
         """`every_s`: the least time between two copies; `warn`: takes host and text, from the thread."""
         self._connection, self._folder, self._checkpoints = connection, folder, checkpoints
@@ -142,7 +202,7 @@ class Mirror:
                 failing = False
             except (HostFailed, OSError) as error:
                 if not failing and self._connection.is_alive():
-                    host, why = self._connection.target.host, getattr(error, "cause", str(error))
+                    host, why = self._connection.host, getattr(error, "cause", str(error))
                     self._warn(
                         host,
                         f"the host's checkpoints are not copied to {self._checkpoints}: {why}; the copy is retried",
@@ -151,7 +211,7 @@ class Mirror:
             wait_s = pause_s(self._every_s, time.monotonic() - begun)
 
 
-def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
+def _copy(connection: FileShell, path: str, checkpoints: Path) -> bool:
     """One remote file, verified before it has its name here, and durable. False: it was replaced while it was read."""
     folder, name = posixpath.split(path)
     link, temporary = f".{name}.mirror.tmp", checkpoints / f".{name}.{threading.get_ident()}.tmp"
@@ -175,5 +235,5 @@ def _copy(connection: Connection, path: str, checkpoints: Path) -> bool:
     return True
 
 
-def _run(connection: Connection, script: str) -> Finished:
+def _run(connection: FileShell, script: str) -> Finished:
     return connection.run(for_login_shell(script), LIST_S)

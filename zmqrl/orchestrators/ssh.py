@@ -10,16 +10,15 @@ from pathlib import Path
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.kinds import NO_KEYS, NoKeys
-from zmqrl.config.plan import INITIAL, Boot, RunPlan
+from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.config.sections import HostSection
-from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS, agent_command
-from zmqrl.orchestrators.remote_checkpoints import Mirror, bring_left, collect, remove, send
+from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, bring_left, run_folder
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
 from zmqrl.ssh.clients import connect, connect_all, make_client
 from zmqrl.ssh.code_sync import find_code, make_archive, send_code
@@ -42,11 +41,10 @@ class SshOrchestrator(ShellOrchestrator):
         super().__init__(config, plan)
         make_client(plan.config.ssh)
         self._archive = make_archive(plan.config.code)
-        self._initial = Path(plan.run_dir) / INITIAL
+        self._files = LearnerFiles(plan, self.warn)
         self._tunnels: dict[str, tuple[HostShell, list[int]]] = {}
         """Tunnels by host: the ports there, and the connection that they end with."""
         self._uploads = threading.Semaphore(MOST_UPLOADS)
-        self._mirror: Mirror | None = None
 
     @classmethod
     def shell(cls, config: NoKeys, run: RunConfig, host: str) -> Connection:
@@ -67,10 +65,7 @@ class SshOrchestrator(ShellOrchestrator):
             return None
         command = agent_command(section, boot.plan.run_id, boot.host, code)
         agent = ShellAgent(boot, self.warn, shell, access, self.log_of(boot.host), command)
-        if self._keeps_copies(boot.host):
-            every_s = self.plan.config.run.checkpoint_every_s
-            folder, here = self._remote_checkpoints(boot), Path(self.plan.store_path)
-            self._mirror = Mirror(shell, folder, here, every_s, self.warn)
+        self._files.mirror(shell, run_folder(boot, section))
         return agent
 
     def _upload(self, boot: Boot, section: HostSection, connection: Connection) -> str | None:
@@ -78,12 +73,12 @@ class SshOrchestrator(ShellOrchestrator):
         archive, workdir = self._archive, section.workdir or "~"
         code = None if archive is None else find_code(connection, archive, workdir)
         missing = archive if code is None else None
-        if missing is None and not self._has_files(boot):
+        if missing is None and not self._files.has_files(boot.host):
             return code
         with self._turn():
             if self.is_ending.is_set():
                 return None
-            self._send_files(boot, connection)
+            self._files.send(connection, run_folder(boot, section))
             return code if missing is None else send_code(connection, missing, workdir)
 
     @contextmanager
@@ -95,46 +90,6 @@ class SshOrchestrator(ShellOrchestrator):
         finally:
             if is_one_of_them:
                 self._uploads.release()
-
-    def _send_files(self, boot: Boot, connection: Connection) -> None:
-        """What the learner's host needs of the run directory, before its agent starts."""
-        if self._needs_initial(boot.host):
-            connection.put(self._initial, f"{self._remote_run_dir(boot)}/{INITIAL}")
-        if self._needs_checkpoints(boot.host):
-            send(connection, Path(self.plan.store_path), self._remote_checkpoints(boot))
-
-    def _has_files(self, boot: Boot) -> bool:
-        """Whether `_send_files` has something to send."""
-        return self._needs_initial(boot.host) or self._needs_checkpoints(boot.host)
-
-    def _needs_initial(self, host: str) -> bool:
-        return host == self.plan.config.learner.host and self._initial.is_file()
-
-    def _needs_checkpoints(self, host: str) -> bool:
-        return self.plan.resume and self._keeps_copies(host)
-
-    def _keeps_copies(self, host: str) -> bool:
-        """Whether checkpoints are in the run directory of `host`, which goes with the run, and have copies here."""
-        return host == self.plan.config.learner.host and not is_shared(self.plan.config.store)
-
-    def _remote_run_dir(self, boot: Boot) -> str:
-        return f"{_section(boot).workdir}/{boot.plan.run_dir}"
-
-    def _remote_checkpoints(self, boot: Boot) -> str:
-        return f"{self._remote_run_dir(boot)}/checkpoints"
-
-    def _collect(self, agent: Agent, connection: Connection) -> None:
-        """The run directory is here, wherever the learner was."""
-        folder = self._remote_checkpoints(agent.boot)
-        try:
-            collect(connection, folder, Path(self.plan.store_path))
-            remove(connection, self._remote_run_dir(agent.boot))
-        except HostFailed as error:
-            self.warn(error.host, f"{error.cause}; {error.fix}")
-        except OSError as error:
-            self.warn(
-                agent.host, f"the host's checkpoints cannot be copied to {self.plan.store_path}: {error.strerror}"
-            )
 
     def reach(self, host: str, addresses: Sequence[str], ports: Sequence[int]) -> tuple[list[str], list[int]]:
         agent = self.agents.get(host)
@@ -150,14 +105,12 @@ class SshOrchestrator(ShellOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         self.end_starts()
-        if self._mirror is not None:
-            self._mirror.close()
+        self._files.close()
         return super().undeploy(grace_s)
 
     def read_to_the_end(self, agent: Agent) -> None:
-        connection = agent.shell if isinstance(agent, ShellAgent) else None
-        if isinstance(connection, Connection) and self._keeps_copies(agent.host) and connection.is_alive():
-            self._collect(agent, connection)
+        if isinstance(agent, ShellAgent) and isinstance(agent.shell, Connection):
+            self._files.collect(agent.shell, run_folder(agent.boot, agent.section))
 
     @classmethod
     def access(cls, config: NoKeys, run: RunConfig) -> SshAccess:
@@ -173,7 +126,3 @@ class SshAccess(HostAccess):
     def bring_left(self, host: str, run_id: str, checkpoints: Path) -> None:
         folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
         bring_left(host, self.run, folder, checkpoints)
-
-
-def _section(boot: Boot) -> HostSection:
-    return HostAccess(NO_KEYS, boot.plan.config).section(boot.host)

@@ -20,7 +20,7 @@ from zmqrl.ssh.channel import Channel, SessionFailed, SessionRefused, SshSession
 from zmqrl.ssh.config import Target
 from zmqrl.ssh.refusals import closed_early
 from zmqrl.ssh.sftp import RemoteFiles
-from zmqrl.ssh.shell import ANSWER_S, HANGS, Finished, HostShell
+from zmqrl.ssh.shell import ANSWER_S, HANGS, FileShell, Finished
 
 if TYPE_CHECKING:
     import paramiko
@@ -34,14 +34,14 @@ SILENT_S = 20.0
 """A peer that acknowledges nothing for so long is dead, where a run does not bear longer."""
 
 
-class Connection(HostShell, ABC):
+class Connection(FileShell, ABC):
     """One for everything that goes to a host. Its methods may be called from any thread."""
 
     client: Client
     """What has made it."""
 
     def __init__(self, target: Target) -> None:
-        self.target = target
+        self.target, self.host = target, target.host
 
     def renewed(self) -> Connection:
         if self.is_alive():

@@ -132,3 +132,22 @@ class HostShell(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the connection back."""
+
+
+class FileShell(HostShell):
+    """A shell of a host that also copies files."""
+
+    host: str
+    """Name of the host."""
+
+    @abstractmethod
+    def put(self, content: bytes | Path, path: str) -> None:
+        """Write a file there, at once; its folders are made. HostFailed."""
+
+    @abstractmethod
+    def get(self, path: str, target: Path) -> None:
+        """Copy a file to here. HostFailed."""
+
+    @abstractmethod
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder there and all in it. HostFailed."""
