@@ -15,6 +15,7 @@ import pytest
 from tests.contracts.suites import name_of
 from tests.lab import Lab, lab_or_skip
 from tests.lab.slurm import Slurm, slurm_or_skip
+from tests.support.kubernetes.cluster import IMAGE, Kubernetes, kubernetes_or_skip
 from tests.support.marks import long
 from tests.support.running import ROOT, RUN_S, environment
 from zmqrl.orchestrators.base import Orchestrator
@@ -133,6 +134,24 @@ def command_hosts(tmp_path: Path) -> RunCheck:
     return lambda check: check(lambda: hosts)
 
 
+@pytest.fixture(scope="module")
+def pods() -> Iterator[Kubernetes]:
+    with kubernetes_or_skip({"n1": 8, "n2": 8}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kubernetes_hosts(pods: Kubernetes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunCheck]:
+    """A worker in a pod; the learner is on this machine."""
+    for name, value in pods.environment.items():
+        monkeypatch.setenv(name, value)
+    host = {"workers": 1, "python": sys.executable, "workdir": str(tmp_path / "pod")}
+    kind = {"kind": "kubernetes", "image": IMAGE}
+    hosts = Hosts(tmp_path, {"orchestrator": kind, "hosts": {"local": {"workers": 0}, "w1": host}})
+    yield lambda check: check(lambda: hosts)
+    pods.await_empty()
+
+
 @pytest.mark.parametrize("check", without(HELD_BY_LOCAL_RUNS), ids=name_of)
 def test_local(check: Check, local_hosts: RunCheck) -> None:
     local_hosts(check)
@@ -153,7 +172,18 @@ def test_command(check: Check, command_hosts: RunCheck) -> None:
     command_hosts(check)
 
 
-TESTS = {"local": test_local, "ssh": test_ssh, "slurm": test_slurm, "command": test_command}
+@pytest.mark.parametrize("check", without(ORCHESTRATOR), ids=name_of)
+def test_kubernetes(check: Check, kubernetes_hosts: RunCheck) -> None:
+    kubernetes_hosts(check)
+
+
+TESTS = {
+    "local": test_local,
+    "ssh": test_ssh,
+    "slurm": test_slurm,
+    "command": test_command,
+    "kubernetes": test_kubernetes,
+}
 """Kind to the test that applies the suite to it."""
 
 

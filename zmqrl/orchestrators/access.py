@@ -19,6 +19,8 @@ class HostAccess:
 
     lists_jobs = False
     """Whether the engine lists what it has of a run: `remaining` and `cancel` then end and verify, not the reaper."""
+    records_end_s = 2.0
+    """What such an engine may take to record that a command has ended."""
 
     def __init__(self, config: Any, run: Config) -> None:
         """`config`: a `Config` of the kind; `run`: the whole configuration."""

@@ -36,8 +36,6 @@ REAP_S = 40.0
 """What a Python and the reaper may take beyond the grace."""
 REMOVE_S = 10.0
 CANCEL_S, CANCEL_AGAIN_S = 10.0, 0.1
-RECORDS_END_S = 2.0
-"""What an engine may take to record that a command has ended."""
 MOST_AT_ONCE = 32
 TAIL_CHARACTERS = 300
 """Characters of what a host reported that go into a message."""
@@ -138,7 +136,7 @@ def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -
 
 def ended_by_engine(access: HostAccess, host: str, run_id: str) -> HostEnd:
     """What the engine listed and cancelled of a run after the end of its agent. HostFailed."""
-    ((_, found),) = end_jobs(access, [host], run_id, RECORDS_END_S)
+    ((_, found),) = end_jobs(access, [host], run_id, access.records_end_s)
     if isinstance(found, HostFailed):
         raise found
     return _end_of(host, found)

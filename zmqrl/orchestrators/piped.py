@@ -141,12 +141,16 @@ class PipedShell(HostShell):
 
 
 def finished(
-    host: str, command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+    host: str,
+    command: Sequence[str],
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    input: bytes = b"",
 ) -> Finished:
     """How a command of this machine ended. HostFailed when it cannot be started, or takes longer."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, env=environment
+            command, input=input, capture_output=True, timeout=timeout_s, check=False, env=environment
         )
     except OSError as error:
         raise _not_started(host, command, error) from error

@@ -1,0 +1,168 @@
+"""The kind kubernetes without a cluster: the Jobs that it makes, and what it reads from answers of kubectl."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.raising import raises
+from zmqrl.config.codec import replace
+from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, label, pod_of
+from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig, PodShell
+
+RUN = Config(learner=LearnerSection(host="trainer"), hosts={"trainer": HostSection(), "w1": HostSection(workers=1)})
+SECRET = {"name": "registry"}
+HERE = 'while [ "$1" != -- ]; do shift; done; shift\n'
+"""Of a kubectl whose pods are this machine."""
+
+
+def access(**keys: Any) -> KubernetesAccess:
+    return KubernetesAccess(KubernetesConfig(image="lab/zmqrl", **keys), RUN)
+
+
+def test_a_host_is_a_job_that_is_not_repeated_and_goes_on_its_own() -> None:
+    job = access().job("run-1", "w1")
+    assert job["spec"]["backoffLimit"] == 0 and job["spec"]["ttlSecondsAfterFinished"] > 0
+    assert job["metadata"]["labels"] == {"zmqrl.run": "run-1", "zmqrl.host": "w1"}
+    assert job["spec"]["template"]["metadata"]["labels"] == job["metadata"]["labels"], "pods are found by them too"
+    pod = job["spec"]["template"]["spec"]
+    assert (pod["restartPolicy"], pod["automountServiceAccountToken"]) == ("Never", False)
+
+
+def test_the_learner_has_its_own_resources_and_further_fields_are_those_of_the_api() -> None:
+    given = access(
+        resources={"cpu": "1"},
+        learner_resources={"cpu": "4", "nvidia.com/gpu": "1"},
+        node_selector={"pool": "rl"},
+        pod={"imagePullSecrets": [SECRET]},
+        container={"imagePullPolicy": "Always"},
+    )
+    learner, worker = (given.job("run-1", host)["spec"]["template"]["spec"] for host in ("trainer", "w1"))
+    assert learner["containers"][0]["resources"]["limits"] == {"cpu": "4", "nvidia.com/gpu": "1"}
+    assert worker["containers"][0]["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
+    assert (worker["nodeSelector"], worker["imagePullSecrets"]) == ({"pool": "rl"}, [SECRET])
+    assert worker["containers"][0]["imagePullPolicy"] == "Always" and worker["containers"][0]["image"] == "lab/zmqrl"
+
+
+@pytest.mark.parametrize("host", ["Node_1.lab", "x" * 80, "-a-", "7"])
+def test_any_name_of_a_host_gives_names_that_kubernetes_accepts(host: str) -> None:
+    meta = access().job("r" * 70, host)["metadata"]
+    name = meta["generateName"]
+    assert len(name) <= 58 and name == name.lower() and name.replace("-", "").isalnum()
+    for value in meta["labels"].values():
+        assert len(value) <= 63 and value[0].isalnum() and value[-1].isalnum()
+    assert label(host) == meta["labels"]["zmqrl.host"]
+
+
+def test_the_python_is_that_of_the_image_unless_another_is_set() -> None:
+    assert access().section("w1").python == "python3"
+    run = replace(RUN, defaults=DefaultsSection(python="/opt/python"))
+    assert KubernetesAccess(KubernetesConfig(image="i"), run).section("w1").python == "/opt/python"
+
+
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+NO_NODE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
+PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempting"}
+RUNNING, PULLING = {"running": {}}, {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+STATES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("no node", {"phase": "Pending", "conditions": [NO_NODE]}, "waiting", "Unschedulable: 0/2 nodes are available"),
+    ("scheduled", {"phase": "Pending", "conditions": [SCHEDULED]}, "waiting", ""),
+    ("no image", {"phase": "Pending", "state": PULLING}, "waiting", "ImagePullBackOff: no such image"),
+    ("being made", {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}, "waiting", ""),
+    ("running", {"phase": "Running", "conditions": [SCHEDULED], "state": RUNNING}, "running", ""),
+    ("preempted", {"phase": "Running", "conditions": [PREEMPTED], "state": RUNNING}, "ending", ""),
+    (
+        "evicted",
+        {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+        "ended",
+        "Evicted: low on memory",
+    ),
+    ("killed", {"phase": "Failed", "state": {"terminated": {"reason": "OOMKilled"}}}, "ended", "OOMKilled"),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "state", "reason"), STATES, ids=[state[0] for state in STATES])
+def test_what_a_pod_does_is_read_from_its_status(name: str, status: dict[str, Any], state: str, reason: str) -> None:
+    meta = {"name": "zmqrl-w1-x", "labels": {"zmqrl.host": "w1"}, "ownerReferences": [{"name": "zmqrl-w1"}]}
+    if name == "preempted":
+        meta["deletionTimestamp"], reason = "2026-01-01T00:00:00Z", "PreemptionByScheduler: preempting"
+    ours = {"name": "zmqrl", "state": status.pop("state", {})}
+    status["containerStatuses"] = [{"name": "istio-proxy", "state": RUNNING}, ours]
+    assert pod_of({"metadata": meta, "status": status}) == Pod("zmqrl-w1-x", "w1", "zmqrl-w1", state, reason)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a script of sh in the place of kubectl."""
+
+    def write(script: str) -> Pods:
+        path = tmp_path / "kubectl"
+        path.write_text(f"#!/bin/sh\n{script}")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        return Pods("cluster", "rl", "run-1")
+
+    return write
+
+
+def test_the_message_of_the_api_server_is_the_cause(kubectl: Any) -> None:
+    refusal = 'Error from server (Forbidden): jobs.batch is forbidden: User "ann" cannot create resource "jobs"'
+    client = kubectl(f"echo '{refusal}' >&2; exit 1")
+    with pytest.raises(HostFailed) as raised:
+        client.create("w1", {})
+    assert (raised.value.host, raised.value.cause) == ("w1", f"kubectl: {refusal}")
+    assert "--context=cluster --namespace=rl create" in raised.value.fix
+
+
+def test_a_machine_without_kubectl_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with raises(HostFailed, cause="kubectl cannot be started: No such file or directory"):
+        Pods(None, None, "run-1").listed("w1")
+
+
+def test_a_job_is_deleted_when_its_pod_is_not_waited_for(kubectl: Any, tmp_path: Path) -> None:
+    client = kubectl(
+        f'echo "$3" >>{tmp_path}/calls; [ $3 = create ] && echo job.batch/zmqrl-w1-1 || echo \'{{"items": []}}\''
+    )
+
+    reasons: list[str] = []
+    with raises(HostFailed, cause="its pod did not run: no reason is known yet"):
+        client.start("w1", {}, Wait(0.0, threading.Event(), reasons.append))
+    assert reasons == []
+    assert (tmp_path / "calls").read_text().split() == ["create", "get", "delete"]
+
+
+def shell(client: Pods) -> PodShell:
+    made = PodShell("w1", client, {}, Wait(0.0, threading.Event(), lambda _: None))
+    made.pod = Pod("zmqrl-w1-x", "w1", "zmqrl-w1", "running", "")
+    return made
+
+
+def test_a_file_goes_to_a_pod_and_comes_back(kubectl: Any, tmp_path: Path) -> None:
+    pod, content = shell(kubectl(HERE + 'exec "$@"')), os.urandom(200_000)
+    pod.put(content, f"{tmp_path}/a folder/file")
+    pod.get(f"{tmp_path}/a folder/file", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == content
+    pod.remove_tree(f"{tmp_path}/a folder")
+    assert not (tmp_path / "a folder").exists()
+
+
+def test_a_file_that_arrives_in_part_is_an_error_and_has_no_name(kubectl: Any, tmp_path: Path) -> None:
+    pod = shell(kubectl(HERE + 'head -c 1000 | "$@"'))
+    with pytest.raises(HostFailed):
+        pod.put(bytes(200_000), f"{tmp_path}/file")
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_file_that_comes_back_in_part_is_an_error(kubectl: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(200_000))
+    pod = shell(kubectl(HERE + '"$@" | head -c 1000'))
+    with raises(HostFailed, cause=f"993 of 200000 bytes of {tmp_path}/file arrived"):
+        pod.get(f"{tmp_path}/file", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

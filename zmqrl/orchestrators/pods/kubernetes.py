@@ -1,0 +1,299 @@
+"""Kubernetes: each host is a pod that a Job owns, and its host agent runs in the pod by `kubectl exec`.
+
+Process 1 of a pod waits. The pod ends when its Job is deleted, and on its own when nothing else has run in it for a
+minute: nothing remains of a run whose launcher was killed, or whose launcher's machine was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+import secrets
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from zmqrl.config.codec import replace
+from zmqrl.config.hosts import LOCAL
+from zmqrl.config.plan import Boot, RunPlan
+from zmqrl.config.sections import FORBID_UNKNOWN, DefaultsSection, HostSection
+from zmqrl.config.sections import Config as RunConfig
+from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.agent import Agent, HostEnd
+from zmqrl.orchestrators.base import Teardown
+from zmqrl.orchestrators.host_commands import quoted
+from zmqrl.orchestrators.piped import PipedProcess, PipedShell
+from zmqrl.orchestrators.pods.kubectl import ANSWER_S, CONTAINER, HOST, RUN, Pod, Pods, Wait, label, output_of
+from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, run_folder
+from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
+from zmqrl.ssh.shell import FileShell, Finished, HostShell
+
+WATCH_EVERY_S = 5.0
+PROBE_S = 60.0
+"""How long `zmqrl doctor` and `workers: auto` wait for a pod."""
+FILE_S = 600.0
+"""How long the copy of a file may take."""
+ENDED_FOR_S = 60
+"""How long Kubernetes keeps a Job that has ended."""
+HOLD = (
+    "trap 'exit 143' TERM; set -- /proc/[0-9]*; own=$#; idle=0; while [ $idle -lt 12 ]; do sleep 5 & wait $!; "
+    "set -- /proc/[0-9]*; if [ $# -gt $own ]; then idle=0; else idle=$((idle + 1)); fi; done"
+)
+"""Process 1 of a pod: ends it when no other process has been there for a minute."""
+DELETE_AFTER = 'read _; exec "$@"'
+"""A shell that outlives the launcher."""
+
+
+@dataclass(frozen=True)
+class KubernetesConfig:
+    """Each host is a pod of its own, which a Job owns. `kubectl` of this machine reaches the cluster."""
+
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    image: str
+    """Image with the zmqrl of this machine (docs/containers.md)."""
+    namespace: str | None = None
+    """Namespace of the pods; null: that of the context."""
+    context: str | None = None
+    """Context of kubectl's configuration; null: the current one."""
+    resources: Mapping[str, str] = field(default_factory=dict)
+    """Requests and limits of each pod, such as `{cpu: "2", memory: 2Gi}`."""
+    learner_resources: Mapping[str, str] | None = None
+    """Resources of the learner's pod, such as `{cpu: "4", memory: 8Gi, nvidia.com/gpu: "1"}`; null: `resources`."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the nodes have."""
+    pod: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the `spec` of the pods, such as `volumes`, `imagePullSecrets`, `tolerations`."""
+    container: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of their container, such as `volumeMounts`, `envFrom`, `imagePullPolicy`."""
+
+
+class PodShell(FileShell):
+    """Commands in a pod, which the first one starts."""
+
+    def __init__(self, host: str, pods: Pods, job: Mapping[str, Any], wait: Wait) -> None:
+        self.host, self._pods, self._job, self._wait = host, pods, job, wait
+        self._is_closed = False
+
+    @cached_property
+    def pod(self) -> Pod:
+        """The pod, which runs. HostFailed."""
+        return self._pods.start(self.host, self._job, self._wait)
+
+    def lost(self) -> str | None:
+        """What has ended the pod; None while it runs, and while the API server does not answer."""
+        try:
+            pod = next((pod for pod in self._pods.listed(self.host) if pod.name == self.pod.name), None)
+        except HostFailed:
+            return None
+        if pod is not None and pod.state == "running":
+            return None
+        return "it was deleted" if pod is None else pod.reason or f"it is {pod.state}"
+
+    def check_answer(self) -> None:
+        """Wait until the pod runs. HostFailed."""
+        assert self.pod.state == "running"
+
+    def run(self, command: str, timeout_s: float) -> Finished:
+        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).run(command, timeout_s)
+
+    def start(self, command: str, stderr: Path) -> PipedProcess:
+        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).start(command, stderr)
+
+    def put(self, content: bytes | Path, path: str) -> None:
+        """Write a file in the pod, at once; its folders are made. HostFailed, also where a part of it was lost."""
+        data = content.read_bytes() if isinstance(content, Path) else content
+        folder, part = quoted(posixpath.dirname(path)), quoted(f"{path}.part")
+        written = f"mkdir -p {folder} && cat > {part} && [ $(wc -c < {part}) = {len(data)} ]"
+        self._script(f"{written} && mv {part} {quoted(path)}", data)
+
+    def get(self, path: str, target: Path) -> None:
+        """Copy a file of the pod to here. HostFailed, also where a part of it was lost."""
+        size, _, data = self._script(f"wc -c < {quoted(path)} && cat {quoted(path)}").partition(b"\n")
+        if len(data) != int(size):
+            raise HostFailed(self.host, f"{len(data)} of {int(size)} bytes of {path} arrived", "copy it again")
+        target.write_bytes(data)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder of the pod, which may be in a volume. HostFailed."""
+        self._script(f"rm -rf {quoted(path)}")
+
+    def close(self) -> None:
+        """Delete the Job of the pod."""
+        if "pod" in vars(self) and not self._is_closed:
+            self._is_closed = True
+            with contextlib.suppress(HostFailed):
+                output_of(self.host, self._pods.deleting(self.pod.job))
+
+    def _script(self, script: str, input: bytes = b"") -> bytes:
+        return output_of(self.host, [*self._pods.in_pod(self.pod.name), "sh", "-c", script], input, FILE_S)
+
+
+class PodAgent(ShellAgent):
+    """A host agent in a pod."""
+
+    shell: PodShell
+
+    def cut_off(self) -> HostFailed | None:
+        why = None if self.progress.finished is not None else self.shell.lost()
+        is_learner = self.host == self.boot.plan.config.learner.host
+        fix = "resume the run" if is_learner else f"for another pod: zmqrl scale {self.host}={len(self.boot.workers)}"
+        return None if why is None else HostFailed(self.host, f"Kubernetes ended pod {self.shell.pod.name}: {why}", fix)
+
+    def end(self) -> HostEnd:
+        self.shell.close()  # else its pod would wait for a minute
+        return super().end()
+
+
+class KubernetesOrchestrator(ShellOrchestrator):
+    """A pod per host; the host `local`, where it participates, is this machine."""
+
+    Config = KubernetesConfig
+    returns_checkpoints = True
+
+    def __init__(self, config: KubernetesConfig, plan: RunPlan) -> None:
+        """HostFailed when the API server would refuse the Job of a host."""
+        super().__init__(config, plan)
+        self._access = self.access(config, plan.config)
+        self._pods, self._files = self._access.pods(plan.run_id), LearnerFiles(plan, self.warn)
+        self._deleter: subprocess.Popen[bytes] | None = None
+        hosts = dict.fromkeys([plan.config.learner.host, *(host for host, count in plan.workers.items() if count)])
+        for host in [host for host in hosts if host != LOCAL][:2]:
+            self._pods.create(host, self._access.job(plan.run_id, host), "--dry-run=server")
+
+    @classmethod
+    def shell(cls, config: KubernetesConfig, run: RunConfig, host: str) -> PodShell:
+        wait = Wait(PROBE_S, threading.Event(), lambda reason: None)
+        return cls.access(config, run).shell(host, f"probe-{secrets.token_hex(4)}", wait)
+
+    @classmethod
+    def access(cls, config: KubernetesConfig, run: RunConfig) -> KubernetesAccess:
+        return KubernetesAccess(config, run)
+
+    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, HostShell]]:
+        for host in boots:
+            if host in self.agents:
+                self.agents[host].release()  # its pod holds what another one needs
+            wait = Wait(float("inf"), self.is_ending, partial(self._report, host))
+            yield host, self._access.shell(host, self.plan.run_id, wait)
+
+    def _report(self, host: str, reason: str) -> None:
+        limit_s = self.plan.config.limits.start_s
+        self.warn(host, f"the pod is pending ({reason}); raise limits.start_s ({limit_s:g} s) to wait longer")
+
+    def deploy(self, boots: Mapping[str, Boot]) -> None:
+        if self._deleter is None:
+            argv = ["sh", "-c", DELETE_AFTER, "sh", *self._pods.deleting(self._pods.selector)]
+            null = subprocess.DEVNULL
+            self._deleter = subprocess.Popen(argv, stdin=-1, stdout=null, stderr=null, start_new_session=True)
+            threading.Thread(target=self._watch, name="pods", daemon=True).start()
+        super().deploy(boots)
+
+    def agent(self, boot: Boot, shell: HostShell) -> Agent | None:
+        assert isinstance(shell, PodShell)
+        access = KubernetesAccess(self.config, boot.plan.config, self._access.known)
+        folder = run_folder(boot, access.section(boot.host))
+        try:
+            shell.check_answer()  # the time of the agent begins with that of its pod
+            if self.is_ending.is_set():
+                return None
+            self._files.send(shell, folder)
+            agent = PodAgent(boot, self.warn, shell, access, self.log_of(boot.host))
+        except HostFailed:
+            if self.is_ending.is_set():
+                return None
+            raise
+        self._files.mirror(shell, folder)
+        return agent
+
+    def _watch(self) -> None:
+        """A thread: `kubectl exec` does not always end with its pod."""
+        while not self.is_ending.wait(WATCH_EVERY_S):
+            for agent in list(self.agents.values()):
+                if isinstance(agent, PodAgent) and agent.wait(0.0) is None and agent.shell.lost() is not None:
+                    agent.kill()
+
+    def read_to_the_end(self, agent: Agent) -> None:
+        if isinstance(agent, PodAgent):
+            self._files.collect(agent.shell, run_folder(agent.boot, agent.section))
+
+    def undeploy(self, grace_s: float) -> Teardown:
+        self._files.close()
+        teardown = super().undeploy(grace_s)
+        if self._deleter is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it outlives this process too
+                self._deleter.communicate(timeout=ANSWER_S)
+            self._deleter = None
+        return teardown
+
+
+class KubernetesAccess(HostAccess):
+    """Reaches hosts by pods that are made for it, and finds those of a run by their labels."""
+
+    config: KubernetesConfig
+    lists_jobs = True
+    records_end_s = 20.0
+
+    def __init__(self, config: KubernetesConfig, run: RunConfig, known: dict[str, Pods] | None = None) -> None:
+        """`known`: pods by id of their run, which several objects may share."""
+        super().__init__(config, run)
+        self.known = {} if known is None else known
+
+    def section(self, host: str) -> HostSection:
+        """Section of a host, with the Python of the image unless another is set."""
+        section = super().section(host)
+        return replace(section, python="python3") if section.python == DefaultsSection().python else section
+
+    def pods(self, run_id: str) -> Pods:
+        """The pods of a run."""
+        return self.known.setdefault(run_id, Pods(self.config.context, self.config.namespace, run_id))
+
+    def shell(self, host: str, run_id: str, wait: Wait) -> PodShell:
+        """Shell in a pod of a run, which the first command starts."""
+        return PodShell(host, self.pods(run_id), self.job(run_id, host), wait)
+
+    def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, PodShell]]:
+        for host in hosts:
+            yield host, KubernetesOrchestrator.shell(self.config, self.run, host)
+
+    def remaining(self, host: str, run_id: str) -> Sequence[str]:
+        pods = self.pods(run_id).listed(host)
+        return [pod.job for pod in pods if pod.host == label(host) and pod.state != "ended"]
+
+    def cancel(self, names: Sequence[str]) -> None:
+        output_of(LOCAL, self.pods("").deleting(*names))
+
+    def job(self, run_id: str, host: str) -> dict[str, Any]:
+        """Manifest of the Job of a host."""
+        config, labels = self.config, {RUN: label(run_id), HOST: label(host)}
+        has_own = host == self.run.learner.host and config.learner_resources is not None
+        resources = config.learner_resources if has_own else config.resources
+        container = {
+            "name": CONTAINER,
+            "image": config.image,
+            "command": ["sh", "-c", HOLD],
+            "resources": {"requests": resources, "limits": resources},
+            **config.container,
+        }
+        spec = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,  # else a Service `redis` sets REDIS_PORT in each process
+            "nodeSelector": config.node_selector,
+            "containers": [container],
+            **config.pod,
+        }
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        name = re.sub(r"[^a-z0-9]+", "-", host.lower())[:40].strip("-")
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"generateName": f"zmqrl-{name}-", "labels": labels},
+            "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": ENDED_FOR_S, "template": template},
+        }
