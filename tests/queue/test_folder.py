@@ -42,6 +42,7 @@ def test_what_is_written_is_read(queue: QueueFolder) -> None:
     job = queue.add(own())
     assert (job.number, job.record.run_dir) == (1, "/runs/x-job1")
     assert queue.add(own()).number == 2
+    assert queue.add(own(), is_numbered=False).record.run_dir == "/runs/x"
     assert queue.create_attempt(1, of_job(1))
     assert not queue.create_attempt(1, of_job(2))
     queue.request(1, STOP)

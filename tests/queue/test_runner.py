@@ -221,7 +221,7 @@ def test_a_runner_with_many_jobs_looks_less_often(tmp_path: Path, monkeypatch: p
     clock = SimpleNamespace(monotonic=time.monotonic, process_time=lambda: next(looks), sleep=sleep)
     monkeypatch.setattr("zmqrl.queue.runner.time", clock)
     with pytest.raises(Enough):
-        serve(here(tmp_path), until_empty=False, show=lambda _: None)
+        serve(lambda: False, lambda: False, lambda _: None)
     assert slept == [pytest.approx(4.0)]
 
 

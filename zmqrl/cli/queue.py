@@ -16,6 +16,7 @@ from zmqrl.cli import completion
 from zmqrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from zmqrl.config.sections import Config
     from zmqrl.queue.folder import QueueFolder
     from zmqrl.queue.records import Job, JobNeeds
 
@@ -62,7 +63,6 @@ def add_command(
     run`) and a host has the slots. Its run is an ordinary one, in runs/. A file with `orchestrator: {kind: slurm}` is
     submitted to Slurm: JOB is then a job of Slurm.
     """
-    from zmqrl.config.hosts import LOCAL
     from zmqrl.config.presets import preset_name
     from zmqrl.planning.configure import load_config
     from zmqrl.queue.records import JobRecord
@@ -75,10 +75,8 @@ def add_command(
     if config.orchestrator.kind == "slurm":
         _submit(slots)
         return
-    if others := sorted(set(config.hosts) - {LOCAL}):
-        fix = "remove the hosts: the queue selects one (zmqrl queue run hosts.yaml)"
-        raise ConfigError("a job runs on one host", key=("hosts",), value=", ".join(others), fix=fix)
-    queue = _opened(folder)
+    check_one_host(config)
+    queue = made_queue(folder)
     known = queue.read().jobs if after else {}
     if unknown := [number for number in after if number not in known]:
         raise ConfigError("no such job", key=("--after",), value=str(unknown[0]), fix="see: zmqrl queue list")
@@ -108,7 +106,8 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
         runner = JobRunner(open_queue(folder), found, click.echo)
         for name, capacity in found.capacity.items():
             click.echo(f"{name}: {capacity.cores} cores, {capacity.gpus} GPUs")
-        serve(runner, until_empty, click.echo)
+        with runner:
+            serve(runner.step, lambda: until_empty and not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
         click.echo("ended; the next zmqrl queue run continues the jobs")
 
@@ -184,6 +183,25 @@ def log_command(job: int, folder: Path) -> None:
         click.echo(f"job {job} has not started; its run directory will be {printable(found.record.run_dir)}", err=True)
 
 
+def check_one_host(config: Config) -> None:
+    """Raise `ConfigError` for the configuration of a job that names other hosts."""
+    from zmqrl.config.hosts import LOCAL
+
+    if others := sorted(set(config.hosts) - {LOCAL}):
+        fix = "remove the hosts: the queue selects one (zmqrl queue run hosts.yaml)"
+        raise ConfigError("a job runs on one host", key=("hosts",), value=", ".join(others), fix=fix)
+
+
+def made_queue(folder: Path) -> QueueFolder:
+    """The queue in a folder, which is created if it is absent."""
+    from zmqrl.queue.folder import open_queue
+
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    return open_queue(folder)
+
+
 def _needs(text: str) -> JobNeeds:
     """`cores=4,gpus=1`. ConfigError: something else."""
     import msgspec
@@ -195,16 +213,6 @@ def _needs(text: str) -> JobNeeds:
         return msgspec.convert(pairs, JobNeeds, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
-
-
-def _opened(folder: Path) -> QueueFolder:
-    """The queue in a folder, which is created if it is missing."""
-    from zmqrl.queue.folder import open_queue
-
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o755)
-    return open_queue(folder)
 
 
 def _submit(needs: JobNeeds) -> None:

@@ -80,8 +80,8 @@ class QueueFolder:
         """Where a user has the records of a job."""
         return self.path / f"job-{number}"
 
-    def add(self, record: JobRecord) -> Job:
-        """Create a job with the next number, which its run directory has at its end."""
+    def add(self, record: JobRecord, is_numbered: bool = True) -> Job:
+        """Create a job with the next number, which its run directory has at its end if it `is_numbered`."""
         while True:
             number = max(self._numbers()["job"], default=0) + 1
             try:
@@ -89,7 +89,8 @@ class QueueFolder:
             except FileExistsError:
                 continue
             os.chmod(self.job_folder(number), 0o755)  # other users' runners read it, whatever the umask
-            record = replace(record, run_dir=f"{record.run_dir}-job{number}")
+            if is_numbered:
+                record = replace(record, run_dir=f"{record.run_dir}-job{number}")
             content = json.dumps(to_json(record)).encode()  # also of a path that is not UTF-8
             owner_record.create(self.job_folder(number) / "job", content)
             return Job(number, record)

@@ -76,11 +76,15 @@ class _Heartbeats:
         return found
 
 
+class RunnerActive(ConfigError):
+    """This user has a runner of the queue already."""
+
+
 class JobRunner:
     """Use as a context: the runs end with it."""
 
     def __init__(self, folder: QueueFolder, hosts: RunnerHosts, show: Callable[[str], None]) -> None:
-        """Take over from the last runner of this user. ConfigError: that one is active."""
+        """Take over from the last runner of this user. RunnerActive: that one is active."""
         self._folder, self._hosts, self._show = folder, hosts, show
         self._me = Me(os.geteuid(), secrets.token_hex(8))
         own = folder.runner_folder(self._me.uid)
@@ -94,7 +98,7 @@ class JobRunner:
             self._owner = RunOwner.acquire(own, self._me.runner)
         except ConfigError as error:
             what, fix = f"your runner is active already: {error.what}", "one runner serves all your jobs of a queue"
-            raise ConfigError(what, key=("--queue",), value=str(folder.path), fix=fix) from error
+            raise RunnerActive(what, key=("--queue",), value=str(folder.path), fix=fix) from error
         self._write_record(own / "runner")
         self._heartbeats = _Heartbeats(time.monotonic)
         self._children: dict[int, _Child] = {}
@@ -243,21 +247,20 @@ class JobRunner:
         return True
 
 
-def serve(runner: JobRunner, until_empty: bool, show: Callable[[str], None]) -> None:
-    """Run until the user interrupts it, or with `until_empty` until all jobs of the user have ended."""
-    with runner:
-        is_away = False
-        while True:
-            begun = time.process_time()
-            try:
-                has_changed = runner.step()
-                if not has_changed and until_empty and not runner.has_jobs():
-                    return
-                is_away = False
-            except OSError as error:
-                has_changed = False
-                if not is_away:
-                    show(f"the queue cannot be used: {error.strerror}; it is tried again")
-                is_away = True
-            if not has_changed:
-                time.sleep(max(POLL_S, (time.process_time() - begun) / IDLE_SHARE))  # files are all that runners share
+def serve(step: Callable[[], bool], has_ended: Callable[[], bool], show: Callable[[str], None]) -> None:
+    """Repeat `step`, which returns whether it changed anything, until `has_ended`, or the user interrupts it."""
+    is_away = False
+    while True:
+        begun = time.process_time()
+        try:
+            has_changed = step()
+            if not has_changed and has_ended():
+                return
+            is_away = False
+        except OSError as error:
+            has_changed = False
+            if not is_away:
+                show(f"the queue cannot be used: {error.strerror}; it is tried again")
+            is_away = True
+        if not has_changed:
+            time.sleep(max(POLL_S, (time.process_time() - begun) / IDLE_SHARE))  # files are all that runners share
