@@ -36,7 +36,7 @@ def test_help_names_every_command(zmqrl: Command) -> None:
     assert all(f"\n  {name} " in shown.out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("group", [(), ("config",), ("queue",)])
+@pytest.mark.parametrize("group", [(), ("config",), ("queue",), ("sweep",)])
 def test_help_shows_whole_summaries_of_commands(zmqrl: Command, group: tuple[str, ...]) -> None:
     _, *lines = zmqrl(*group, "--help").out.splitlines()  # the first is the usage, which may end in ARGS...
     assert lines

@@ -46,6 +46,7 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
         *([name, "--queue", READ] for name in ("list", "run")),
         *([name, "1", "--queue", READ] for name in ("stop", "hold", "log")),
     ],
+    "sweep": [[READ], *([name, READ] for name in ("status", "stop", "resume", "table", "plot"))],
     "upload": [["mlflow", READ], ["wandb", FINISHED, "--to", WRITTEN, "--retry", "0"]],
     "status": [*RUNS, ["-f", READ], ["--json", READ]],
     "logs": [*RUNS, [READ, "worker"], ["-f", READ]],

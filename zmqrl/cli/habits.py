@@ -19,6 +19,7 @@ COMMANDS = {
     **dict.fromkeys(("cancel", "kill"), "zmqrl stop RUN"),
     **dict.fromkeys(("algos", "envs", "list", "ls"), "zmqrl presets"),
     **dict.fromkeys(("ps", "top"), "zmqrl runs"),
+    **dict.fromkeys(("optimize", "optuna", "tune"), "zmqrl sweep FILE"),
     "attach": "zmqrl status -f RUN",
     "compare": "zmqrl plot RUN RUN",
     "help": "zmqrl --help",

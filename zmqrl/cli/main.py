@@ -45,6 +45,7 @@ COMMANDS = {
     "plot": "results",
     "export": "results",
     "queue": "queue",
+    "sweep": "sweep",
     "upload": "upload",
     "trust": "results",
     "bench": "results",

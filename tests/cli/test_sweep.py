@@ -1,0 +1,107 @@
+"""`zmqrl sweep`: what its commands print, write and refuse. `tests/sweeps/test_kills.py` has the runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import Command
+from tests.queue.samples import record
+from tests.support.raising import compare, fields
+from tests.sweeps.samples import RATES, made
+from zmqrl.config.codec import replace
+from zmqrl.queue.records import JobEnd
+from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.sweep_file import Sweep
+
+FILE = "preset: cartpole-ppo\nparameters: {algorithm.learning_rate: [1e-3, 1e-2]}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    """Three trials: one is pruned, one complete, one runs."""
+    found, queue = made(tmp_path, rungs=(1000,), startup_trials=1)
+    for trial, values in enumerate([(5.0, 9.0), (4.0,), (6.0,)]):
+        found.create_record(f"trial-{trial}", {"algorithm.learning_rate": RATES[trial]})
+        queue.add(replace(record(os.geteuid()), run_dir=str(found.run_dir(trial, 0))), is_numbered=False)
+        for stage, value in enumerate(values):
+            found.create_record(f"value-{trial}-0-{stage}", {"value": value, "version": "0-1"})
+    queue.end_job(1, JobEnd("done", 0))
+    return found
+
+
+def test_trials_are_listed_the_best_first_and_drawn(zmqrl: Command, folder: SweepFolder) -> None:
+    shown = zmqrl("sweep", "status", "s").out.splitlines()
+    assert shown == [
+        "3 of 3 trials: 1 complete, 1 pruned, 1 running",
+        "best: trial 0, 9.00: algorithm.learning_rate=0.1",
+    ]
+    assert [line.split() for line in zmqrl("sweep", "table", "s").out.splitlines()] == [
+        ["TRIAL", "STATE", "VALUE", "algorithm.learning_rate"],
+        ["0", "complete", "9", "0.1"],
+        ["2", "running", "6", "0.3"],
+        ["1", "pruned", "at", "1,000", "4", "0.2"],
+    ]
+    rows = json.loads(zmqrl("sweep", "table", "s", "--json").out)
+    assert rows[2] == {"trial": 1, "state": "pruned at 1,000", "value": 4.0, "algorithm.learning_rate": 0.2}
+    assert zmqrl("sweep", "plot", "s", "--out", "s.png").code == 0
+    assert Path("s.png").read_bytes()[1:4] == b"PNG"
+    compare(zmqrl("sweep", "plot", "s", "--out", "s.xyz").error, **fields("--out", "s.xyz"))
+
+
+def test_a_stop_holds_the_jobs(zmqrl: Command, folder: SweepFolder) -> None:
+    assert zmqrl("sweep", "stop", "s").code == 0
+    states = [row["state"] for row in json.loads(zmqrl("queue", "list", "--queue", "q", "--json").out)]
+    assert states == ["done", "held", "held"]
+    assert "(stopped)" in zmqrl("sweep", "status", "s").out
+
+
+def test_a_sweep_without_a_value_is_not_drawn(zmqrl: Command, tmp_path: Path) -> None:
+    made(tmp_path)
+    compare(zmqrl("sweep", "plot", "s").error, **fields(value="s"))
+    assert zmqrl("sweep", "table", "s").out.split() == ["TRIAL", "STATE", "VALUE"]
+
+
+def test_a_file_is_run_in_a_folder_of_its_name(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven: list[SweepFolder] = []
+
+    def drive(folder: SweepFolder, *_: object) -> None:
+        driven.append(folder)
+        if len(driven) > 1:
+            (folder.path / "best.yaml").touch()
+
+    monkeypatch.setattr("zmqrl.sweeps.driver.drive", drive)
+    Path("lr.yaml").write_text(f"{FILE}set: {{run.seed: 3, evaluator.best_by: x, env.report: {{x: sum}}}}\n")
+    ended = zmqrl("sweep", "lr.yaml", "--queue", "lab")
+    assert ended.code == 1, ended.err  # no trial is complete
+    assert zmqrl("sweep", "resume", "runs/lr").code == 0
+    folder = driven[0]
+    assert folder.path == Path("runs/lr").absolute()
+    expected = Sweep(folder.sweep.keys, os.getcwd(), str(Path("lab").absolute()), first_seed=3, best_by="x")
+    assert folder.sweep == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["none.yaml"], fields(source="none.yaml")),
+        (["run", "lr.yaml", "none.yaml"], fields(source="none.yaml")),
+        (["bad.yaml"], fields("algorithm.learning_rtae")),
+        (["hosts.yaml"], fields("hosts", "a")),
+        (["store.yaml"], fields("store.kind", "object")),
+        (["status", "."], fields(value=".")),
+        (["resume", "none"], fields(value="none")),
+    ],
+)
+def test_what_is_refused(zmqrl: Command, words: list[str], error: dict[str, Any]) -> None:
+    Path("lr.yaml").write_text(FILE)
+    Path("bad.yaml").write_text(FILE.replace("rate", "rtae"))
+    Path("hosts.yaml").write_text(f"{FILE}set: {{hosts.a.workers: 1}}\n")
+    Path("store.yaml").write_text(f"{FILE}rungs: [10]\nset: {{store.kind: object, store.url: file:///x}}\n")
+    ended = zmqrl("sweep", *words)
+    assert ended.code == 2
+    compare(ended.error, **error)

@@ -1,0 +1,165 @@
+"""The driver over real folders; the test ends the runs, and an evaluation is a value at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.raising import raises
+from tests.sweeps.samples import RATES, made
+from zmqrl.config.codec import replace
+from zmqrl.errors import ConfigError
+from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.records import JobEnd, JobNeeds
+from zmqrl.sweeps.driver import PRESET, SweepDriver
+from zmqrl.sweeps.folder import SweepFolder
+
+
+class Evaluations:
+    """`subprocess` with processes that end at once. `codes`: exit codes of the first ones."""
+
+    PIPE = subprocess.PIPE
+
+    def __init__(self, *codes: int) -> None:
+        self.codes, self.words = list(codes), list[Sequence[str]]()
+
+    def Popen(self, words: Sequence[str], **_: object) -> Any:
+        self.words.append(words)
+        trial = int(Path(words[5]).parent.name.removeprefix("trial-"))
+        score = {"return_mean": -abs(RATES[trial] - 0.2), "reports": {"x": float(trial)}, "version": "0-9"}
+        code = self.codes.pop(0) if self.codes else 0
+        communicate = lambda: (json.dumps(score).encode(), None)  # noqa: E731
+        return SimpleNamespace(poll=lambda: code, communicate=communicate, returncode=code)
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> Evaluations:
+    found = Evaluations()
+    monkeypatch.setattr("zmqrl.sweeps.driver.subprocess", found)
+    monkeypatch.setattr("zmqrl.sweeps.driver.usable_cores", lambda: 1)
+    return found
+
+
+def driver(folder: SweepFolder, queue: QueueFolder) -> SweepDriver:
+    return SweepDriver(folder, queue, lambda _: None)
+
+
+def settle(own: SweepDriver) -> None:
+    while own.step():
+        pass
+
+
+def end_jobs(queue: QueueFolder) -> None:
+    for number in queue.read().jobs:
+        queue.end_job(number, JobEnd("done", 0))
+
+
+def test_a_sweep_ends_with_the_best_trial_as_a_preset(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(
+        tmp_path, seeds=2, max_parallel=4, set={"run": {"total_env_steps": 50, "stop_at_return": None}}, rungs=(10,)
+    )
+    with driver(folder, queue) as own:
+        settle(own)
+        jobs = [job.record for job in queue.read().jobs.values()]
+        assert [job.run_dir for job in jobs] == [
+            str(folder.run_dir(trial, seed)) for trial in (0, 1) for seed in (0, 1)
+        ]
+        assert jobs[1].overrides == (
+            "run.total_env_steps=50",
+            "run.stop_at_return=null",
+            "algorithm.learning_rate=0.1",
+            "run.seed=6",
+            "store.keep_every=10",
+        )
+        assert (jobs[0].preset, jobs[0].folder, jobs[0].needs) == ("cartpole-ppo", str(tmp_path), JobNeeds(2, 0))
+        with raises(ConfigError, value=str(folder.path)):
+            driver(folder, queue)
+        for _ in range(2):
+            end_jobs(queue)
+            assert not own.has_ended()
+            settle(own)
+        assert own.has_ended()
+    assert {tuple(words[6:]) for words in evaluations.words} == {
+        ("--checkpoint", "last", "--episodes", "20", "--seed", "1", "--json")
+    }
+    assert len(evaluations.words) == 3 * 2 * 2
+    assert yaml.safe_load((folder.path / PRESET).read_text()) == {
+        "run": {"preset": "cartpole-ppo", "total_env_steps": 50, "stop_at_return": None},
+        "algorithm": {"learning_rate": 0.2},
+    }
+
+
+def test_the_next_driver_continues_from_the_records(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(tmp_path)
+    for _ in range(20):  # each does two steps and is gone
+        with driver(SweepFolder(folder.path), queue) as own:
+            own.step()
+            own.step()
+            has_ended = own.has_ended()
+        end_jobs(queue)
+    assert has_ended and (folder.path / PRESET).exists()
+    assert len(queue.read().jobs) == 3
+
+
+def test_a_killed_evaluation_is_repeated_and_a_failed_one_fails_its_trial(
+    tmp_path: Path, evaluations: Evaluations
+) -> None:
+    folder, queue = made(tmp_path)
+    evaluations.codes = [-9, 130, 1]
+    with driver(folder, queue) as own:
+        settle(own)
+        end_jobs(queue)
+        settle(own)
+    assert [trial.values[0, 0] is None for trial in folder.trials(queue.read())] == [True, False, False]
+
+
+def test_what_cannot_be_evaluated_here_ends_the_driver_and_has_no_record(
+    tmp_path: Path, evaluations: Evaluations
+) -> None:
+    folder, queue = made(tmp_path)
+    evaluations.codes = [2]
+    with driver(folder, queue) as own:
+        settle(own)
+        end_jobs(queue)
+        with raises(ConfigError, value="trial 0, seed 5"):
+            settle(own)
+    assert [trial.values for trial in folder.trials(queue.read())] == [{}, {}, {}]
+
+
+def test_a_number_of_the_env_may_be_the_value(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(tmp_path)
+    folder.sweep = replace(folder.sweep, best_by="x")
+    with driver(folder, queue) as own:
+        settle(own)
+        end_jobs(queue)
+        settle(own)
+    assert [trial.values for trial in folder.trials(queue.read())] == [{(0, 0): 0.0}, {(0, 0): 1.0}, {(0, 0): 2.0}]
+
+
+def test_a_stopped_sweep_holds_its_jobs(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path, max_parallel=1)
+    with driver(folder, queue) as own:
+        settle(own)
+        folder.set_stopped(True)
+        assert own.step()
+        assert [job.is_held for job in queue.read().jobs.values()] == [True]
+        assert not own.step() and own.has_ended()
+    assert not (folder.path / PRESET).exists()
+
+
+def test_a_driver_that_was_replaced_does_nothing(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path)
+    owners = folder.path / ".owner"
+    with driver(folder, queue) as own:
+        (owners / "2").write_bytes((owners / "1").read_bytes())
+        with raises(ConfigError, value=str(folder.path)):
+            own.step()
+        (owners / "2").unlink()
+    assert not folder.trials(queue.read())

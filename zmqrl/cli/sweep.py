@@ -1,0 +1,194 @@
+"""`sweep run|status|stop|resume|plot|table`: many runs with other values of some keys, as jobs of a queue."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zmqrl.cli.queue import IN, check_one_host, made_queue
+from zmqrl.errors import ConfigError
+from zmqrl.views.base import UNKNOWN, aligned
+
+if TYPE_CHECKING:
+    from zmqrl.sweeps.folder import SweepFolder
+    from zmqrl.sweeps.sweep_file import Sweep, SweepFile
+    from zmqrl.sweeps.trials import Trial, Verdict
+
+SWEEP = click.argument("sweep", type=click.Path(path_type=Path), metavar="DIR")
+HOSTS = click.argument("hosts", type=click.Path(path_type=Path), required=False)
+MOST_CHECKED = 16
+"""Configurations that are checked before the first trial."""
+
+
+class _SweepGroup(click.Group):
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_file = args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(context, ["run", *args] if is_file else args)
+
+
+@click.group("sweep", cls=_SweepGroup)
+def sweep_command() -> None:
+    """Find the best values of some keys.
+
+    `zmqrl sweep FILE [HOSTS]` is `zmqrl sweep run FILE [HOSTS]`.
+    """
+
+
+@sweep_command.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@HOSTS
+@click.option("--dir", "sweep", type=click.Path(path_type=Path), help="Folder of the sweep. Default: runs/<FILE>.")
+@IN
+def run_command(file: Path, hosts: Path | None, sweep: Path | None, folder: Path) -> int:
+    """Run the sweep that FILE describes, or continue it.
+
+    Its runs are jobs of the queue. Unless your runner is active, this command is the runner too: on the hosts of HOSTS
+    (hosts.yaml) that have a capacity. Default: this machine.
+    """
+    from zmqrl.sweeps.folder import SweepFolder
+    from zmqrl.sweeps.sweep_file import read_sweep
+
+    made = _resolved(read_sweep(file), folder)
+    return _run(SweepFolder.create(sweep or Path("runs", file.stem), made), hosts)
+
+
+@sweep_command.command("resume")
+@SWEEP
+@HOSTS
+def resume_command(sweep: Path, hosts: Path | None) -> int:
+    """Continue the sweep in DIR after a stop or an interruption."""
+    from zmqrl.sweeps.folder import SweepFolder
+
+    return _run(SweepFolder(sweep), hosts)
+
+
+@sweep_command.command("stop")
+@SWEEP
+def stop_command(sweep: Path) -> None:
+    """Stop the sweep in DIR.
+
+    Its jobs are held, running ones with a checkpoint, and its driver ends.
+    """
+    from zmqrl.sweeps.folder import SweepFolder
+    from zmqrl.sweeps.trials import holds
+
+    folder = SweepFolder(sweep)
+    folder.set_stopped(True)  # the driver may have ended: its jobs are held here too
+    queue = made_queue(Path(folder.sweep.queue))
+    for request in holds(folder.trials(queue.read())):
+        queue.request(request.job, request.name)
+    click.echo(f"stopped; to continue: zmqrl sweep resume {sweep}")
+
+
+@sweep_command.command("status")
+@SWEEP
+def status_command(sweep: Path) -> None:
+    """Count the trials of the sweep in DIR, and print the best."""
+    from zmqrl.sweeps.trials import best_of
+
+    folder, trials, verdicts = _read(sweep)
+    counts = Counter(verdict.status for verdict in verdicts)
+    shown = ", ".join(f"{count} {status}" for status, count in counts.items()) or "none has begun"
+    stopped = " (stopped)" if folder.is_stopped else ""
+    click.echo(f"{len(trials)} of {folder.sweep.keys.count} trials{stopped}: {shown}")
+    if (best := best_of(verdicts)) is not None:
+        values = " ".join(f"{key}={json.dumps(value)}" for key, value in trials[best].parameters.items())
+        click.echo(f"best: trial {best}, {verdicts[best].value:.2f}: {values}")
+
+
+@sweep_command.command("table")
+@SWEEP
+@click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
+def table_command(sweep: Path, as_data: bool) -> None:
+    """Print the trials of the sweep in DIR, the best first."""
+    folder, trials, verdicts = _read(sweep)
+    order = sorted(range(len(trials)), key=lambda n: (verdicts[n].status != "complete", -(verdicts[n].value or 0.0)))
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.parameters))
+    rows: list[tuple[object, ...]] = []
+    for n in order:
+        at = f" {folder.sweep.stage_name(verdicts[n].stage)}" if verdicts[n].status == "pruned" else ""
+        values = verdicts[n].value, *(trials[n].parameters.get(key) for key in keys)
+        rows.append((n, f"{verdicts[n].status}{at}", *values))
+    if as_data:
+        click.echo(json.dumps([dict(zip(("trial", "state", "value", *keys), row, strict=True)) for row in rows]))
+        return
+    head = ("TRIAL", "STATE", "VALUE", *keys)
+    click.echo("\n".join(aligned([head, *([_cell(value) for value in row] for row in rows)])))
+
+
+@sweep_command.command("plot")
+@SWEEP
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("sweep.png"), show_default=True, help="Image file."
+)
+def plot_command(sweep: Path, out: Path) -> None:
+    """Draw the trials of the sweep in DIR as parallel coordinates."""
+    from zmqrl.sweeps.plot import draw
+
+    _, trials, verdicts = _read(sweep)
+    if all(verdict.value is None for verdict in verdicts):
+        raise ConfigError("has no trial with a value yet", key=(), value=str(sweep), is_subject=True)
+    try:
+        draw([trial.parameters for trial in trials], verdicts, out)
+    except (OSError, ValueError) as error:  # a suffix that matplotlib does not know
+        raise ConfigError(f"cannot be written: {error}", key=("--out",), value=str(out)) from error
+    click.echo(str(out))
+
+
+def _resolved(keys: SweepFile, queue: Path) -> Sweep:
+    """The sweep with what its configuration states. ConfigError: that of a trial is invalid."""
+    from zmqrl.config.codec import replace
+    from zmqrl.config.presets import preset_name
+    from zmqrl.planning.configure import load_config
+    from zmqrl.supervision import check_process
+    from zmqrl.sweeps.optuna_trials import optuna_of
+    from zmqrl.sweeps.sweep_file import Sweep
+
+    if keys.method == "optuna":
+        optuna_of()
+    keys = replace(keys, preset=str(preset_name(keys.preset)))
+    sweep = Sweep(keys, str(Path.cwd()), str(queue.absolute()))
+    with check_process.none_left():
+        trials = range(min(keys.count, MOST_CHECKED))
+        first, *_ = [load_config(keys.preset, overrides=sweep.overrides(keys.parameters_of(each))) for each in trials]
+    check_one_host(first)
+    if keys.rungs and first.store.kind != "directory":
+        fix = "remove rungs, or the store"
+        raise ConfigError("cannot be used with rungs", key=("store", "kind"), value=first.store.kind, fix=fix)
+    return replace(sweep, first_seed=first.run.seed, best_by=first.evaluator.best_by)
+
+
+def _run(folder: SweepFolder, hosts: Path | None) -> int:
+    """Exit code: 1 if no trial is complete at the end."""
+    from zmqrl.queue.hosts import RunnerHosts
+    from zmqrl.sweeps.driver import PRESET, drive
+
+    try:
+        drive(folder, made_queue(Path(folder.sweep.queue)), RunnerHosts.of(hosts), click.echo)
+    except KeyboardInterrupt:
+        click.echo(f"to continue: zmqrl sweep resume {folder.path}")
+        raise
+    click.get_current_context().invoke(status_command, sweep=folder.path)
+    return 0 if folder.is_stopped or (folder.path / PRESET).exists() else 1
+
+
+def _read(sweep: Path) -> tuple[SweepFolder, list[Trial], list[Verdict]]:
+    from zmqrl.queue.folder import open_queue
+    from zmqrl.sweeps.folder import SweepFolder
+    from zmqrl.sweeps.trials import judge
+
+    folder = SweepFolder(sweep)
+    trials = folder.trials(open_queue(Path(folder.sweep.queue)).read())
+    return folder, trials, judge(folder.sweep.keys, trials)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,152 @@
+"""The file of a sweep, and the trials that follow from it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct, field
+
+from zmqrl.config.codec import by_dotted_keys
+from zmqrl.config.sections import Bounds, CapacitySection, Count, Positive, Section
+from zmqrl.config.validate import validated
+from zmqrl.config.yaml_source import read_file
+from zmqrl.errors import ConfigError
+from zmqrl.random_streams import stream
+
+MOST_TRIALS = 10_000
+Values = tuple[Any, ...]
+
+
+class Range(Section, frozen=True):
+    """An interval, from which random and optuna draw."""
+
+    low: float = 0.0
+    """Least value."""
+    high: float = 0.0
+    """Greatest value."""
+    log: bool = False
+    """Whether the logarithm is uniform."""
+    integer: bool = False
+    """Whether only whole numbers are drawn."""
+
+
+class SweepFile(Section, frozen=True):
+    """The keys of the file."""
+
+    preset: str
+    """Name of a preset, or path of a YAML file."""
+    parameters: Mapping[str, Values | Range] | tuple[Mapping[str, Any], ...]
+    """Values by dotted key; of method list the trials."""
+    method: Literal["grid", "list", "random", "optuna"] = "grid"
+    """Which trials there are."""
+    trials: Annotated[int, Bounds(ge=1, le=MOST_TRIALS)] = 20
+    """Number of trials of random and optuna."""
+    batch: Positive = 4
+    """Trials that optuna proposes from the same results."""
+    seeds: Positive = 1
+    """Runs of a trial: with `run.seed` and the seeds after it. The value of a trial is their mean."""
+    seed: Count = 1
+    """Seed of what is drawn, and of the episodes of evaluations."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides for every trial."""
+    episodes: Annotated[int, Bounds(ge=1, le=1000)] = 20
+    """Greedy episodes of an evaluation."""
+    rungs: tuple[Positive, ...] = ()
+    """Env steps at which a trial is compared with earlier ones: ascending multiples of the first one."""
+    startup_trials: Positive = 4
+    """A trial is pruned if it is below the median of the earlier ones at the rung, and these are at least so many."""
+    max_parallel: Positive = 16
+    """Jobs of the sweep in the queue at a time."""
+    needs: CapacitySection = CapacitySection(2)
+    """What a job takes of one host."""
+    priority: Annotated[int, Bounds(ge=-1000, le=1000)] = 0
+    """Priority of the jobs."""
+
+    @property
+    def space(self) -> Mapping[str, Values | Range]:
+        """Values by dotted key; empty of method list."""
+        return self.parameters if isinstance(self.parameters, Mapping) else {}
+
+    @property
+    def count(self) -> int:
+        """Number of trials."""
+        if self.method == "grid":
+            return math.prod(len(each) for each in self.space.values() if isinstance(each, tuple))
+        return len(self.parameters) if self.method == "list" else self.trials
+
+    def parameters_of(self, trial: int) -> Mapping[str, Any]:
+        """What a trial tries, a function of the arguments; of optuna a trial at random."""
+        if not isinstance(self.parameters, Mapping):
+            return self.parameters[trial]
+        if self.method == "grid":
+            choices = (each for each in self.parameters.values() if isinstance(each, tuple))
+            return dict(zip(self.parameters, list(product(*choices))[trial], strict=True))
+        return {key: self._draw(key, values, trial) for key, values in self.parameters.items()}
+
+    def _draw(self, key: str, values: Values | Range, trial: int) -> Any:
+        random = stream(self.seed, f"sweep/{key}", index=trial)
+        if not isinstance(values, Range):
+            return values[int(random.integers(len(values)))]
+        low, high = values.low, values.high + values.integer
+        drawn = math.exp(random.uniform(math.log(low), math.log(high))) if values.log else random.uniform(low, high)
+        return max(math.floor(drawn), math.ceil(low)) if values.integer else drawn
+
+
+class Sweep(Struct, frozen=True, forbid_unknown_fields=True):
+    """`sweep.json` in the folder of a sweep: all that decides about it. It never changes."""
+
+    keys: SweepFile
+    folder: str
+    """Working directory of the runs."""
+    queue: str
+    """Folder of the queue."""
+    first_seed: int = 1
+    best_by: str | None = None
+    """`evaluator.best_by`: whose mean the value is in place of the return."""
+
+    def stage_name(self, stage: int) -> str:
+        """A rung, or the end, for messages."""
+        return f"at {self.keys.rungs[stage]:,}" if stage < len(self.keys.rungs) else "at the end"
+
+    def overrides(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+        """Overrides of a trial, as `--set` takes them."""
+        pairs = [*by_dotted_keys(self.keys.set), *by_dotted_keys(parameters)]
+        return tuple(f"{key}={json.dumps(value)}" for key, value in pairs if key)
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """The keys of a file. ConfigError: file, line, key and what is wrong."""
+    tree = read_file(path)
+    keys = validated(SweepFile, tree)
+    for key, what, fix in _faults(keys):
+        node = tree.at(key) or tree
+        raise ConfigError(what, key=key, fix=fix, source=str(node.source))
+    return keys
+
+
+def _faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    if isinstance(keys.parameters, Mapping) == (keys.method == "list") or not keys.parameters:
+        fix = "method list takes a list of mappings, the others `algorithm.learning_rate: [1e-4, 1e-3]`"
+        yield ("parameters",), f"cannot be used with method: {keys.method}", fix
+    for key, values in keys.space.items():
+        if not isinstance(values, Range):
+            yield from [] if values else [(("parameters", key), "has no value", "write a list of values")]
+        elif keys.method == "grid":
+            yield ("parameters", key), "an interval cannot be used with method: grid", "write a list of values"
+        elif values.low >= values.high or (values.log and values.low <= 0):
+            yield (
+                ("parameters", key),
+                "low must be less than high, and above 0 with log",
+                "write {low: 1e-4, high: 1e-2}",
+            )
+    if any("run.seed" in each for each in (keys.space, *(keys.parameters if keys.method == "list" else ()))):
+        yield ("parameters",), "run.seed cannot be a parameter", "write seeds: N"
+    if keys.count > MOST_TRIALS:
+        yield ("parameters",), f"{keys.count:,} trials; at most {MOST_TRIALS:,} are allowed", "use method: random"
+    if list(keys.rungs) != sorted({each for each in keys.rungs if each % keys.rungs[0] == 0}):
+        yield ("rungs",), "must ascend, each a multiple of the first", "write rungs: [10000, 20000]"
