@@ -30,7 +30,7 @@ Weights = Mapping[str, Array]
 
 ModeName: TypeAlias = Literal["single", "sync", "pipelined", "async", "offline"]
 Severity: TypeAlias = Literal["error", "warning", "note"]
-"""Of what is reported: something has ended or is prevented; something wants a look; nothing is to be done."""
+"""Severity of a report: something has ended or is prevented; it is to be looked at; nothing is to be done."""
 Role: TypeAlias = Literal["broker", "learner", "worker", "evaluator"]
 """Role of a process that a host agent starts."""
 JudgedRole: TypeAlias = Literal["learner", "worker"]

@@ -40,7 +40,7 @@ def regular(path: str, flags: int) -> int:
 
 
 def no_link(path: str, flags: int) -> int:
-    """As `regular`, which also follows no link."""
+    """An `opener` as `regular` that follows no link either."""
     return regular(path, flags | os.O_NOFOLLOW)
 
 

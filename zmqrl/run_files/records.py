@@ -37,7 +37,7 @@ class StatusRecord(msgspec.Struct, frozen=True):
     hosts: list[dict[str, Any]] = []
     refused: dict[str, int] = {}
     severities: list[Severity] = []
-    """Of the problems, in their order."""
+    """The severity of each of the problems."""
 
 
 RECORDS: Mapping[str, Any] = {SUMMARY: Summary, "status.json": StatusRecord}
