@@ -67,7 +67,7 @@ def written(tmp_path: Path, text: str) -> Path:
     [
         ("orchestrator:\n  kind: slurm\n  partitoin: cpu", ":3: orchestrator.partitoin: unknown key (value 'cpu'); did you mean 'partition'?"),
         ("orchestrator:\n  partition: cpu", ":2: orchestrator.partition: unknown key (value 'cpu'); known keys of orchestrator: kind"),
-        ("orchestrator: {kind: slurn}", ":1: orchestrator.kind: unknown orchestrator 'slurn'; known: local, slurm, ssh;"),
+        ("orchestrator: {kind: slurn}", ":1: orchestrator.kind: unknown orchestrator 'slurn'; known: command, kubernetes, local, slurm, ssh;"),
         ("orchestrator: {kind: slurm, exclusive: 3}", ":1: orchestrator.exclusive: 3: must be true or false"),
         ("store:\n  pth: /x", ":2: store.pth: unknown key (value '/x'); did you mean 'path'?"),
         ("store: {keeep: 3}", ":1: store.keeep: unknown key (value 3); did you mean 'keep'?"),
