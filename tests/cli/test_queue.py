@@ -116,7 +116,7 @@ def test_requests_for_other_jobs_are_refused(zmqrl: Command, command: str) -> No
 def test_jobs_of_another_user_are_listed_and_not_changed(zmqrl: Command) -> None:
     assert zmqrl("queue", "add", "cartpole-ppo").code == 0
     path = QUEUE / "job-1" / "job"
-    path.write_bytes(path.read_bytes().replace(b'"uid":0', b'"uid":12345'))
+    path.write_bytes(path.read_bytes().replace(b'"uid": 0', b'"uid": 12345'))
     assert msgspec.json.decode(path.read_bytes(), type=JobRecord).uid == 12345
     for each in (path, path.parent):
         os.chown(each, 12345, -1)

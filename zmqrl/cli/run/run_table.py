@@ -93,10 +93,7 @@ def runs_command(
     if as_data:
         click.echo(json.dumps([data_of(row) for row in kept]))
     elif kept:
-        has_column = {"RUN": lab is None, "JOB": any(row.job for row in kept)}
-        kept_columns = [has_column.get(name, True) for name in HEAD]
-        lines = (HEAD, *(_cells(row, now) for row in kept))
-        click.echo("\n".join(aligned([list(itertools.compress(line, kept_columns)) for line in lines], NUMBERS)))
+        click.echo("\n".join(_table(kept, now, has_folders=lab is None)))
     if not kept:
         what = f"none of {len(found)} runs matches" if found else "no runs"
         registers = f"the registers of {lab}" if lab else "the register of this machine"
@@ -148,6 +145,14 @@ def data_of(row: RunRow) -> dict[str, Any]:
     from zmqrl.config.codec import to_json
 
     return {**to_json(row), "run_dir": row.run_dir and str(Path(row.run_dir).absolute())}
+
+
+def _table(rows: Sequence[RunRow], now: float, has_folders: bool) -> list[str]:
+    has_column = {"RUN": has_folders, "JOB": any(row.job for row in rows)}
+    columns = [has_column.get(name, True) for name in HEAD]
+    return aligned(
+        [[*itertools.compress(line, columns)] for line in (HEAD, *(_cells(row, now) for row in rows))], NUMBERS
+    )
 
 
 def _cells(row: RunRow, now: float) -> tuple[str, ...]:
