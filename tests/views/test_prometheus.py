@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from tests.support.running import ROOT
 from tests.views.test_tables import LAB
+from zmqrl.launch.run.host_records import HostState
 from zmqrl.views.prometheus import HOST_FIGURES, REPORT_FIGURES, RUN_FIGURES, prometheus_text
 
 parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
@@ -72,9 +73,22 @@ def test_labels_are_escaped() -> None:
     assert _samples(LIVE, labels)["zmqrl_run_live", "desk"][1] == labels
 
 
-def test_the_alerts_of_the_page_name_figures_and_states_that_exist() -> None:
+def _alerts() -> dict[str, dict[str, Any]]:
+    """Rules of the page by their names."""
     (rules,) = re.findall(r"```yaml\n(groups:.*?)```", PAGE.read_text(), re.DOTALL)
-    alerts = [rule for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]]
+    return {rule["alert"]: rule for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]}
+
+
+def test_the_alert_of_a_lost_host_covers_all_states_between_its_loss_and_its_return() -> None:
+    maximum = re.fullmatch(
+        r'max by \(run, host\) \(zmqrl_host_state{state=~"(.+)"}\) == 1', _alerts()["HostLost"]["expr"]
+    )
+    assert maximum is not None
+    assert {*maximum[1].split("|")} == {*get_args(HostState), "silent"} - {"ready", "leaving", "drained", "ended"}
+
+
+def test_the_alerts_of_the_page_name_figures_and_states_that_exist() -> None:
+    alerts = _alerts().values()
     named = {name for alert in alerts for name in re.findall(r"zmqrl_\w+", alert["expr"])}
     assert len(alerts) > 3 and named <= {figure.name for figure in (*RUN_FIGURES, *HOST_FIGURES)}
     assert all({"alert", "expr", "for", "annotations"} <= alert.keys() for alert in alerts)
