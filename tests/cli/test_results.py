@@ -125,7 +125,7 @@ def test_bench_all_prints_one_table_and_one_list(zmqrl: Command, monkeypatch: py
 
 
 def test_status_prints_figures_for_prometheus(zmqrl: Command, finished: Path) -> None:
-    printed = zmqrl("status", finished / "seed-1", "--prometheus")
+    printed = zmqrl("status", finished / "seed-2" / ".." / "seed-1", "--prometheus")
     labels = f'{{run="{finished / "seed-1"}",env="CartPole-v1",algorithm="zmqrl.bench.noop:NoUpdate",host="'
     assert printed.code == 0 and printed.out.startswith("# HELP zmqrl_run_live ")
     assert f"zmqrl_run_exit_code{labels}" in printed.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -83,7 +84,7 @@ def _data(directory: Path, info: RunInfo, live: bool) -> str:
 
 def _record(directory: Path, info: RunInfo, live: bool) -> dict[str, Any]:
     """`status` and `summary` are status.json and summary.json; null: this attempt has not written it."""
-    place = {"run_id": info.run_id, "run_dir": str(directory.absolute()), "live": live}
+    place = {"run_id": info.run_id, "run_dir": os.path.abspath(directory), "live": live}
     place["state"] = _state(directory, info, live)
     return {**place, "status": _status(directory, info), "summary": _summary(directory, info)}
 
