@@ -50,6 +50,12 @@ def test_every_requirement_is_pinned_to_a_version_that_it_allows() -> None:
             assert requirement.specifier.contains(pin), line
 
 
+def test_the_first_page_lists_the_extras() -> None:
+    page = (ROOT / "docs" / "tutorial" / "first-run.md").read_text()
+    (listed,) = re.findall(r"The extras are (.+?)\.", page)
+    assert re.split(", | and ", listed) == sorted(setup_cfg()["options.extras_require"])
+
+
 def test_every_page_names_the_versions_of_python_that_setup_allows() -> None:
     least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", setup_cfg()["options"]["python_requires"]).groups()  # type: ignore[union-attr]
     versions = f"3.{least} to 3.{int(below) - 1}"
