@@ -228,3 +228,7 @@ class EndConditions:
         if self._stop_at is not None and time.monotonic() >= self._stop_at + self._stop_grace_s:
             return self.reason
         return None
+
+    def is_overdue(self) -> bool:
+        """Whether `overdue` has a reason."""
+        return self.overdue is not None

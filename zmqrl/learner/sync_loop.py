@@ -72,7 +72,7 @@ def _take_round(
     while True:
         with session.reporter.waiting():
             if collect is not None:
-                collect(lambda: end.overdue is not None)
+                collect(end.is_overdue)
             arrived = session.source.take(TAKE_S if len(taken) < quota else 0.0)
         if arrived:
             verify_at = time.monotonic() + VERIFY_AFTER_S
