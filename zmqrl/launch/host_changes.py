@@ -143,6 +143,8 @@ def with_numbers_of(
 def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
     """The handshakes of these hosts of `config`, which are connected to as a launch would; nothing stays there.
 
+    Hosts whose engine has a queue are left out, unless their number of workers depends on the answer.
+
     Raises:
         ConfigError: A host cannot be reached, or has another zmqrl; each such host is named.
     """
@@ -150,6 +152,8 @@ def reach(config: Config, hosts: Sequence[str]) -> dict[str, Handshake]:
     if not remote:
         return {}
     access = access_of(config, remote)
+    if access.queues:
+        remote = [host for host in remote if config.hosts[host].workers == AUTO]
     found: dict[str, Handshake] = {}
     failed = []
     for host, answer in handshakes_over(access.shells(remote), access.sections(remote)):

@@ -17,9 +17,8 @@ from zmqrl.config.kinds import options_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError, HostFailed
-from zmqrl.orchestrators.slurm import check_keys
 from zmqrl.orchestrators.slurm_commands import OWN_JOB, slurm
-from zmqrl.orchestrators.slurm_steps import OF_A_JOB, SlurmConfig, cpus_of, nodes_needed
+from zmqrl.orchestrators.slurm_steps import OF_A_JOB, SlurmConfig, check_keys, cpus_of, nodes_needed
 
 SCRIPT, OUTPUT = "job.sh", "slurm.out"
 FOLLOW = """

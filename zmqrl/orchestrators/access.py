@@ -19,6 +19,8 @@ class HostAccess:
 
     lists_jobs = False
     """Whether the engine lists what it has of a run: `remaining` and `cancel` then end and verify, not the reaper."""
+    queues = False
+    """Whether hosts may have to wait for the engine: one that joins a live run is not reached before."""
     records_end_s = 2.0
     """What such an engine may take to record that a command has ended."""
 

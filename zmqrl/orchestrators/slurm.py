@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,20 +36,21 @@ from zmqrl.orchestrators.slurm_access import PROBE_S, SlurmAccess, probe_name
 from zmqrl.orchestrators.slurm_commands import Allocation, slurm
 from zmqrl.orchestrators.slurm_steps import (
     SlurmConfig,
+    check_keys,
     cpus_of,
     name_of,
     nodes_needed,
     nodes_of,
-    section_of,
     srun,
     workers_of,
 )
 from zmqrl.ssh.shell import HostShell
 
 REASON_EVERY_S = 2.0
-NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
-"""Keys of a host that do not apply to a node of Slurm."""
-CANCEL_PENDING = 'read _; jobs=$(squeue -h -t PENDING -n "$1" -o %i); [ -z "$jobs" ] || exec scancel $jobs'
+CANCEL_PENDING = (
+    'read _; jobs=$(squeue -h -t PENDING -u "$1" -o "%i %j" | grep -F " $2" | cut -d" " -f1); '
+    '[ -z "$jobs" ] || exec scancel $jobs'
+)
 """A shell that outlives the launcher: `srun` ignores the end of its stdin while its job is pending."""
 _ENDED_BY_SLURM = re.compile(r"\*\*\* ((?:STEP|JOB) .*?) \*\*\*")
 
@@ -125,7 +126,7 @@ class SlurmOrchestrator(ShellOrchestrator):
                 "the nodes of a Slurm run share the files of this machine", key=("code", "sync"), fix="remove the key"
             )
         super().__init__(config, plan)
-        self._access = SlurmAccess(config, plan.config)
+        self._access = SlurmAccess(config, plan.config)  # its `run` has the hosts that have joined too
         self._closed = threading.Event()
         self._reporter: threading.Thread | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -144,12 +145,18 @@ class SlurmOrchestrator(ShellOrchestrator):
     def job(self) -> str | None:
         return os.environ.get(slurm_commands.OWN_JOB)
 
-    def refusal(self, host: str, section: HostSection) -> str:
-        return "a Slurm run has the nodes of its start"
+    def refusal(self, host: str, section: HostSection) -> str | None:
+        if self._allocation is not None:
+            return f"it has the nodes of the Slurm job {self._allocation.job}; hosts join runs of a login node"
+        try:
+            check_keys(replace(self.plan.config, hosts={host: section}), [host])
+        except ConfigError as error:
+            return str(error)
+        return None
 
     def _step(self, host: str) -> list[str]:
-        name, cpus = name_of(self.plan.run_id, host), cpus_of(self.plan.config, host)
-        return list(srun(self.config, self.plan.config, host, self._nodes[host], name, cpus, self._allocation))
+        run, name = self._access.run, name_of(self.plan.run_id, host)
+        return list(srun(self.config, run, host, self._nodes[host], name, cpus_of(run, host), self._allocation))
 
     def _check_accepted(self) -> None:
         """Slurm examines the job of the learner's host, and that of the host with most workers of the others."""
@@ -167,6 +174,9 @@ class SlurmOrchestrator(ShellOrchestrator):
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         self._warn_of_few_cpus(boots)
         self._warn_of_preferences()
+        for boot in boots.values():
+            run = self._access.run
+            self._access.run = replace(run, hosts={**run.hosts, **boot.plan.config.hosts})
         super().deploy(boots)
         if self._allocation is None:
             self._watch_pending()
@@ -176,13 +186,20 @@ class SlurmOrchestrator(ShellOrchestrator):
         prefix = SlurmAccess(config, run).prefixes([host])[host]
         return PipedShell(host, prefix, slurm_commands.environment())
 
-    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, PipedShell]]:
+    def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, PipedShell | HostFailed]]:
         for host in boots:
-            yield host, PipedShell(host, self._step(host), slurm_commands.environment())
+            try:
+                if host not in self._nodes:
+                    self._nodes |= nodes_of([host], None)
+            except HostFailed as error:
+                yield host, HostFailed(host, error.cause, error.fix)
+            else:
+                yield host, PipedShell(host, self._step(host), slurm_commands.environment())
 
     def agent(self, boot: Boot, shell: HostShell) -> SlurmAgent:
         """The host writes to the run directory itself: the logs are there, and the checkpoints of its learner."""
-        boot = replace(boot, plan=self.plan, streams_logs=False, neighbours=self._access.neighbours())
+        plan = replace(boot.plan, run_dir=self.plan.run_dir)
+        boot = replace(boot, plan=plan, streams_logs=False, neighbours=self._access.neighbours())
         command = agent_command(self._access.section(boot.host), boot.plan.run_id, boot.host)
         command = f"{_check_shared(self.plan.run_dir)}; {command}"
         log, reap = self.log_of(boot.host), partial(self._reap, boot.host)
@@ -190,7 +207,7 @@ class SlurmOrchestrator(ShellOrchestrator):
 
     def _reap(self, host: str, node: str | None) -> HostEnd:
         """`node`: where the agent of a host was whose node Slurm has chosen. It needs no answer of slurmctld."""
-        run = self.plan.config
+        run = self._access.run
         argv = srun(self.config, run, host, self._nodes[host] or node, probe_name(host), 1, self._allocation)
         shell = PipedShell(host, [*argv, f"--immediate={PROBE_S}"], slurm_commands.environment())
         return ended_over(shell, self._access.section(host), self.plan.run_id, host)
@@ -215,10 +232,9 @@ class SlurmOrchestrator(ShellOrchestrator):
         if self._reporter is None or not self._reporter.is_alive():
             self._reporter = threading.Thread(target=self._report_pending, name="pending jobs", daemon=True)
             self._reporter.start()
-        if self._watchdog is None and self._hosts:
-            names = ",".join(name_of(self.plan.run_id, host) for host in self._hosts)
+        if self._watchdog is None:
             self._watchdog = subprocess.Popen(
-                ["sh", "-c", CANCEL_PENDING, "sh", names],
+                ["sh", "-c", CANCEL_PENDING, "sh", str(os.getuid()), name_of(self.plan.run_id, "")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -257,15 +273,6 @@ class SlurmOrchestrator(ShellOrchestrator):
     @classmethod
     def access(cls, config: SlurmConfig, run: RunConfig) -> SlurmAccess:
         return SlurmAccess(config, run)
-
-
-def check_keys(config: RunConfig, hosts: Sequence[str]) -> None:
-    """Raise `ConfigError` for keys of hosts.yaml that do not apply to nodes."""
-    for host in hosts:
-        key = next((key for key in NOT_USED if getattr(section_of(config, host), key) not in (None, False)), None)
-        if key is not None:
-            why = "a node of Slurm is not reached by SSH, and shares the files of this machine"
-            raise ConfigError(why, key=("hosts", host, key), fix="remove the key")
 
 
 def _check_gres(gres: str | None, plan: RunPlan) -> None:

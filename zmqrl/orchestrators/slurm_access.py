@@ -29,7 +29,7 @@ class SlurmAccess(HostAccess):
     """Reaches nodes by `srun`, and ends jobs by `scancel`."""
 
     config: SlurmConfig
-    lists_jobs = True
+    lists_jobs = queues = True
 
     def __init__(self, config: SlurmConfig, run: Config) -> None:
         super().__init__(config, run)

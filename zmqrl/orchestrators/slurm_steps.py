@@ -12,6 +12,8 @@ from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.slurm_commands import Allocation
 
 OF_A_JOB = ("partition", "account", "qos", "time", "constraint")
+NOT_USED = ("ssh", "user", "port", "identity", "jump", "tunnel", "workdir")
+"""Keys of a host that do not apply to a node of Slurm."""
 LEARNER_CPUS = 2
 """CPUs of broker and learner."""
 
@@ -124,3 +126,12 @@ def nodes_of(hosts: Sequence[str], allocation: Allocation | None) -> dict[str, s
         )
     given = dict(zip(unnamed, free, strict=False))
     return {host: given.get(host, host) for host in hosts}
+
+
+def check_keys(config: Config, hosts: Sequence[str]) -> None:
+    """Raise `ConfigError` for keys of hosts.yaml that do not apply to nodes."""
+    for host in hosts:
+        key = next((key for key in NOT_USED if getattr(section_of(config, host), key) not in (None, False)), None)
+        if key is not None:
+            why = "a node of Slurm is not reached by SSH, and shares the files of this machine"
+            raise ConfigError(why, key=("hosts", host, key), fix="remove the key")

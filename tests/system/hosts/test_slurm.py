@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import yaml
 
 from tests.lab.slurm import CPUS, LOOK_EVERY_S, Slurm, slurm_or_skip
 from tests.support.marks import long
-from tests.support.running import END_S
+from tests.support.running import END_S, RUN_S
 from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.runs.slurm_runs import (
     STEPS,
@@ -30,6 +32,9 @@ from tests.support.yardstick import within
 pytestmark = pytest.mark.timed
 Begin = Callable[..., SlurmRun]
 FOREVER = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TALLY), "min_workers": 2}
+LOCAL = {"local": {"workers": 0}}
+LIMIT_S = 300.0
+"""Time limits of Slurm are minutes."""
 ONE_EACH = {"n1": {"workers": 1}, "n2": {"workers": 1}}
 
 
@@ -78,7 +83,7 @@ def test_two_nodes_give_the_bits_of_one_machine(begin: Begin, cluster: Slurm, al
     cluster.await_idle()
 
 
-def test_the_commands_work_during_a_run_that_loses_a_node_and_gets_it_back(
+def test_the_commands_work_during_a_run_that_loses_a_node_gets_it_back_and_gets_another(
     begin: Begin, cluster: Slurm, alone: str
 ) -> None:
     node = {"learner": {"host": "n1"}, "orchestrator": {"gres": "gpu:1"}}
@@ -94,6 +99,11 @@ def test_the_commands_work_during_a_run_that_loses_a_node_and_gets_it_back(
     assert run.host("n2")["state"] == "ready"
     code, out, err = run.command("scale", run.run_dir, "n2=1")
     assert (code, "n2: 1 worker" in out) == (0, True), (out, err)
+    code, out, err = run.command("scale", run.run_dir, "n3=1")
+    assert (code, "n3: connecting, 1 worker" in out) == (0, True), (out, err)
+    until(lambda: run.host("n3").get("state") == "ready" and run.host("n3")["env_steps_per_s"], run.told, run.run_s)
+    (job,) = cluster.run("squeue", "-h", "-n", f"zmqrl-{run_id}-n3", "-o", "%N %C").split("\n")[:-1]
+    assert job == "n3 1", "a further job, with a CPU for the worker"
     code, out, _ = run.command("logs", run.run_dir)
     assert code == 0 and "n2" in out, out
     run.release()
@@ -117,9 +127,10 @@ def gres_of(run_id: str) -> set[tuple[str, str]]:
 
 def test_a_killed_launcher_leaves_no_process_and_no_job_also_no_pending_one(begin: Begin, cluster: Slurm) -> None:
     with cluster.occupied("n3"):
-        hosts = {"n1": {"workers": 1}, "n3": {"workers": 1}}
-        run = begin("killed", sections={**FOREVER, "hosts": hosts, "min_workers": 1})
+        run = begin("killed", sections={**FOREVER, "hosts": {"n1": {"workers": 1}}, "min_workers": 1})
         run.wait_for_steps(250)
+        code, _, err = run.command("scale", run.run_dir, "n3=1")
+        assert code == 0, err
         reason = until(lambda: [text for text in run.status()["problems"] if "pending" in str(text)], run.told)
         assert "n3" in str(reason) and "Resources" in str(reason), "in Slurm's words"
         run_id = run.run_id
@@ -139,6 +150,8 @@ def test_an_allocation_serves_hosts_of_any_names_and_loses_a_step(begin: Begin, 
     steps = cluster.run("squeue", "-h", "-s", "-o", "%i %j").splitlines()
     ours = {step.split()[1].rpartition("-")[2]: step.split()[0] for step in steps if "zmqrl-" in step}
     assert set(ours) == {"left", "right"}, steps
+    code, _, err = run.command("scale", run.run_dir, "more=1")
+    assert code == 2 and f"more cannot join this run: it has the nodes of the Slurm job {steps[0].split('.')[0]}" in err
     cluster.run("scancel", ours["right"])
     known = ("right: Slurm: STEP", "right: the host agent exited (exit code 137)")  # slurmstepd may lose its own line
     until(lambda: any(text in str(run.status()["problems"]) for text in known), run.told)  # its state may be brief
@@ -182,6 +195,74 @@ def test_a_submitted_run_stops_at_its_time_limit_and_continues_through_preemptio
     assert "other: Slurm: STEP" in told, "the learner's host had a grace time"
     assert f"run {preempted}: interrupted" in told, "it stopped with a checkpoint"
     assert not processes(preempted) and not processes(run.run_id)
+
+
+@pytest.mark.long
+def test_hosts_whose_jobs_reach_their_time_limit_return_in_other_jobs(begin: Begin, cluster: Slurm, alone: str) -> None:
+    sections = {"orchestrator": {"time": "1"}, "hosts": {**LOCAL, **ONE_EACH}, "min_workers": 2}
+    run = begin("limit", held=True, sections=sections)
+    run.wait_for_steps(250)
+    first = set(cluster.run("squeue", "-h", "-o", "%i").split())
+    until(lambda: "DUE TO TIME LIMIT" in str(run.status()["problems"]), run.told, LIMIT_S, LOOK_EVERY_S)
+    until(lambda: not first & set(cluster.run("squeue", "-h", "-o", "%i").split()), run.told, LIMIT_S, LOOK_EVERY_S)
+    until(lambda: all(run.host(host).get("state") == "ready" for host in ONE_EACH), run.told, LIMIT_S)
+    run.release()
+    code, _, err = run.end()
+    assert code == 0, err
+    assert_same(run, alone)
+    cluster.await_idle()
+
+
+@pytest.mark.long
+def test_a_submitted_run_stops_before_its_time_limit_and_is_continued(begin: Begin, cluster: Slurm, alone: str) -> None:
+    """The limit has 60 s for the run: Slurm signals 60 s before it, and looks every 30 s."""
+    hosts = {"local": {"workers": 1}, "other": {"workers": 1}}
+    sections = {"hosts": hosts, "min_workers": 2, "orchestrator": {"time": "2"}}
+    run = begin("limited", "--submit", held=True, sections=sections)
+    assert run.end()[0] == 0
+    run.wait_for_steps(250)
+    until(lambda: not cluster.jobs(), run.told, LIMIT_S, LOOK_EVERY_S)
+    stopped = run.summary()
+    assert stopped["status"] == "interrupted" and 0 < stopped["env_steps"] < STEPS
+    run.release()
+    code, out, err = run.command("launch", run.file, "--submit", "--run-dir", run.run_dir, "--resume", "auto")
+    assert code == 0, (out, err)
+    until(lambda: not cluster.jobs(), run.told, run.run_s, LOOK_EVERY_S)
+    assert_same(run, alone)
+
+
+@pytest.mark.long
+def test_each_task_of_an_array_job_has_a_run(cluster: Slurm, tmp_path: Path, alone: str) -> None:
+    """`down` ends that of one task, from outside of the job; the other one is not disturbed."""
+    hold, config = tmp_path / "hold", configuration(hosts={"local": {"workers": 1}, "other": {"workers": 1}})
+    hold.touch()
+    env = {**config["env"], "kwargs": {"hold": str(hold)}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump({**config, "env": env, "min_workers": 2}))
+    launch = f"{sys.executable} -m zmqrl launch {tmp_path}/hosts.yaml --plain --run-dir {tmp_path}/run"
+    script = f"#!/bin/sh\n#SBATCH --array=1-2 -c4 -o {tmp_path}/out.%a\n{launch}$SLURM_ARRAY_TASK_ID\n"
+    (tmp_path / "job.sh").write_text(script)
+    cluster.run("sbatch", str(tmp_path / "job.sh"))
+    first, second = tmp_path / "run1", tmp_path / "run2"
+    told = lambda: "".join(path.read_text() for path in tmp_path.glob("out.*"))  # noqa: E731
+    until(lambda: all(env_steps(path) >= 250 for path in (first, second)), told, RUN_S, LOOK_EVERY_S)
+    run_ids = [str(json.loads((path / "run.json").read_text())["run_id"]) for path in (first, second)]
+    down = subprocess.run(
+        [sys.executable, "-m", "zmqrl", "down", first], env=cluster.environment(), capture_output=True, text=True
+    )
+    assert down.returncode == 0, (down, told())
+    assert not processes(run_ids[0]) and processes(run_ids[1])
+    hold.unlink()
+    until(lambda: not cluster.jobs(), told, RUN_S, LOOK_EVERY_S)
+    done = summary(second)
+    assert (done["status"], done["weights_sha256"], done["ledger"]["balanced"]) == ("done", alone, True), told()
+
+
+def env_steps(run_dir: Path) -> int:
+    """As the status of a run has them; 0 before it has one."""
+    try:
+        return int(json.loads((run_dir / "status.json").read_text())["env_steps"])
+    except (OSError, ValueError, KeyError):
+        return 0
 
 
 @pytest.mark.long
