@@ -15,7 +15,7 @@ import pytest
 from tests.cli.commands import Command
 from tests.support.raising import compare
 from tests.support.waiting import until
-from zmqrl.cli.run.on import without_flags
+from zmqrl.cli.run.on import login_file, remember, without_flags
 from zmqrl.cli.run.status import StatusLines
 from zmqrl.cli.start.launch_on import _Start
 from zmqrl.cli.start.start_options import TrainRequest
@@ -65,6 +65,30 @@ def test_an_unreachable_host_gives_one_message(zmqrl: Command, words: tuple[str,
     ended = zmqrl(*words, "--on", "gpu1")
     assert ended.code == 2 and ended.err.count("zmqrl: ") == 1
     compare(ended.error, key=("--on",), value="gpu1")
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_the_hosts_file_of_a_launch_defines_the_login_of_later_commands(tmp_path: Path) -> None:
+    launched, here = tmp_path / "lab" / "gpus.yaml", Path("hosts.yaml")
+    launched.parent.mkdir()
+    launched.write_text("hosts: {gpu1: {ssh: 127.0.0.1}}\n")
+    assert login_file(None, "gpu1") is None, "~/.ssh/config"
+    remember("gpu1", launched)
+    assert login_file(None, "gpu1") == launched and login_file(None, "gpu2") is None
+    assert login_file(Path("other.yaml"), "gpu1") == Path("other.yaml"), "the one that is named"
+    here.write_text("defaults: {user: ann}\n")
+    assert login_file(None, "gpu1") == launched and login_file(None, "gpu2") == here
+    launched.unlink()
+    assert login_file(None, "gpu1") == here, "its file is gone"
+    launched.write_text("hosts: {gpu1: {}}\n")
+    here.write_text("hosts: {gpu1: {ssh: 127.0.0.2}}\n")
+    assert login_file(None, "gpu1") == here
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZMQRL_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_command_that_another_machine_started_ends_with_its_stdin(tmp_path: Path) -> None:

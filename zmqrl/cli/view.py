@@ -66,7 +66,7 @@ def _view_on(host: str, hosts_file: Path | None, folder: Path, queue: Path, port
 
     if host == "local":
         raise on_local()
-    with connected(resolve_logins(login_file(hosts_file)), host) as there:
+    with connected(resolve_logins(login_file(hosts_file, host)), host) as there:
         for line in there.accepted:
             click.echo(line, err=True)
         there.check_version()

@@ -43,7 +43,7 @@ def fetch_command(run: str, directory: Path | None, on: str | None, hosts_file: 
         raise on_local()
     if on is None:
         raise click.UsageError("--on HOST is required, where HOST is the host that has the run")
-    with connected(resolve_logins(login_file(hosts_file)), on) as there:
+    with connected(resolve_logins(login_file(hosts_file, on)), on) as there:
         found = there.find(run)
         target = directory or Path("runs") / Path(found.run_dir).name
         copy = _copy_of(target, _identity(there, found))

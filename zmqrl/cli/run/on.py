@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
-from zmqrl.errors import HostFailed
+from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.logs.printable import printable_writer
 
 HOSTS_FILE = Path("hosts.yaml")
@@ -34,7 +37,8 @@ class LoginCommand(click.Command):
                 ["--hosts", "hosts_file"],
                 type=click.Path(path_type=Path),
                 help="With --on: file on this machine (such as hosts.yaml) that defines how to log in to HOST. "
-                "Default: hosts.yaml in the working directory here. Without such a file, ~/.ssh/config defines HOST.",
+                "Default: hosts.yaml in the working directory here if it lists HOST, else the file of your last launch "
+                "with --on HOST. Without such a file, ~/.ssh/config defines HOST.",
             ),
         ]
 
@@ -76,9 +80,35 @@ def without_flags(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def login_file(named: Path | None) -> Path | None:
-    """The hosts file that defines how hosts are logged into."""
-    return named or (HOSTS_FILE if HOSTS_FILE.is_file() else None)
+def login_file(named: Path | None, host: str) -> Path | None:
+    """The hosts file that defines how `host` is logged into.
+
+    If none is named: hosts.yaml here if it lists the host, else that of the last launch there, else hosts.yaml here.
+    """
+    from zmqrl.config.load import resolve_logins
+    from zmqrl.wire.kept_files import read_kept
+
+    here = HOSTS_FILE if HOSTS_FILE.is_file() else None
+    if named is not None or (here is not None and host in resolve_logins(here).hosts):
+        return named or here
+    with contextlib.suppress(OSError, ConfigError):
+        remembered = Path(os.fsdecode(read_kept(_remembered(host)) or b""))
+        return remembered if remembered.is_file() else here
+    return here
+
+
+def remember(host: str, hosts_file: Path) -> None:
+    """Keep which file a launch on `host` had, for later commands; a cache that cannot be written is ignored."""
+    from zmqrl.wire.kept_files import keep
+
+    with contextlib.suppress(OSError, ConfigError):
+        keep(_remembered(host), os.fsencode(hosts_file.absolute()))
+
+
+def _remembered(host: str) -> Path:
+    from zmqrl.wire.kept_files import own_cache
+
+    return own_cache("hosts_files") / quote(host, safe="")
 
 
 def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callable[[bytes], bool] | None = None) -> int:
@@ -93,7 +123,7 @@ def run_on(host: str, hosts_file: Path | None, words: Sequence[str], out: Callab
     from zmqrl.config.load import resolve_logins
     from zmqrl.launcher_place.launcher_host import connected
 
-    with connected(resolve_logins(login_file(hosts_file)), host) as there:
+    with connected(resolve_logins(login_file(hosts_file, host)), host) as there:
         for line in there.accepted:
             click.echo(line, err=True)
         shown, errors = out or printable_writer(sys.stdout.buffer), printable_writer(sys.stderr.buffer)

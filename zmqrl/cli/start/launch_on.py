@@ -41,7 +41,7 @@ def launch_on(request: TrainRequest, host: str) -> int:
     from zmqrl.config.load import resolve_logins
     from zmqrl.launcher_place.launcher_host import connected
 
-    logins = resolve_logins(login_file(request.hosts_file), request.overrides)
+    logins = resolve_logins(login_file(request.hosts_file, host), request.overrides)
     if request.resume is None:
         _configuration(request, host, None)  # a fault ends the command before anything is connected to
     with connected(logins, host) as there:
@@ -233,7 +233,11 @@ class _Start:
         return True
 
     def _report(self, ready: LauncherReady) -> None:
+        from zmqrl.cli.run.on import remember
+
         host, hosts_file = self._there.name, self._request.hosts_file
+        if hosts_file is not None:
+            remember(host, hosts_file)
         click.echo(
             f"run {ready.run_id} continues on {host} in {ready.run_dir}; this machine may be switched off\n"
             f"   {self._session}"
