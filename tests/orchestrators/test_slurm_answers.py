@@ -52,8 +52,8 @@ def test_a_host_has_the_same_node_in_the_run_the_doctor_and_the_count_of_cores(a
     orchestrator = SlurmOrchestrator(config, plan)
     ours = {host: node_in(orchestrator._step(host)) for host in ("left", "right")}
     assert ours == {"right": "x1", "left": "x2"}
-    shells = dict(SlurmAccess(config, plan.config).shells(["left", "right"]))
-    assert {host: node_in(shell.argv("true")) for host, shell in shells.items()} == ours  # type: ignore[union-attr]
+    probes = SlurmAccess(config, plan.config).prefixes(["left", "right"])
+    assert {host: node_in(argv) for host, argv in probes.items()} == ours
     assert SlurmAccess(config, plan.config).cores(["left", "right"]) == {"left": 4, "right": 8}
 
 
