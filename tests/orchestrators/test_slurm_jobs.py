@@ -182,7 +182,7 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
         (job,) = here.run("squeue", "-h", "-n", mine, "-o", "%i").split()
         found = dict(access_of(plan.config, ["n1"]).reap(["n1", "n2"], plan.run_id, 0.5))
         assert found == {"n1": Reaped(killed=(f"job {job}",)), "n2": Reaped()}
-        assert here.run("squeue", "-h", "-o", "%j").split() == [other]
+        assert here.run("squeue", "-h", "-t", "RUNNING", "-o", "%j").split() == [other], "its job may be COMPLETING"
     finally:
         for each in jobs:
             each.terminate()
