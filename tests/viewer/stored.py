@@ -10,10 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.queue.samples import record
 from tests.support.stored_runs import summary_data
-from zmqrl.config.codec import to_json
+from tests.sweeps.samples import RATES, made
+from zmqrl.config.codec import replace, to_json
 from zmqrl.run_files.run_info import RunInfo
 from zmqrl.supervision.process_table import identify
+from zmqrl.sweeps.folder import SweepFolder
 
 
 def rows(returns: Iterable[float], start: int = 0) -> str:
@@ -43,3 +46,15 @@ def store(
     (path / "metrics.jsonl").write_text(rows(returns))
     (path / "logs" / "local-learner-0.log").write_text("first\nlast\n")
     return path
+
+
+def stored_sweep(folder: Path) -> SweepFolder:
+    """Three trials with a run each: two are complete, the second one is the best."""
+    sweep, queue = made(folder)
+    for trial, value in enumerate([5.0, 9.0, None]):
+        sweep.create_record(f"trial-{trial}", {"algorithm.learning_rate": RATES[trial]})
+        run_dir = store(sweep.run_dir(trial, 0))
+        queue.add(replace(record(os.geteuid()), run_dir=str(run_dir)), is_numbered=False)
+        if value is not None:
+            sweep.create_record(f"value-{trial}-0-0", {"value": value, "version": "0-1"})
+    return sweep

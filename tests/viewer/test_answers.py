@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.test_damaged_files import STATUS
 from tests.queue.samples import record
-from tests.viewer.stored import rows, store
+from tests.viewer.stored import rows, store, stored_sweep
 from tests.viewer.test_row_cache import lines_of
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
@@ -23,6 +23,7 @@ from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.metrics.plot import make_plot
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.queue.records import JobEnd
+from zmqrl.sweeps.folder import SWEEP
 from zmqrl.viewer.answers import Answers, as_json
 from zmqrl.viewer.row_cache import RowCache
 
@@ -63,6 +64,24 @@ def test_the_jobs_of_a_queue_are_shown_those_that_have_not_ended_first(folder: P
     rows = {row["name"]: (row["job"], row["position"]) for row in found["runs"]}
     assert (rows["none-job2"], rows["lr/seed-1-job1"], rows["b"]) == ((2, 1), (1, None), (None, None))
     assert Answers(folder).runs({})["queue"] == []
+
+
+def test_sweeps_among_the_runs_are_shown_the_best_trial_on_top(folder: Path) -> None:
+    sweep = stored_sweep(folder)
+    damaged = store(folder / "bad" / "trial-0" / "seed-1").parents[1]
+    (damaged / SWEEP).write_text("{")
+    found = {each["name"]: each for each in json.loads(as_json(Answers(folder).sweeps({})))}
+    shown = found["s"]
+    assert found.keys() == {"s", "bad"} and not found["bad"]["table"] and sweep.path == folder / "s"
+    assert shown["summary"][0] == "3 of 3 trials: 2 complete, 1 running" and shown["best"] == 1
+    head, *rows = shown["table"]
+    assert head == ["trial", "state", "value", "algorithm.learning_rate"]
+    assert rows == [[1, "complete", 9.0, 0.2], [0, "complete", 5.0, 0.1], [2, "running", None, 0.3]]
+    assert shown["drawn"] == [[0, True], [1, True]]
+    assert shown["axes"] == [
+        {"name": "learning_rate", "heights": [0.0, 1.0], "texts": [[0.0, "0.1"], [1.0, "0.2"]]},
+        {"name": "value", "heights": [0.0, 1.0], "texts": [[0.0, "5"], [1.0, "9"]]},
+    ]
 
 
 def test_csv_has_the_points_of_the_curves(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.browser import CHROMIUM, MISSING, Browser
-from tests.viewer.stored import rows, store
+from tests.viewer.stored import rows, store, stored_sweep
+from zmqrl.sweeps.folder import RECORDS
 from zmqrl.viewer.server import ViewServer
 
 pytestmark = [pytest.mark.whole, pytest.mark.skipif(CHROMIUM is None, reason=MISSING)]
@@ -115,6 +117,18 @@ def test_a_phone_needs_no_horizontal_scrolling(browser: Browser, scheme: str) ->
     assert browser.value("document.querySelector('#rows .reason').clientWidth") < 200, "the state is beside the name"
     colour = browser.value("getComputedStyle(document.body).backgroundColor")
     assert (colour == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+@pytest.mark.long
+def test_a_trial_of_a_sweep_leads_to_its_runs(browser: Browser, folder: Path) -> None:
+    sweep = stored_sweep(folder)
+    (sweep.path / RECORDS / "trial-2").write_bytes(json.dumps({"algorithm.learning_rate": HOSTILE}).encode())
+    browser.until("document.querySelectorAll('#sweeps polyline').length === 2")
+    assert HOSTILE in browser.value("sweeps.textContent") and browser.value("!document.querySelector('#sweeps img')")
+    browser.value("document.querySelector('#sweeps [data-filter]').click()")
+    assert browser.value("[...document.querySelectorAll('#rows .name')].map((it) => it.textContent)") == [
+        "s/trial-1/seed-5"
+    ]
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,8 @@ from zmqrl.views.base import UNKNOWN, aligned
 
 if TYPE_CHECKING:
     from zmqrl.sweeps.folder import SweepFolder
+    from zmqrl.sweeps.report import SweepReport
     from zmqrl.sweeps.sweep_file import Sweep, SweepFile
-    from zmqrl.sweeps.trials import Trial, Verdict
 
 SWEEP = click.argument("sweep", type=click.Path(path_type=Path), metavar="DIR")
 HOSTS = click.argument("hosts", type=click.Path(path_type=Path), required=False)
@@ -90,16 +89,7 @@ def stop_command(sweep: Path) -> None:
 @SWEEP
 def status_command(sweep: Path) -> None:
     """Count the trials of the sweep in DIR, and print the best."""
-    from zmqrl.sweeps.trials import best_of
-
-    folder, trials, verdicts = _read(sweep)
-    counts = Counter(verdict.status for verdict in verdicts)
-    shown = ", ".join(f"{count} {status}" for status, count in counts.items()) or "none has begun"
-    stopped = " (stopped)" if folder.is_stopped else ""
-    click.echo(f"{len(trials)} of {folder.sweep.keys.count} trials{stopped}: {shown}")
-    if (best := best_of(verdicts)) is not None:
-        values = " ".join(f"{key}={json.dumps(value)}" for key, value in trials[best].parameters.items())
-        click.echo(f"best: trial {best}, {verdicts[best].value:.2f}: {values}")
+    click.echo("\n".join(_report(sweep).summary()))
 
 
 @sweep_command.command("table")
@@ -107,19 +97,12 @@ def status_command(sweep: Path) -> None:
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def table_command(sweep: Path, as_data: bool) -> None:
     """Print the trials of the sweep in DIR, the best first."""
-    folder, trials, verdicts = _read(sweep)
-    order = sorted(range(len(trials)), key=lambda n: (verdicts[n].status != "complete", -(verdicts[n].value or 0.0)))
-    keys = list(dict.fromkeys(key for trial in trials for key in trial.parameters))
-    rows: list[tuple[object, ...]] = []
-    for n in order:
-        at = f" {folder.sweep.stage_name(verdicts[n].stage)}" if verdicts[n].status == "pruned" else ""
-        values = verdicts[n].value, *(trials[n].parameters.get(key) for key in keys)
-        rows.append((n, f"{verdicts[n].status}{at}", *values))
+    head, *rows = _report(sweep).table()
     if as_data:
-        click.echo(json.dumps([dict(zip(("trial", "state", "value", *keys), row, strict=True)) for row in rows]))
+        click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows]))
         return
-    head = ("TRIAL", "STATE", "VALUE", *keys)
-    click.echo("\n".join(aligned([head, *([_cell(value) for value in row] for row in rows)])))
+    titles = [*map(str.upper, head[:3]), *head[3:]]
+    click.echo("\n".join(aligned([titles, *([_cell(value) for value in row] for row in rows)])))
 
 
 @sweep_command.command("plot")
@@ -129,13 +112,13 @@ def table_command(sweep: Path, as_data: bool) -> None:
 )
 def plot_command(sweep: Path, out: Path) -> None:
     """Draw the trials of the sweep in DIR as parallel coordinates."""
-    from zmqrl.sweeps.plot import draw
+    from zmqrl.sweeps.report import draw
 
-    _, trials, verdicts = _read(sweep)
-    if all(verdict.value is None for verdict in verdicts):
+    report = _report(sweep)
+    if not report.drawn:
         raise ConfigError("has no trial with a value yet", key=(), value=str(sweep), is_subject=True)
     try:
-        draw([trial.parameters for trial in trials], verdicts, out)
+        draw(report, out)
     except (OSError, ValueError) as error:  # a suffix that matplotlib does not know
         raise ConfigError(f"cannot be written: {error}", key=("--out",), value=str(out)) from error
     click.echo(str(out))
@@ -178,14 +161,13 @@ def _run(folder: SweepFolder, hosts: Path | None) -> int:
     return 0 if folder.is_stopped or (folder.path / PRESET).exists() else 1
 
 
-def _read(sweep: Path) -> tuple[SweepFolder, list[Trial], list[Verdict]]:
+def _report(sweep: Path) -> SweepReport:
     from zmqrl.queue.folder import open_queue
     from zmqrl.sweeps.folder import SweepFolder
-    from zmqrl.sweeps.trials import judge
+    from zmqrl.sweeps.report import SweepReport
 
     folder = SweepFolder(sweep)
-    trials = folder.trials(open_queue(Path(folder.sweep.queue)).read())
-    return folder, trials, judge(folder.sweep.keys, trials)
+    return SweepReport(folder, open_queue(Path(folder.sweep.queue)))
 
 
 def _cell(value: object) -> str:

@@ -33,9 +33,9 @@ class _ViewCommand(LoginCommand):
 def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file: Path | None) -> int:
     """Show the runs in and below DIR as a page in the browser.
 
-    DIR is a folder. Default: runs/. The page has the list of runs, the jobs of the queue, curves of the runs that are
-    selected, and hosts, problems, logs and configuration of a run. It is served on this machine alone (127.0.0.1),
-    until Ctrl-C, to who has the printed URL, and needs no internet.
+    DIR is a folder. Default: runs/. The page has the list of runs, the jobs of the queue, sweeps, curves of the runs
+    that are selected, and hosts, problems, logs and configuration of a run. It is served on this machine alone
+    (127.0.0.1), until Ctrl-C, to who has the printed URL, and needs no internet.
     """
     if on is not None:
         return _view_on(on, hosts_file, runs, folder, port)

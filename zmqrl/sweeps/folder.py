@@ -39,7 +39,7 @@ class SweepFolder:
         self._done: dict[str, int] = {}
         """Env steps, or updates of mode offline, by path of a checkpoint."""
         try:
-            self.sweep = msgspec.json.decode((path / SWEEP).read_bytes(), type=Sweep)
+            self.sweep = msgspec.json.decode(content_of(path / SWEEP), type=Sweep)
         except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeDecodeError) as error:
             what, fix = f"is not the folder of a sweep: {error}", "zmqrl sweep FILE makes one"
             raise ConfigError(what, value=str(path), key=(), is_subject=True, fix=fix) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -30,19 +31,21 @@ from zmqrl.queue.listing import JobRow, job_rows, with_jobs
 from zmqrl.queue.records import JobStatus
 from zmqrl.run_files.records import read_record
 from zmqrl.run_files.run_list import RunRow, runs_below
+from zmqrl.sweeps.folder import SWEEP, SweepFolder
+from zmqrl.sweeps.report import SweepReport
 from zmqrl.viewer.row_cache import ReadMetric, RowCache
 from zmqrl.views.base import HOST_COLUMNS, host_cells
 from zmqrl.views.problem import shown_problems
 
 LIST_EVERY_S = 1.0
 """The runs are listed again after this time."""
-MOST_LINES, MOST_CURVES, MOST_SMOOTHED, MOST_JOBS = 200, 1_000, 10_000, 200
+MOST_LINES, MOST_CURVES, MOST_SMOOTHED, MOST_JOBS, MOST_SWEEPS, MOST_TRIALS = 200, 1_000, 10_000, 200, 4, 200
 LOG_BYTES = 65_536
 """The end of a log that is shown."""
 VIDEOS, VIDEO_TYPES = "videos", {".mp4": "video/mp4", ".gif": "image/gif"}
 MOST_VIDEO_BYTES = 256_000_000
 ENDED = get_args(JobStatus)
-OF_SEEDS = re.compile(r"seed-\d+")
+OF_SEEDS, OF_TRIAL = re.compile(r"seed-\d+"), re.compile(r"trial-\d+")
 Query = Mapping[str, Sequence[str]]
 
 
@@ -54,6 +57,7 @@ class Answers:
         self._folder, self._cache, self._lock = folder, RowCache(), threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._curves: dict[tuple[Any, ...], tuple[list[tuple[Path, int, int]], IqmCurve | None]] = {}
+        self._sweeps: dict[Path, tuple[SweepFolder, QueueFolder]] = {}
         self._listed_at_s = -float("inf")
 
     def runs(self, query: Query) -> dict[str, Any]:
@@ -69,6 +73,16 @@ class Answers:
             jobs = sorted(self._jobs, key=lambda row: (row.state in ENDED, row.position or 0, -row.job))[:MOST_JOBS]
         queue = [names_of(JobRow), *(list(to_json(row).values()) for row in jobs)] if jobs else []
         return {"folder": str(self._folder.absolute()), "now": time.time(), "runs": found, "queue": queue}
+
+    def sweeps(self, query: Query) -> list[dict[str, Any]]:
+        """The sweeps whose runs the list has, with the newest run first."""
+        if not self._rows:
+            self.runs(query)
+        with self._lock:
+            trials = (Path(run).parent for run in self._rows)
+            folders = dict.fromkeys(trial.parent for trial in trials if OF_TRIAL.fullmatch(trial.name))
+            found = (folder for folder in folders if (folder / SWEEP).exists())
+            return [self._sweep(folder) for folder in itertools.islice(found, MOST_SWEEPS)]
 
     def curves(self, query: Query) -> dict[str, Any]:
         """The lines of the chart, and the names of the metrics that the runs have."""
@@ -117,6 +131,19 @@ class Answers:
         one, other = [_config(run) for run in self._runs(query)[:2]]
         keys = sorted({*one, *other})
         return [(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
+
+    def _sweep(self, path: Path) -> dict[str, Any]:
+        """Counts, table and parallel coordinates of a sweep, or why it cannot be read."""
+        try:
+            if path not in self._sweeps:
+                folder = SweepFolder(path)
+                self._sweeps[path] = folder, QueueFolder(Path(folder.sweep.queue))
+            report = SweepReport(*self._sweeps[path])
+        except (ConfigError, OSError) as error:
+            return {"name": self._name(str(path)), "summary": [str(error)], "table": [], "axes": [], "drawn": []}
+        drawn = [(trial, report.is_complete(trial)) for trial in report.drawn]
+        shown = {"summary": report.summary(), "table": report.table()[: MOST_TRIALS + 1], "axes": report.axes()}
+        return {"name": self._name(str(path)), "best": report.best, "drawn": drawn, **shown}
 
     def _runs(self, query: Query) -> list[Path]:
         """The runs that are named, each once."""

@@ -121,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             return PageContent(HTTPStatus.OK, kind, content, {})
         routes: dict[str, Callable[[Query], tuple[str, bytes]]] = {
             "/api/runs": lambda query: ("application/json", as_json(answers.runs(query))),
+            "/api/sweeps": lambda query: ("application/json", as_json(answers.sweeps(query))),
             "/api/curves": lambda query: ("application/json", as_json(answers.curves(query))),
             "/api/details": lambda query: ("application/json", as_json(answers.details(query))),
             "/api/differences": lambda query: ("application/json", as_json(answers.differences(query))),

@@ -6,7 +6,7 @@ const EVERY_MS = 2000;
 const MOST_LINES = 200;
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
 const chosen = new Set();
-let runs = [], now = 0, shown = null, chart = null, drawn = "", asks = 0;
+let runs = [], now = 0, shown = null, chart = null, drawn = "", swept = "", asks = 0;
 
 const at = (id) => document.getElementById(id);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
@@ -105,6 +105,65 @@ async function refreshList() {
   if (!head) return;
   at("jobs-head").replaceChildren(heads(head.map((name) => name[0].toUpperCase() + name.slice(1))));
   at("jobs").replaceChildren(...jobs.map((job) => tableRow(...job.map((text) => cell(text)))));
+}
+
+function drawing(tag, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.textContent = text ?? "";
+  return made;
+}
+
+function coordinates({ axes, drawn, best: first }) {
+  const step = Math.max(110, (at("sweep-list").clientWidth - 90) / Math.max(1, axes.length - 1));
+  const x = (axis) => 8 + step * axis, y = (height) => 175 - 145 * height;
+  const made = drawing("svg", { width: x(axes.length - 1) + 80, height: 190, role: "img", "aria-label": "parallel coordinates" });
+  made.append(...drawn.map(([trial, isComplete], line) => {
+    const points = axes.map((axis, number) => `${x(number)},${y(axis.heights[line])}`).join(" ");
+    const kind = `${isComplete ? "" : "ended-early"} ${trial === first ? "best" : ""}`;
+    const path = drawing("polyline", { points, class: kind, opacity: trial === first ? 1 : 0.35 + 0.5 * axes.at(-1).heights[line] });
+    path.append(drawing("title", {}, `trial ${trial}`));
+    return path;
+  }));
+  axes.forEach((axis, number) => {
+    made.append(drawing("line", { x1: x(number), x2: x(number), y1: y(0), y2: y(1) }));
+    made.append(drawing("text", { x: x(number), y: 10, class: "axis" }, axis.name));
+    made.append(...axis.texts.map(([height, text]) => drawing("text", { x: x(number) + 4, y: y(height) + 4 }, text)));
+  });
+  return made;
+}
+
+function trialRow([trial, ...cells], sweep) {
+  const open = element("button", trial, "name"), first = element("td");
+  open.type = "button";
+  open.dataset.filter = `${sweep.name}/trial-${trial}/`;
+  first.append(open);
+  const shown = cells.map((each) => cell(typeof each === "number" ? Number(each.toPrecision(4)) : value(each)));
+  const made = tableRow(first, ...shown);
+  if (trial === sweep.best) made.className = "best";
+  return made;
+}
+
+function sweepOf(sweep) {
+  const made = element("div"), table = element("table"), scroll = element("div", "", "scroll"), wide = element("div", "", "scroll");
+  const [head, ...rows] = sweep.table;
+  made.append(element("h3", sweep.name), ...sweep.summary.map((line) => element("p", line)));
+  if (!head) return made;
+  table.append(heads(head), ...rows.map((each) => trialRow(each, sweep)));
+  scroll.append(table);
+  scroll.tabIndex = wide.tabIndex = 0;
+  wide.append(coordinates(sweep));
+  made.append(scroll, ...(sweep.drawn.length ? [wide] : []));
+  return made;
+}
+
+async function refreshSweeps() {
+  const found = await data("/api/sweeps");
+  at("sweeps").hidden = !found.length;
+  const text = JSON.stringify([found, at("sweep-list").clientWidth]);
+  if (text === swept) return;
+  swept = text;
+  at("sweep-list").replaceChildren(...found.map(sweepOf));
 }
 
 function parameters() {
@@ -234,7 +293,7 @@ function isActive(run) {
 async function follow() {
   const begun = performance.now();
   if (!document.hidden) {
-    await reporting(refreshList);
+    await reporting(refreshList, refreshSweeps);
     if (runs.some(isActive)) await reporting(refreshCurves, refreshDetails);
   }
   setTimeout(follow, Math.max(EVERY_MS, 3 * (performance.now() - begun)));
@@ -253,6 +312,11 @@ at("rows").addEventListener("click", async (event) => {
   shown = run;
   await reporting(refreshDetails);
   at("details").scrollIntoView({ block: "nearest" });
+});
+at("sweep-list").addEventListener("click", (event) => {
+  if (event.target.dataset.filter === undefined) return;
+  at("text").value = event.target.dataset.filter;
+  list();
 });
 for (const id of ["text", "state"]) at(id).addEventListener("input", list);
 for (const id of ["metric", "axis", "smooth", "band"]) at(id).addEventListener("change", () => reporting(refreshCurves));
