@@ -119,6 +119,16 @@ def test_a_learners_host_that_does_not_start_ends_the_run_after_the_start_limit(
     assert "the learner's host b did not start within limits.start_s" in first and cause == "the job is pending"
 
 
+@pytest.mark.parametrize(("code", "exit_code"), [(-1, 4), (1, 1)])
+def test_a_learners_host_that_is_lost_before_the_handshake_is_not_a_failure_of_the_run(
+    tmp_path: Path, code: int, exit_code: int
+) -> None:
+    run = Run(tmp_path, learner="b")
+    run.tell("b", "host_failed", cause="the connection has ended", fix="")
+    run.tell("b", "agent_exit", code=code, introduced=False)
+    assert run.outcome() == ("failed", exit_code)
+
+
 def test_the_cause_of_an_agent_that_starts_too_late_is_the_error(run: Run) -> None:
     run.tell("local", "host_failed", cause="no handshake", fix="raise limits.start_s")
     assert run.step(run.limits.start_s) == [Leave()]

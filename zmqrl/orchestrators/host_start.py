@@ -93,7 +93,8 @@ def silent_end(host: str, section: HostSection, code: int | None, stderr: str, o
     if any("No space left" in line for line in tail):
         fix = f"free disk space there, or set hosts.{host}.workdir to another disk"
         return HostFailed(host, f"No space left on device for {section.workdir}", fix)
-    cause = f"the host agent exited with code {code} before its handshake"
+    how = "was killed, or its connection was lost," if code == -1 else f"exited with code {code}"
+    cause = f"the host agent {how} before its handshake"
     if not tail and output:
         fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
         return HostFailed(host, f"{cause}; it printed: {output}", fix)

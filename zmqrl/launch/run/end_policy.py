@@ -18,6 +18,8 @@ from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.problem import Problem
 
 FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 1, 3, 4, 130, 0
+NO_EXIT_CODE = -1
+"""Exit code of an agent whose connection was lost."""
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
@@ -256,7 +258,10 @@ class EndPolicy:
 
 
 def _is_learners_host_lost(state: RunState) -> bool:
-    """Whether its agent had started, and has ended without a cause that it or another process reported."""
+    """Whether its agent has ended without a cause that it or another process reported, or with its connection."""
     learner = state.hosts.learner
-    is_lost = learner.is_gone and state.finished is None
-    return bool(is_lost and learner.incarnation and not learner.fault and state.failure is None)
+    if not learner.is_gone or state.finished is not None:
+        return False
+    if not learner.incarnation:  # it had not started
+        return state.agent_exit == NO_EXIT_CODE
+    return not learner.fault and state.failure is None
