@@ -12,6 +12,7 @@ from tests.queue.samples import record
 from tests.support.raising import raises
 from tests.sweeps.samples import RATES, made
 from zmqrl.config.codec import replace
+from zmqrl.config.paths import MOST_BYTES
 from zmqrl.config.sections import Config
 from zmqrl.data_stores import tensors
 from zmqrl.errors import ConfigError
@@ -26,7 +27,9 @@ ME = os.geteuid()
 def kept(run_dir: Path, version: str, env_steps: int) -> None:
     content = tensors.dump({}, {"env_steps": str(env_steps), "updates": "7"})
     (run_dir / "checkpoints").mkdir(exist_ok=True, parents=True)
-    (run_dir / "checkpoints" / f"kept-{version}.safetensors").write_bytes(content)
+    path = run_dir / "checkpoints" / f"kept-{version}.safetensors"
+    path.write_bytes(content)
+    os.truncate(path, MOST_BYTES + 1)
 
 
 def with_job(folder: SweepFolder, queue: QueueFolder, trial: int = 0) -> Path:

@@ -15,17 +15,18 @@ from typing import Any
 
 import msgspec
 
-from zmqrl.config.paths import content_of
-from zmqrl.data_stores import tensors
+from zmqrl.config.paths import content_of, regular
 from zmqrl.data_stores.checkpoints import checkpoint_names, names_in
 from zmqrl.errors import ConfigError, StoreError
 from zmqrl.queue.records import Job, Records
+from zmqrl.run_files.run_list import HEAD_BYTES
 from zmqrl.run_files.stored_config import read_config, stored_place
 from zmqrl.supervision import owner_record
 from zmqrl.sweeps.sweep_file import Sweep
 from zmqrl.sweeps.trials import LAST, Trial
 
 SWEEP, STOPPED, RECORDS = "sweep.json", "stopped", "records"
+_COUNT = re.compile(rb'"(env_steps|updates)":"(\d+)"')
 _VALUE = re.compile(r"value-(\d{1,6})-(\d{1,6})-(\d{1,6})")
 
 
@@ -52,10 +53,7 @@ class SweepFolder:
         owner_record.create(path / SWEEP, content)
         found = cls(path)
         if found.sweep != msgspec.json.decode(content, type=Sweep):
-            what, fix = (
-                "is the folder of a sweep with other keys",
-                f"choose another one (--dir), or zmqrl sweep resume {path}",
-            )
+            what, fix = "is the folder of a sweep with other keys", f"use another --dir, or zmqrl sweep resume {path}"
             raise ConfigError(what, value=str(path), key=(), is_subject=True, fix=fix)
         return found
 
@@ -126,15 +124,12 @@ class SweepFolder:
             place = stored_place(run_dir, read_config(run_dir))
             for name, version in checkpoint_names(names_in(Path(place)), "kept-").items():
                 if (path := f"{place}/{name}") not in self._done:
-                    metadata = tensors.parse(content_of(Path(path)))[1]
-                    self._done[path] = int(metadata["env_steps"]) or int(metadata["updates"])
+                    with open(path, "rb", opener=regular) as file:
+                        counts = {key: int(count) for key, count in _COUNT.findall(file.read(HEAD_BYTES))}
+                    self._done[path] = counts.get(b"env_steps") or counts.get(b"updates", 0)
                 found.append((self._done[path], str(version)))
-        except (
-            ConfigError,
-            StoreError,
-            FileNotFoundError,
-        ):  # the run has not begun, or is on its way from another host
-            return found
+        except (ConfigError, StoreError, FileNotFoundError):
+            pass  # the run has not begun, or is on its way from another host
         return found
 
     def _record(self, name: str) -> Any:
@@ -143,7 +138,6 @@ class SweepFolder:
             try:
                 self._known[name] = msgspec.json.decode(path.read_bytes())
             except msgspec.DecodeError as error:
-                raise ConfigError(
-                    f"is damaged: {error}", key=(), value=str(path), is_subject=True, fix="remove it"
-                ) from error
+                what = f"is damaged: {error}"
+                raise ConfigError(what, key=(), value=str(path), is_subject=True, fix="remove it") from error
         return self._known[name]
