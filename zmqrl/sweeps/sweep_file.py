@@ -26,46 +26,29 @@ class Range(Section, frozen=True):
     """An interval, from which random and optuna draw."""
 
     low: float = 0.0
-    """Least value."""
     high: float = 0.0
-    """Greatest value."""
     log: bool = False
     """Whether the logarithm is uniform."""
     integer: bool = False
-    """Whether only whole numbers are drawn."""
 
 
 class SweepFile(Section, frozen=True):
-    """The keys of the file."""
+    """The keys of the file, which docs/sweeps.md describes."""
 
     preset: str
-    """Name of a preset, or path of a YAML file."""
     parameters: Mapping[str, Values | Range] | tuple[Mapping[str, Any], ...]
-    """Values by dotted key; of method list the trials."""
     method: Literal["grid", "list", "random", "optuna"] = "grid"
-    """Which trials there are."""
     trials: Annotated[int, Bounds(ge=1, le=MOST_TRIALS)] = 20
-    """Number of trials of random and optuna."""
     batch: Positive = 4
-    """Trials that optuna proposes from the same results."""
     seeds: Positive = 1
-    """Runs of a trial: with `run.seed` and the seeds after it. The value of a trial is their mean."""
     seed: Count = 1
-    """Seed of what is drawn, and of the episodes of evaluations."""
     set: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides for every trial."""
     episodes: Annotated[int, Bounds(ge=1, le=1000)] = 20
-    """Greedy episodes of an evaluation."""
     rungs: tuple[Positive, ...] = ()
-    """Env steps at which a trial is compared with earlier ones: ascending multiples of the first one."""
     startup_trials: Positive = 4
-    """A trial is pruned if it is below the median of the earlier ones at the rung, and these are at least so many."""
     max_parallel: Positive = 16
-    """Jobs of the sweep in the queue at a time."""
     needs: CapacitySection = CapacitySection(2)
-    """What a job takes of one host."""
     priority: Annotated[int, Bounds(ge=-1000, le=1000)] = 0
-    """Priority of the jobs."""
 
     @property
     def space(self) -> Mapping[str, Values | Range]:
@@ -139,11 +122,8 @@ def _faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
         elif keys.method == "grid":
             yield ("parameters", key), "an interval cannot be used with method: grid", "write a list of values"
         elif values.low >= values.high or (values.log and values.low <= 0):
-            yield (
-                ("parameters", key),
-                "low must be less than high, and above 0 with log",
-                "write {low: 1e-4, high: 1e-2}",
-            )
+            what = "low must be less than high, and above 0 with log"
+            yield ("parameters", key), what, "write {low: 1e-4, high: 1e-2}"
     if any("run.seed" in each for each in (keys.space, *(keys.parameters if keys.method == "list" else ()))):
         yield ("parameters",), "run.seed cannot be a parameter", "write seeds: N"
     if keys.count > MOST_TRIALS:

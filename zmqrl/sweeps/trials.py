@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any, Literal, TypeAlias, Union
+from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
 from zmqrl.queue.folder import HOLD, STOP
 from zmqrl.queue.records import Job
@@ -34,42 +34,36 @@ class Trial:
 
     def has_failed(self, stage: int) -> bool:
         """Whether a run ended without a result before the stage, or its evaluation there failed."""
-        ends = {seed: jobs[0].end for seed, jobs in self.jobs.items()}
-        ended = [seed for seed, end in ends.items() if end is not None and end.status != "done"]
-        missed = [seed for seed in ended if len(self.reached.get(seed, ())) <= stage]
-        return any(self.values.get((seed, stage)) is None for seed in missed) or None in (
-            value for (_, other), value in self.values.items() if other == stage
-        )
+        for seed, (first, *_) in self.jobs.items():
+            is_done = first.end is None or first.end.status == "done"
+            is_missed = not is_done and len(self.reached.get(seed, ())) <= stage
+            if self.values.get((seed, stage), None if is_missed else 0.0) is None:
+                return True
+        return False
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a trial has come to."""
+class Verdict(NamedTuple):
+    """What a trial has come to: how many stages it has passed, and its value at the last one that has a value."""
 
     status: TrialStatus
     stage: int
-    """How many stages it has passed."""
     value: float | None = None
-    """At the last stage at which it has one."""
 
 
-@dataclass(frozen=True)
-class AddTrial:
+class AddTrial(NamedTuple):
     """Create the record of a trial."""
 
     trial: int
 
 
-@dataclass(frozen=True)
-class AddJob:
+class AddJob(NamedTuple):
     """Add the job of a seed to the queue."""
 
     trial: int
     seed: int
 
 
-@dataclass(frozen=True)
-class EvaluateCheckpoint:
+class EvaluateCheckpoint(NamedTuple):
     """Create the record of a value."""
 
     trial: int
@@ -78,8 +72,7 @@ class EvaluateCheckpoint:
     checkpoint: str
 
 
-@dataclass(frozen=True)
-class RequestOfJob:
+class RequestOfJob(NamedTuple):
     """Request the end of a job whose result is not used (`STOP`), or its pause until the sweep is resumed (`HOLD`)."""
 
     job: int
