@@ -12,7 +12,7 @@ HEAD = """# Configuration
 
 Every key of hosts.yaml, of a preset and of `--set`, with its type, default and bounds.
 This page is generated from the configuration types by `python -m generate.configuration`.
-`modes.single`, `modes.sync` and `modes.async` take the same sections, for one mode alone.
+`modes.single`, `modes.sync`, `modes.pipelined` and `modes.async` take the same sections, for one mode alone.
 A later layer (preset, hosts.yaml, `--set`) changes single keys, also of mappings such as `env.kwargs`.
 `{}` as the value of a key empties its mapping (`--set env.kwargs={}`). `null` in `--set` is the default of the key.
 """

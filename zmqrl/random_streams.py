@@ -21,7 +21,7 @@ def _key(seed: int, purpose: str, vector_env: int) -> tuple[int, int]:
 def stream(seed: int, purpose: str, vector_env: int = 0, incarnation: int = 0, index: int = 0) -> np.random.Generator:
     """The generator of that name, at its beginning.
 
-    `incarnation` is that of the vector env in async and 0 in single and sync.
+    `incarnation` is that of the vector env in async and 0 in the other modes.
     """
     key = np.array(_key(seed, purpose, vector_env), dtype=np.uint64)
     counter = np.array([0, 0, index, incarnation], dtype=np.uint64)

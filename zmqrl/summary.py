@@ -87,7 +87,7 @@ class Summary:
     checkpoint_interval_s: float | None = None
     """Seconds from one durable FULL to the next at the end: `run.checkpoint_every_s`, or longer."""
     recovery: str | None = None
-    """`env.recovery` in single and sync: with restart_episode the bits also depend on deaths, resumes, lost workers."""
+    """`env.recovery`, except in async: with restart_episode the bits also depend on deaths, resumes, lost workers."""
     resumed_from: Mapping[str, Any] | None = None
     """version, env_steps and written_at (unix time) of the FULL that this attempt continued from."""
     last_seen: Mapping[str, Any] | None = None

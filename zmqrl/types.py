@@ -165,7 +165,7 @@ class EnvSpec(Struct, frozen=True):
     max_episode_steps: int | None = None
     """No episode has more steps; None: unknown."""
     state: StateSpec | None = None
-    """Form of the env's state, which single and sync keep instead of its actions with `env.recovery: state`."""
+    """Form of the env's state, which all modes but async keep instead of its actions with `env.recovery: state`."""
     agents: tuple[str, ...] = ()
     """Agents of a multi-agent env, each with a slot of its own; empty: one agent."""
     vector_only: bool = False

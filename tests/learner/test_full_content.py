@@ -43,7 +43,7 @@ def test_another_device_torch_or_cpu_is_reported(now: dict[str, str]) -> None:
         "full checkpoint 0-7 was made on other hardware or with other software than the learner now has: device "
         "NVIDIA H100 (now cpu), torch 2.6.0 (now 2.7.1), another type of CPU"
     )
-    assert "in single and sync its weights may differ from those of a run without the change" in report.done
+    assert "in single, sync and pipelined its weights may differ from those without the change" in report.done
 
 
 @pytest.mark.parametrize("name", ["device", "torch", "cpu"])

@@ -1,4 +1,4 @@
-"""The algorithm seam. One algorithm code serves single, sync and async.
+"""The algorithm seam. One algorithm code serves single, sync, pipelined and async.
 
 `Algorithm` is plain and torch-free: the launcher uses it to check the configuration and to define how workers act.
 `OnPolicyLearner` and `OffPolicyLearner` hold the tensors; only the learner process imports them.
@@ -161,7 +161,7 @@ class Algorithm(ABC):
 
     @property
     def batch_segments(self) -> int | None:
-        """async, on-policy: segments of one training batch; None: `env.vector_envs`, as in single and sync."""
+        """async, on-policy: segments of one training batch; None: `env.vector_envs`, as in the other modes."""
         return None
 
     @property

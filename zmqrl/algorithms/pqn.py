@@ -50,7 +50,7 @@ class PQNConfig:
     epsilon: EpsilonSection | Points[Fraction] = field(default_factory=lambda: EpsilonSection(1.0, 0.05, 0.5))
     """Exploration."""
     batch_segments: Positive = 4
-    """async: segments of one batch. In single and sync a batch is one segment per vector env."""
+    """async: segments of one batch. In the other modes a batch is one segment per vector env."""
     intrinsic: IntrinsicSection | None = None
     """A reward for what is new, in addition to that of the env; null: none."""
 

@@ -116,7 +116,7 @@ class EnvSection(Section, frozen=True):
     num_envs: Positive = 8
     """N: envs stepped together in one vector env."""
     vector_envs: Positive = 4
-    """Vector envs of the run in single and sync; in async each worker has one."""
+    """Vector envs of the run in single, sync and pipelined; in async each worker has one."""
     segment_steps: Positive = 32
     """T: steps of one segment."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -134,10 +134,10 @@ class EnvSection(Section, frozen=True):
     max_episode_steps: Positive | None = None
     """Episodes are truncated after so many steps, outside of all wrappers; null: by the env's own limit, if it has one.
 
-    Single and sync need one of the two, or another `recovery`.
+    Single, sync and pipelined need one of the two, or another `recovery`.
     """
     recovery: Literal["exact", "state", "restart_episode"] = "exact"
-    """Single and sync, after a restart or a resume. exact: running episodes continue by repeating their
+    """Single, sync and pipelined, after a restart or a resume. exact: running episodes continue by repeating their
     actions. state: they continue in what `get_state()` of the env returned, by its `set_state(state)` (docs/resume.md).
     restart_episode: the next episodes start instead, and the weights also depend on restarts.
     """

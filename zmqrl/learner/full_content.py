@@ -78,7 +78,7 @@ def changes_since(full: Full, executor: str, device: str) -> ProblemReport | Non
     return ProblemReport(
         f"full checkpoint {full.version} was made on other hardware or with other software than the learner now has: "
         f"{', '.join(changed)}",
-        "the run continues; in single and sync its weights may differ from those of a run without the change",
+        "the run continues; in single, sync and pipelined its weights may differ from those without the change",
     )
 
 

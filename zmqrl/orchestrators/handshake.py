@@ -82,7 +82,7 @@ if __name__ == "__main__":
 def processor_refusal(machine: str | None, mode: ModeName) -> str | None:
     """Why a host with this processor cannot participate in `mode`; None when it can, or does not name its processor.
 
-    The processes of sync and async write payload, seal and record into shared memory without barriers between them.
+    In the modes with workers, processes write payload, seal and record into shared memory without barriers.
     """
     if MODES[mode].in_process or machine is None or machine in ORDERED_STORES:
         return None

@@ -199,7 +199,7 @@ def _workers(config: Config) -> Mapping[str, int]:
     if config.mode.deterministic and total > config.env.vector_envs:
         raise ConfigError(
             f"the {total} workers of all hosts exceed env.vector_envs {config.env.vector_envs}, and in "
-            "sync each worker needs at least one",
+            f"{config.run.mode} each worker needs at least one",
             key=("hosts", first, "workers"),
             fix="raise env.vector_envs or set fewer workers",
             others=(("env", "vector_envs"),),

@@ -32,7 +32,7 @@ def planned_env(config: Config, run_dir: Path, resume: bool, sources: Sources | 
     env = checked_env(config, is_here)
     notes, spec = [*env.remarks], replace(env, remarks=())
     if spec.vector_only and config.mode.deterministic:
-        why = "whose envs cannot be reset one by one, as single and sync require"
+        why = "whose envs cannot be reset one by one, as single, sync and pipelined require"
         what, fix = f"env.id {spec.id!r} is a gymnasium.vector.VectorEnv, {why}", "set run.mode: async"
         mode = repr(config.run.mode)
         raise ConfigError(what, key=("run", "mode"), value=mode, fix=fix, others=(("env", "id"),))

@@ -88,7 +88,7 @@ def _check_length(spec: ReplaySpec, steps: int) -> None:
 def _check_n_step(spec: ReplaySpec, steps: int, is_deterministic: bool) -> None:
     least = spec.n_step * (WINDOWS if is_deterministic and spec.n_step > 1 else 1)
     if steps < least:
-        modes = "in single and sync" if is_deterministic else "in async"
+        modes = "in single, sync and pipelined" if is_deterministic else "in async"
         raise ConfigError(
             f"is too short for n_step {spec.n_step} {modes}: the last rows of a segment have targets of fewer rewards",
             key=("env", "segment_steps"),

@@ -13,7 +13,7 @@ Per slot four aligned int64 words, each with a single writer; a slot's state is 
     free      all equal; or taken back: lease > seal, and no worker has it (the broker knows)
 
 An aligned 8-byte store is one store, and x86-64 keeps stores in order; a processor with a weaker order would need a
-barrier between payload and seal, and is refused for sync and async (`orchestrators.handshake`).
+barrier between payload and seal, and is refused for modes with workers (`orchestrators.handshake`).
 """
 
 from __future__ import annotations

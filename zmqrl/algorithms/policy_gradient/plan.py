@@ -55,7 +55,7 @@ class PolicyConfig:
     orthogonal_init: bool = True
     """Orthogonal layers (sqrt 2, policy head .01, value head 1); else PyTorch's default."""
     batch_segments: Positive = 4
-    """async: segments of one batch. In single and sync a batch is one segment per vector env."""
+    """async: segments of one batch. In the other modes a batch is one segment per vector env."""
     intrinsic: IntrinsicSection | None = None
     """A reward for what is new, in addition to that of the env; null: none."""
 

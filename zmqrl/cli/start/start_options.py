@@ -60,7 +60,7 @@ OPTIONS = (
         "--workers",
         type=int,
         metavar="N",
-        help="Number of rollout workers (in sync and async). If the run also has workers on "
+        help="Number of rollout workers (in sync, pipelined and async). If the run also has workers on "
         "other hosts, set hosts.NAME.workers instead.",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),

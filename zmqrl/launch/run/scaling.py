@@ -53,7 +53,8 @@ def _check(plan: RunPlan, counts: Mapping[str, int], next_index: int, host: str,
     if config.mode.in_process:
         raise ConfigError("mode single has no workers to scale")
     if config.mode.deterministic and total > config.env.vector_envs:
-        what = f"gives {total} workers for {config.env.vector_envs} vector envs: in sync each worker needs at least one"
+        needs = f"in {config.run.mode} each worker needs at least one"
+        what = f"gives {total} workers for {config.env.vector_envs} vector envs: {needs}"
         raise ConfigError.about(f"{host}={workers}", what, "set fewer workers")
     if not config.mode.deterministic and total > plan.streams:
         what = f"gives {total} workers, and this run supports at most {plan.streams}"
