@@ -18,7 +18,7 @@ from zmqrl.config.presets import presets
 from zmqrl.config.sections import Config
 
 FOLDER = Path(__file__).parents[1] / "docs" / "coming-from"
-PAGES = sorted(page.name for page in FOLDER.glob("*.md"))
+PAGES = sorted(page.name for page in FOLDER.glob("*.md") if "\n## Settings\n" in page.read_text())
 ROW = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 SECTION = "|".join(Config.__struct_fields__)

@@ -115,6 +115,11 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.epochs": 3,
         "algorithm.max_grad_norm": 1.0,
     },
+    ("own/jorldy_per.py", None): {"algorithm.prioritised": {"alpha": 0.7, "beta": 0.5}},
+    ("own/jorldy_m_dqn.py", None): {
+        "algorithm.munchausen": {"alpha": 0.8, "temperature": 0.05, "clip": 2},
+        "algorithm.target_update_every": 125,
+    },
     ("own/CartPole_DQN.py", None): {
         "run.total_env_steps": 100_000,
         "run.stop_at_return": 150,
@@ -135,6 +140,7 @@ LEFT_OUT = {
     ("own/rllib-dqn.yaml", None): ["config.lr", "config.model.fcnet_activation", "config.num_env_runners"],
     ("own/mlagents-sac.yaml", "Walker"): ["env.id", "time_horizon", "environment_parameters"],
     (CLEANRL, None): ["track"],
+    ("own/jorldy_m_dqn.py", None): ["train.eval_iteration", "train.update_period"],
     ("own/CartPole_DQN.py", None): ["steps_between_evaluation_periods"],
 }
 

@@ -47,7 +47,7 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     keys = _merged()
     if pattern is None:
         return keys
-    from zmqrl.config.foreign.aliases import KEYS, alias
+    from zmqrl.config.foreign.aliases import KEYS, NO_KEYS, alias
 
     text = pattern.lower()
     by_name = [pair for pair in keys if text in pair[0].name.lower() or fnmatch(pair[0].name.lower(), text)]
@@ -56,7 +56,8 @@ def _matching(pattern: str | None) -> list[tuple[Key, list[str]]]:
     by_meaning = [pair for pair in keys if text in pair[0].meaning.lower()]
     found = by_name or by_alias or by_meaning
     if not found:
-        what, fix = "not found in the name or meaning of any key", "`zmqrl config keys` lists all keys"
+        what = "not found in the name or meaning of any key"
+        fix = NO_KEYS.get(alias(pattern), "`zmqrl config keys` lists all keys")
         raise ConfigError(what, key=(), value=repr(pattern), fix=fix)
     return found
 

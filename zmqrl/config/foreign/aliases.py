@@ -34,7 +34,7 @@ algorithm.low: v_min
 algorithm.max_grad_norm: clip_grad_norm clip_gradients grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
 algorithm.n_step: n_step_return n_steps_return
-algorithm.normalise_advantage: normalized_advantage norm_adv normalize_advantage
+algorithm.normalise_advantage: normalized_advantage norm_adv normalize_advantage use_standardization
 algorithm.normalise_obs: norm_obs normalise normalize normalize_obs observation_filter
 algorithm.normalise_reward: norm_reward normalize_reward
 algorithm.optimiser: optimizer optimizer_class
@@ -60,7 +60,7 @@ env.segment_steps: num_consecutive_playing_steps time_horizon n_steps num_steps 
 env.segment_steps: rollout_steps steps_per_epoch
 env.wrappers: env_wrapper wrapper_class
 evaluator.env.kwargs: eval_env_kwargs
-evaluator.episodes: eval_episodes eval_freq evaluation_duration evaluation_interval n_eval_episodes
+evaluator.episodes: eval_episodes eval_freq eval_iteration evaluation_duration evaluation_interval n_eval_episodes
 hosts.local.workers: num_cpus num_env_runners num_rollout_workers num_workers n_jobs
 learner.device: cuda gpu num_gpus num_gpus_per_learner
 network.activation: activation activation_fn fcnet_activation nonlinearity
@@ -71,6 +71,7 @@ replay.capacity: max_size buffer_size memory_size replay_buffer_config replay_si
 replay.learning_starts: buffer_init_steps start_train_step heatup_steps num_steps_sampled_before_learning_starts
 replay.learning_starts: start_steps
 replay.ratio: train_freq train_frequency training_intensity
+run.checkpoint_every_s: save_period
 run.episodes_csv: monitor
 run.max_wall_s: time_budget_s time_total_s
 run.mode: torch_deterministic deterministic
@@ -94,6 +95,7 @@ NOTES: Mapping[str, str] = {
     "learner.device": "cuda, or cpu",
     "replay.ratio": "updates per env step",
     "network.kind": "a torch.nn.Module of your own: network.kind=my_networks:MyNetwork",
+    "run.checkpoint_every_s": "seconds, not env steps",
     "run.mode": "single and sync give the same weights for the same seed",
     "store.keep": "run.checkpoint_every_s is the interval of full checkpoints",
 }
@@ -104,12 +106,16 @@ _NO_KEYS = {
     "and TensorBoard files (tensorboard/) into its run directory, --run-dir DIR or run_dir=DIR",
     "sde_sample_freq use_sde use_sde_at_warmup": "state-dependent exploration (gSDE) is not available; PPO and SAC "
     "draw new noise in each env step",
-    "capture_video record render": "evaluator.video_every=N writes videos, zmqrl watch RUN plays",
+    "capture_video record record_period render": "evaluator.video_every=N writes videos, zmqrl watch RUN plays",
     "framework torch_threads": "zmqrl trains with torch; learner.threads is the number of threads",
     "local_dir log_path logdir output_dir save_path storage_path": "all files of a run are in its run directory, "
     "--run-dir DIR or run_dir=DIR",
-    "log_interval log_level progress_bar verbose": "the live view is always shown on a terminal; --plain prints lines "
-    "instead; in Python, train prints lines, and quiet=True prints nothing",
+    "log_interval log_level print_period progress_bar verbose": "the live view is always shown on a terminal; --plain "
+    "prints lines instead; in Python, train prints lines, and quiet=True prints nothing",
+    "learn_period update_period": "workers send segments of env.segment_steps, and replay.ratio is the number of "
+    "updates per env step",
+    "distributed_batch_size": "algorithm.batch_size or algorithm.minibatch_size, for any number of workers",
+    "eval_time_limit": "env.max_episode_steps bounds the episodes, evaluator.final_limit_s the last score",
     "n_seeds num_seeds seeds": "--seeds N of the command line runs N seeds, one after the other; in Python, loop over "
     "seed=",
     "callback callbacks on_step": "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,8 @@ class _Preset:
             if not name:
                 raise LeftOut("zmqrl has no such key")
             for key in found:
-                other = next((each for each in self.keys if _overlap(key_of(each), key_of(key))), key)
+                others = (each for each, value in self.keys.items() if value != {})
+                other = next((each for each in others if _overlap(key_of(each), key_of(key))), key)
                 if other != key or (key in self.origins and self.keys[key] != found[key]) or key in FIXED:
                     raise LeftOut(f"{other} is set by {self.origins.get(other, 'another one')}")
                 self.origins[key] = ", ".join(filter(None, (self.origins.get(key), origin)))
@@ -111,7 +112,7 @@ def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algo
         kinds = ", ".join(sorted({kind for kind, _ in KINDS.values()}))
         raise ConfigError(what, key=("--algo",), fix=f"choose another: --algo KIND ({kinds})")
     default = dict(pair.split("=") for pair in DEFAULTS.get((library, named), "").split())
-    names = {dotted: name_of(library, dotted, kind) for dotted in foreign.settings}
+    names = {dotted: name_of(library, dotted, kind, named) for dotted in foreign.settings}
     given = {names[dotted]: value for dotted, value in foreign.settings.items() if names[dotted]}
     defaults = {key: scalar(value) for key, value in default.items() if key not in given}
     default_env = defaults.pop("env_id", None)
@@ -166,7 +167,7 @@ def _nested(keys: Keys) -> dict[str, Any]:
         section = nested
         for name in path:
             section = section.setdefault(name, {})
-        section[last] = value
+        section[last] = dict(value) if isinstance(value, Mapping) else value
     return nested
 
 

@@ -84,6 +84,13 @@ RENAMED = {
     (RLLIB, "vf_clip_param"): "",  # a bound of the loss
 }
 RENAMED_ON_POLICY = {(ML_AGENTS, "buffer_size"): "train_batch_size", (JORLDY, "n_step"): "n_steps"}
+_PRIORITISED = {"alpha": "algorithm.prioritised.alpha", "beta": "algorithm.prioritised.beta"}
+_MUNCHAUSEN = {"alpha": "algorithm.munchausen.alpha", "tau": "algorithm.munchausen.temperature"}
+OF_AGENTS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("per", "apex", "r2d2", "rainbow"), _PRIORITISED),
+    **dict.fromkeys(("mdqn", "miqn"), _MUNCHAUSEN),
+}
+"""Settings of JORLDY that mean something else in its other agents, by the letters of the agent."""
 LINEAR = re.compile(r"lin_([\d.e-]+)")
 TOTALS = ("timesteps_total", "num_env_steps_sampled_lifetime", "improve_steps")
 PER_ENV = ("n_steps", "num_steps", "num_consecutive_playing_steps", "rollout_fragment_length")
@@ -92,6 +99,7 @@ Conversion: TypeAlias = Callable[["Values", Any], Keys]
 CONVERSIONS: dict[str, Conversion] = {
     "clip_vloss": lambda v, x: {"algorithm.value_clip": float(v.get("clip_coef", default=0.2))} if x else {},
     "gradient_steps": lambda v, _: {"replay.ratio": v.ratio},
+    "l_0": lambda _, x: {"algorithm.munchausen.clip": -x},
     "noise_std": lambda _, x: {"algorithm.exploration_noise": x},
     "normalize": lambda _, x: {"algorithm.normalise_obs": True, "algorithm.normalise_reward": True} if x else {},
     "num_minibatches": lambda v, x: {"algorithm.minibatch_size": v.envs * int(v.get(*PER_ENV, default=128)) // int(x)},
@@ -156,6 +164,8 @@ class Values:
             raise LeftOut("the number is too large")
         if (convert := CONVERSIONS.get(name)) is not None:
             return convert(self, value)
+        if name in self.known.keys:
+            return {name: value}
         candidates, note = KEYS.get(name, ((), ""))
         if any(candidate.startswith(LOCAL) for candidate in candidates):
             raise LeftOut("zmqrl train FILE --workers N")
@@ -268,10 +278,15 @@ def _count(value: Any, default: int) -> int:
     return int(value) if isinstance(value, (int, float)) and 1 <= value < 1e6 else default
 
 
-def name_of(library: str, dotted: str, kind: str) -> str:
-    """The name that the tables have for a setting; empty: it has another meaning there."""
+def name_of(library: str, dotted: str, kind: str, agent: str = "") -> str:
+    """The name that the tables have for a setting, or its key; empty: it has another meaning there.
+
+    `agent`: letters of the algorithm's name in the library.
+    """
     *groups, last = dotted.split(".")
     renamed = {**RENAMED, **(RENAMED_ON_POLICY if kind in ON_POLICY else {})}
     if OTHER_GROUPS.get(library, set()) & set(groups):
         return ""
+    if library == JORLDY and groups == ["agent"] and last in OF_AGENTS.get(agent, {}):
+        return OF_AGENTS[agent][last]
     return renamed.get((library, last), alias(last.rpartition("/")[2]))
