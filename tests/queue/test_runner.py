@@ -29,7 +29,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder, open_queue
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.hosts import environment as variables
-from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd
+from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd, JobNeeds
 from zmqrl.queue.runner import IDLE_SHARE, POLL_S, JobRunner, serve
 from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_info import has_launcher_here, read_info
@@ -149,8 +149,8 @@ def test_an_interrupted_runner_ends_its_runs_and_the_next_one_continues_at_once(
     assert [each.end for each in queue.read().jobs[1].attempts] == [AttemptEnd("yielded", 130)]
 
 
-def here(tmp_path: Path) -> JobRunner:
-    return JobRunner(open_queue(tmp_path), RunnerHosts({HERE: Capacity(2)}), lambda _: None)
+def here(tmp_path: Path, show: Callable[[str], None] = lambda _: None) -> JobRunner:
+    return JobRunner(open_queue(tmp_path), RunnerHosts({HERE: Capacity(2)}), show)
 
 
 def test_a_job_that_cannot_be_started_fails(tmp_path: Path) -> None:
@@ -160,6 +160,14 @@ def test_a_job_that_cannot_be_started_fails(tmp_path: Path) -> None:
         while own.step():
             pass
     assert queue.read().jobs[1].end == JobEnd("failed")
+
+
+def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:
+    queue, shown = open_queue(tmp_path), list[str]()
+    queue.add(replace(record(ME), needs=JobNeeds(cores=16, gpus=1)))
+    with here(tmp_path, shown.append) as own:
+        assert not own.step() and not own.step()
+    assert shown == ["job 1 waits: it needs 16 cores, 1 GPUs, which no host of this runner has"]
 
 
 def test_a_link_in_the_place_of_the_folder_of_a_runner_is_refused(tmp_path: Path) -> None:

@@ -54,8 +54,7 @@ def with_jobs(rows: Iterable[RunRow], jobs: Iterable[JobRow], folders: Iterable[
 
 
 def _row(records: Records, job: Job, position: int | None) -> JobRow:
-    record, needs = job.record, job.record.needs
-    slots = f"{needs.cores} cores" + (f", {needs.gpus} GPUs" if needs.gpus else "")
+    record, slots = job.record, str(job.record.needs)
     host = job.attempts[-1].record.host if job.attempts else None
     state = _state(records, job)
     return JobRow(

@@ -32,6 +32,9 @@ class JobNeeds(Struct, frozen=True, forbid_unknown_fields=True):
         """Whether these slots of a host are enough."""
         return self.cores <= cores and self.gpus <= gpus
 
+    def __str__(self) -> str:
+        return f"{self.cores} cores" + (f", {self.gpus} GPUs" if self.gpus else "")
+
 
 class JobRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """`job-<n>/job`: what to train. It never changes."""

@@ -35,6 +35,7 @@ from zmqrl.queue.schedule import (
     StartRun,
     StopRun,
     decide,
+    without_host,
 )
 from zmqrl.run_files.records import read_summary
 from zmqrl.run_files.run_info import is_live, read_info
@@ -105,6 +106,7 @@ class JobRunner:
         self._ended: dict[int, AttemptEnd] = {}
         self._silent_since: dict[int, float] = {}
         self._rests_until: dict[int, float] = {}
+        self._without_host: set[int] = set()
 
     def __enter__(self) -> JobRunner:
         return self
@@ -131,11 +133,18 @@ class JobRunner:
         self._check_owner()
         records = self._folder.read()
         runners, observed = self._heartbeats.of(self._folder), self._observed(records)
+        self._report_without_host(records)
         now = time.monotonic()
         resting = [number for number, until in self._rests_until.items() if now < until]
         actions = decide(records, self._hosts.capacity, self._me, runners, observed, now, resting)
         changes = [self._do(each) for each in actions if may_start or not isinstance(each, (Grant, StartRun))]
         return any(changes)
+
+    def _report_without_host(self, records: Records) -> None:
+        for job in without_host(records, self._hosts.capacity, self._me.uid):
+            if job.number not in self._without_host:
+                self._without_host.add(job.number)
+                self._show(f"job {job.number} waits: it needs {job.record.needs}, which no host of this runner has")
 
     def has_jobs(self) -> bool:
         """Whether a job of this user has not ended."""

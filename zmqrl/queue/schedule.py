@@ -209,6 +209,12 @@ def order(records: Records) -> list[Job]:
     return found
 
 
+def without_host(records: Records, capacity: Mapping[str, Capacity], uid: int) -> list[Job]:
+    """Waiting jobs of a user that need more than each host has."""
+    own = (job for job in records.jobs.values() if job.record.uid == uid and records.is_waiting(job))
+    return [job for job in own if not any(job.record.needs.fit(host.cores, host.gpus) for host in capacity.values())]
+
+
 def _of_job(
     records: Records, job: Job, me: Me, observed: Mapping[int, AttemptEnd | None], yielding: Collection[int]
 ) -> Iterator[Action]:
