@@ -151,6 +151,14 @@ def test_what_the_arena_left_over_counts_once(expected: Expected) -> None:
     assert found.holds and found.rows == len(rows)
 
 
+def test_rounds_that_workers_acted_ahead_of_the_learner_do_not_count() -> None:
+    rows, pipelined = _run(SYNC), replace(SYNC, rounds_ahead=1)
+    parts = [Given(rows[rows["index"] <= 9]), Given(rows[rows["index"] == 10], left_over=True)]
+    found = check(parts, _stepped([rows[rows["index"] <= 11]]), pipelined)
+    assert found.holds and found.rows == len(parts[0].rows)
+    assert check(parts, _stepped([rows]), pipelined).lost == 4 * 8
+
+
 def test_incarnations_are_streams_of_their_own_in_async() -> None:
     first, second = _run(ASYNC), _run(ASYNC, incarnation=1)
     found = check([Given(np.concatenate([first, second]))], _stepped([first, second]), ASYNC)

@@ -123,7 +123,8 @@ def outside_check(run: RunUnderTest, record: Path) -> OutsideCheck:
     plan = run.plan
     env, sync = plan.config.env, run.sync
     vector_envs = env.vector_envs if sync else plan.total_workers
-    expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps)
+    ahead = plan.config.mode.rounds_ahead
+    expected = Expected(plan.config.run.seed, not sync, vector_envs, env.num_envs, env.segment_steps, ahead)
     return check(_given(run, record), witness.stepped_episodes(record), expected)
 
 
