@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.marks import long
 from tests.support.running import ROOT
 from tests.test_release import SOURCES
 
@@ -49,7 +48,7 @@ def test_the_arguments_of_the_build_exist() -> None:
     assert user == "1000:0", "not root, and any user id of the group 0 may write into its home"
 
 
-@long
+@pytest.mark.long
 @pytest.mark.whole
 def test_the_image_trains() -> None:
     """`ZMQRL_IMAGE_BASE` names another base, and `ZMQRL_WHEELS` an index of wheels, where no registry is reached."""

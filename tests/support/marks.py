@@ -14,4 +14,5 @@ at_once = pytest.mark.timeout(WAIT_S)
 
 def long(*values: Any, id: str | None = None) -> Any:
     """A further combination of what the parameters of `bin/test` cover each in another one."""
+    assert not any(getattr(value, "__name__", "").startswith("test_") for value in values), "use @pytest.mark.long"
     return pytest.param(*values, id=id, marks=pytest.mark.long)

@@ -14,7 +14,6 @@ import yaml
 
 from tests.memory_backends.redis_server import PASSWORD, redis_server
 from tests.support.kubernetes.cluster import IMAGE, kubernetes_or_skip
-from tests.support.marks import long
 from tests.support.running import ROOT
 from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.runs.pod_runs import PodRun
@@ -47,7 +46,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     server.kill()
 
 
-@long
+@pytest.mark.long
 @pytest.mark.whole
 @pytest.mark.usefixtures("s3")
 def test_it_trains_on_redis_s3_and_pods(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.support.kubernetes.cluster import Kubernetes, kubernetes_or_skip
-from tests.support.marks import long
 from tests.support.runs import slurm_runs
 from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.runs.pod_runs import PodRun, configuration, held_run, processes_of
@@ -65,10 +64,10 @@ def test_a_run_in_pods_survives_an_eviction_and_brings_everything_back(
         assert_same(run, alone)
         logs = {path.name for path in (run.run_dir / "logs").glob("*.log")}
         assert {"trainer-learner-0.log", "trainer-broker-0.log", "w1-worker-0.log"} <= logs
-        assert list((run.run_dir / "checkpoints").glob("version-*")), "the final version"
+        assert list((run.run_dir / "checkpoints").glob("v*-*")), "the final version"
 
 
-@long
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", [False, True], ids=["reported", "frozen"])
 @pytest.mark.parametrize("what", ["preempt", "evict", "cut"])
 def test_a_pod_that_is_taken_away_changes_no_bit(
@@ -89,7 +88,7 @@ def test_a_pod_that_is_taken_away_changes_no_bit(
         assert_same(run, alone)
 
 
-@long
+@pytest.mark.long
 def test_a_pod_that_waits_is_reported_and_joins_when_there_is_room(
     cluster: Kubernetes, alone: str, tmp_path: Path
 ) -> None:
@@ -109,7 +108,7 @@ def test_a_pod_that_waits_is_reported_and_joins_when_there_is_room(
         cluster.act("cores", "n1=4"), cluster.act("cores", "n2=4")
 
 
-@long
+@pytest.mark.long
 def test_a_killed_launcher_leaves_no_process_and_no_job_also_none_that_waits(
     cluster: Kubernetes, tmp_path: Path
 ) -> None:
@@ -124,7 +123,7 @@ def test_a_killed_launcher_leaves_no_process_and_no_job_also_none_that_waits(
         cluster.await_empty()
 
 
-@long
+@pytest.mark.long
 def test_down_ends_a_run_whose_launcher_is_gone_and_a_resume_has_the_same_bits(
     cluster: Kubernetes, alone: str, tmp_path: Path
 ) -> None:
@@ -143,7 +142,7 @@ def test_down_ends_a_run_whose_launcher_is_gone_and_a_resume_has_the_same_bits(
             resumed.close()
 
 
-@long
+@pytest.mark.long
 def test_doctor_examines_pods_and_leaves_none(cluster: Kubernetes, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(configuration(tmp_path)))
     with held_run(cluster, tmp_path / "run", configuration(tmp_path)) as run:
@@ -158,7 +157,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@long
+@pytest.mark.long
 @pytest.mark.parametrize(("action", "sections", "message"), REFUSALS, ids=["rights", "field", "key"])
 def test_what_the_cluster_refuses_ends_before_the_start(
     cluster: Kubernetes, tmp_path: Path, action: str, sections: dict[str, Any], message: str
