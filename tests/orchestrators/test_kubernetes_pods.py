@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -136,6 +137,29 @@ def test_a_job_is_deleted_when_its_pod_is_not_waited_for(kubectl: Any, tmp_path:
         client.start("w1", {}, Wait(0.0, threading.Event(), reasons.append))
     assert reasons == []
     assert (tmp_path / "calls").read_text().split() == ["create", "get", "delete"]
+
+
+ABOUT = [
+    ("w1-2", "FailedCreate", "of another", "3"),
+    ("w1-1", "FailedCreate", "quota", "1"),
+    ("w1-1-x", "FailedMount", "no secret", "2"),
+]
+
+
+def test_a_warning_is_the_reason_where_the_status_has_none(
+    kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LOOKS_PER_WARNING", 1)
+    events = [
+        {"involvedObject": {"name": name}, "reason": reason, "message": message, "lastTimestamp": at}
+        for name, reason, message, at in ABOUT
+    ]
+    (tmp_path / "events").write_text(json.dumps({"items": events}))
+    answers = f"create) echo job.batch/w1-1 ;; get) [ $4 = pods ] && echo '{{\"items\": []}}' || cat {tmp_path}/events"
+    client, reasons = kubectl(f"case $3 in {answers} ;; esac"), list[str]()
+    with raises(HostFailed, cause="its pod did not run: FailedMount: no secret"):
+        client.start("w1", {}, Wait(0.0, threading.Event(), reasons.append))
+    assert reasons == ["FailedMount: no secret"]
 
 
 def shell(client: Pods) -> PodShell:

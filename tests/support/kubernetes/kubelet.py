@@ -15,6 +15,8 @@ from .objects import ENDED, Object, Objects, timestamp
 TERMINATION_S = 30.0
 IMAGES = ("zmqrl:test",)
 """Images that can be pulled: each is the file system of this machine."""
+ABSENT = "absent"
+"""Name of a secret that does not exist."""
 
 
 class Container:
@@ -89,8 +91,13 @@ class Kubelet:
 
     def _start(self, pod: Object, uid: str) -> None:
         image = pod["spec"]["containers"][0]["image"]
-        if image not in IMAGES:
+        absent = [each["name"] for each in pod["spec"].get("volumes", ()) if ABSENT in str(each)]
+        if absent or image not in IMAGES:
             waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{image}"'}
+            if absent:
+                waiting = {"reason": "ContainerCreating"}
+                text = f'MountVolume.SetUp failed for volume "{absent[0]}" : secret "{ABSENT}" not found'
+                self._objects.warn(pod, "FailedMount", text)
             self._set(pod, containerStatuses=[{"name": "zmqrl", "ready": False, "state": {"waiting": waiting}}])
             return
         self.containers[uid] = Container(pod, self.log_of(pod), self._environment)

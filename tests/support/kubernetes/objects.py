@@ -28,6 +28,8 @@ class Objects:
     def __init__(self, nodes: Mapping[str, float]) -> None:
         """`nodes`: names with their cores."""
         self.nodes = dict(nodes)
+        self.refuses_pods = ""
+        """Why admission refuses pods; empty: it does not."""
         self._serial = itertools.count(1)
         self._held: dict[tuple[str, str, str], Object] = {}
 
@@ -103,11 +105,22 @@ class Objects:
 
     def _create_pod(self, job: Object) -> None:
         meta, template = job["metadata"], job["spec"]["template"]
+        if self.refuses_pods:
+            self.warn(job, "FailedCreate", f'Error creating: pods "{meta["name"]}-x" is forbidden: {self.refuses_pods}')
+            return
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
         given = {**template.get("metadata", {}).get("labels", {}), "batch.kubernetes.io/job-name": meta["name"]}
         pod_meta = {"generateName": f"{meta['name']}-", "labels": given, "ownerReferences": [owner]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": dict(template["spec"])}
         self.create("pods", meta["namespace"], body)
+
+    def warn(self, about: Object, reason: str, message: str) -> None:
+        """An event, once."""
+        meta = about["metadata"]
+        name = f"{meta['name']}.{reason.lower()}"
+        if ("events", meta["namespace"], name) not in self._held:
+            event = {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": timestamp()}
+            self.create("events", meta["namespace"], {**event, "metadata": {"name": name}, "involvedObject": meta})
 
     def _schedule(self, pod: Object) -> None:
         wanted = pod["spec"].get("nodeSelector", {}).get("kubernetes.io/hostname")

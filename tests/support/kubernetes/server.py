@@ -19,7 +19,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from .kubelet import Kubelet
 from .objects import ENDED, Object, Objects, Refused
@@ -27,11 +27,11 @@ from .websocket import PROTOCOL, WebSocket, accept_of, serve
 
 TURN_S = 0.05
 VERBS = ["create", "delete", "get", "list"]
-GROUPS = {"batch": ("batch/v1", "jobs", "Job"), "": ("v1", "pods", "Pod")}
+KINDS = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod"), "events": ("v1", "Event")}
 POD_FIELDS = {"restartPolicy", "automountServiceAccountToken", "enableServiceLinks", "nodeSelector", "containers"}
 POD_FIELDS |= {"volumes", "imagePullSecrets", "tolerations", "priorityClassName", "terminationGracePeriodSeconds"}
 NAMED = re.compile(
-    r"/(?:api/v1|apis/batch/v1)/namespaces/(?P<namespace>[^/]+)/(?P<resource>pods|jobs)"
+    r"/(?:api/v1|apis/batch/v1)/namespaces/(?P<namespace>[^/]+)/(?P<resource>pods|jobs|events)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<part>exec|log))?"
 )
 
@@ -61,6 +61,8 @@ class Cluster:
             self.is_frozen = name == "on"
         elif action == "forbid":
             self.forbidden = {name} - {"nothing"}
+        elif action == "refuse":
+            self.objects.refuses_pods = unquote(name).removeprefix("nothing")
         elif action == "cores":
             node, _, cores = name.partition("=")
             self.objects.nodes[node] = float(cores)
@@ -140,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         objects = self._allowed("get")
         if found["name"] is None:
             items = objects.list(found["resource"], found["namespace"], query.get("labelSelector", [""])[0])
-            version, _, kind = next(each for each in GROUPS.values() if each[1] == found["resource"])
+            version, kind = KINDS[found["resource"]]
             return {"kind": f"{kind}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": items}
         body = objects.get(found["resource"], found["namespace"], found["name"])
         return self.cluster.kubelet.log_of(body).read_bytes() if found["part"] == "log" else body
@@ -203,10 +205,14 @@ def discovery(path: str) -> Object:
         patch = {"parameters": [{"name": "fieldValidation", "in": "query"}], "responses": {}, **kind_of}
         paths = {"/apis/batch/v1/namespaces/{namespace}/jobs/{name}": {"patch": patch}}
         return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.32.4"}, "paths": paths}
-    for group, (version, resource, kind) in GROUPS.items():
-        if path == (f"/apis/{version}" if group else f"/api/{version}"):
-            one = {"name": resource, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": VERBS}
-            return {"kind": "APIResourceList", "groupVersion": version, "resources": [one]}
+    version = path.partition("/api/")[2] or path.partition("/apis/")[2]
+    resources = [
+        {"name": resource, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": VERBS}
+        for resource, (has, kind) in KINDS.items()
+        if has == version
+    ]
+    if resources:
+        return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
     return _refuse(404, "NotFound", "the server could not find the requested resource")
 
 

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
 
 from tests.support.kubernetes.cluster import Kubernetes, kubernetes_or_skip
+from tests.support.kubernetes.kubelet import ABSENT
 from tests.support.runs import slurm_runs
 from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.runs.pod_runs import PodRun, configuration, held_run, processes_of
@@ -106,6 +108,31 @@ def test_a_pod_that_waits_is_reported_and_joins_when_there_is_room(
             assert_same(run, alone)
     finally:
         cluster.act("cores", "n1=4"), cluster.act("cores", "n2=4")
+
+
+@pytest.mark.long
+def test_a_pod_that_is_refused_is_reported_and_made_once_it_is_admitted(
+    cluster: Kubernetes, alone: str, tmp_path: Path
+) -> None:
+    cluster.act("refuse", quote('violates PodSecurity "restricted:latest"'))
+    try:
+        with held_run(cluster, tmp_path / "run", configuration(tmp_path)) as run:
+            run.wait_for_problem("is forbidden: violates PodSecurity")
+            cluster.act("refuse", "nothing")
+            run.wait_for_steps(250)
+            run.release()
+            assert_same(run, alone)
+    finally:
+        cluster.act("refuse", "nothing")
+
+
+@pytest.mark.long
+def test_a_volume_that_is_not_mounted_is_reported(cluster: Kubernetes, tmp_path: Path) -> None:
+    pod = {"volumes": [{"name": "data", "secret": {"secretName": ABSENT}}]}
+    config = configuration(tmp_path, orchestrator={"pod": pod}, limits={"start_s": 10.0})
+    with held_run(cluster, tmp_path / "run", config) as run:
+        code, *printed = run.end()
+        assert code == 4 and 'MountVolume.SetUp failed for volume "data"' in "".join(printed), printed
 
 
 @pytest.mark.long

@@ -20,6 +20,8 @@ RUN, HOST = "zmqrl.run", "zmqrl.host"
 ANSWER_S = 30.0
 LOOK_EVERY_S = 0.5
 """Interval of looks at a pod that starts."""
+LOOKS_PER_WARNING = 10
+"""Number of looks without a reason, of which the last requests the warnings."""
 NORMAL = ("ContainerCreating", "PodInitializing")
 """Reasons for which every pod waits."""
 
@@ -89,19 +91,23 @@ class Pods:
 
         HostFailed: Kubernetes refuses the Job, its pod ended, or was not waited for any longer.
         """
-        name, until, reported = self.create(host, job), time.monotonic() + wait.limit_s, {""}
+        name, until = self.create(host, job), time.monotonic() + wait.limit_s
+        looks, reported = 0, [""]
         try:
             while True:
+                looks += 1
                 pod, reason = self._look(host, name)
                 if pod is not None and pod.state == "running":
                     return pod
+                if not reason and looks % LOOKS_PER_WARNING == 0:
+                    reason = self._warning(host, name)
                 if reason not in reported:
-                    reported.add(reason)
+                    reported.append(reason)
                     wait.report(reason)
                 is_late = wait.is_ending.wait(LOOK_EVERY_S) or time.monotonic() > until
                 if is_late or (pod is not None and pod.state != "waiting"):
-                    cause = f"its pod did not run: {reason or 'no reason is known yet'}"
-                    raise HostFailed(host, cause, "see `kubectl describe pods`")
+                    cause = f"its pod did not run: {reason or reported[-1] or 'no reason is known yet'}"
+                    raise HostFailed(host, cause, "see `kubectl get events`")
         except BaseException:
             with suppress(HostFailed):
                 output_of(host, self.deleting(name))
@@ -115,6 +121,16 @@ class Pods:
             return None, error.cause
         return pod, "" if pod is None else pod.reason
 
+    def _warning(self, host: str, job: str) -> str:
+        """The last warning about a Job or its pod: a volume, Pod Security, a quota. Their status does not state it."""
+        try:
+            listed = output_of(host, self.argv("get", "events", "--field-selector=type=Warning", "--output=json"))
+        except HostFailed:  # no right
+            return ""
+        events = [event for event in json.loads(listed)["items"] if is_about(event, job)]
+        last = max(events, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "", default=None)
+        return "" if last is None else f"{last['reason']}: {last['message']}"
+
 
 def output_of(host: str, argv: Sequence[str], input: bytes = b"", timeout_s: float = ANSWER_S) -> bytes:
     """Output of a command of kubectl. HostFailed with its message."""
@@ -123,6 +139,12 @@ def output_of(host: str, argv: Sequence[str], input: bytes = b"", timeout_s: flo
         cause = done.stderr.decode(errors="replace").strip()
         raise HostFailed(host, f"kubectl: {cause}", f"try: {shlex.join(argv)[:SHOWN]}")
     return done.stdout
+
+
+def is_about(event: Mapping[str, Any], job: str) -> bool:
+    """Whether an event is about a Job or a pod of it."""
+    name = event["involvedObject"].get("name", "")
+    return bool(name == job or name.startswith(f"{job}-"))
 
 
 def label(text: str) -> str:
