@@ -18,11 +18,12 @@ from zmqrl.memory_backends.base import MemoryBackend
 from zmqrl.memory_backends.seal import Opening
 from zmqrl.wire.admission import Admission
 
-AWAY = {"event": "problem", "cause": "it is away", "done": "segments are kept and sent again"}
+AWAY = {"event": "problem", "cause": "it is away", "done": "segments are kept and sent again", "severity": "warning"}
 BACK = {
     "event": "problem",
     "cause": "the memory backend accepts segments again",
     "done": "segments that were kept are sent",
+    "severity": "note",
 }
 
 

@@ -248,7 +248,7 @@ def test_killed_agent_fails_the_run_and_takes_its_children(run_dir: Path, starte
     with within(END_S):
         os.kill(processes[0].pid, signal.SIGKILL)
         assert not await_gone(processes, WAIT_S)
-    assert run.end()[0] == 1
+    assert run.end()[0] == 4
     summary = run.summary()
     assert summary["status"] == "failed"
     assert "host agent of local exited unexpectedly" in summary["error"]
@@ -261,7 +261,7 @@ def test_what_an_env_started_does_not_outlive_a_killed_agent(run_dir: Path, star
     agent = run.ready()[0]
     os.kill(agent.pid, signal.SIGKILL)
     code, out, _ = run.end()
-    assert code == 1
+    assert code == 4
     assert out.count("local/stray (pid") == 3
     assert "0 left" in out
 

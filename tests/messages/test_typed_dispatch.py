@@ -40,6 +40,7 @@ NO_MESSAGES = {
     "run_files/records.py": {"run_id"},  # of summary.json
     "run_files/run_list.py": {"error", "run_id"},  # of summary.json and status.json
     "run_files/url_mirror.py": {"path", "store"},  # of config.json
+    "orchestrators/pods/kubectl.py": {"name", "state"},  # of a pod in the JSON of kubectl
     "orchestrators/login_session.py": {"user"},  # of a line of a shell
     "ssh/config.py": {"host", "user"},  # of a pattern and of ssh's own configuration
     "ssh/tokens.py": {"user"},  # of ssh's own configuration

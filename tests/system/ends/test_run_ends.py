@@ -159,7 +159,7 @@ def test_a_killed_agent_ends_the_run(tmp_path: Path, begin: Begin, mode: ModeNam
     with within(END_S):
         os.kill(processes["agent-0"].pid, signal.SIGKILL)
         assert not await_gone(processes.values(), WAIT_S)
-    assert run.end()[0] == 1
+    assert run.end()[0] == 4
     assert "host agent of local exited unexpectedly" in run.summary()["error"]
 
 

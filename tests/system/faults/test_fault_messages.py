@@ -153,7 +153,7 @@ def _case(
     role: str, action: FaultAction, cause: str, words: Sequence[str] = (), done: str = RESTARTED, **more: object
 ) -> Case:
     index = int(str(more.get("index", 0)))
-    told = (rf"\Alocal/{role}-{index}: {cause}", *words, _log(f"{role}-{index}"), rf"\n  {done}")
+    told = (rf"\Awarning: local/{role}-{index}: {cause}", *words, _log(f"{role}-{index}"), rf"\n  {done}")
     return Case(Kind(role, action), str(more.get("order", "")), told, index, bool(more.get("together")))
 
 
@@ -209,7 +209,7 @@ CASES = (
     _case("learner", FaultAction.DAMAGE, "signal SIGKILL"),
 )
 DAMAGED = (
-    r"\Alocal/learner-0: full-\S+\.safetensors in \S+: ",
+    r"\Awarning: local/learner-0: full-\S+\.safetensors in \S+: ",
     _log("learner-0"),
     r"\n  not loaded; the run (?:continues from|starts from scratch)",
 )
@@ -282,7 +282,7 @@ def test_what_is_reported_of_a_failed_worker_and_of_the_run_that_ends_with_the_l
 ) -> None:
     run = hear(_plan(tmp_path, "run", "sync", 2, RestartSection(max=1, backoff_s=0.1)))
     run.wait_for_updates(1)
-    killed = r"\Alocal/worker-1: signal SIGKILL"
+    killed = r"\A(?:warning|error): local/worker-1: signal SIGKILL"
     last = rf"\n  {RESTARTED} \(restart 1 of at most 1 within 600 s\)\Z"
     before = run.process_of("worker-1")
     run.kill("worker-1")
@@ -291,7 +291,7 @@ def test_what_is_reported_of_a_failed_worker_and_of_the_run_that_ends_with_the_l
     run.kill("worker-1")
     given_up = r"\n  not restarted: restart limit reached \(1 within 600 s\)"
     _expect(run, [killed, _log("worker-1"), rf"{given_up}; its vector envs move to the other workers\Z"])
-    raised = [r"\Alocal/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
+    raised = [r"\A(?:warning|error): local/worker-0: EnvFault: .*the wheel came off", r"in _obey", _log("worker-0")]
     run.order("worker-0", "raise")
     _expect(run, [*raised, last])
     run.order("worker-0", "raise")
@@ -328,8 +328,8 @@ def test_what_is_reported_when_the_agent_or_the_launcher_dies(
 
     of_agent.kill("agent-0")
     died = r"the host agent of local exited unexpectedly: signal SIGKILL"
-    _expect(of_agent, [rf"\Alocal/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
-    assert of_agent.end()[0] == 1
+    _expect(of_agent, [rf"\Aerror: local/agent-0: {died}", _log("agent-0"), r"\n  its processes and the run end"])
+    assert of_agent.end()[0] == 4
     found = re.search(rf"\Afailed: {died}{RESUME}", of_agent.blocks()[-1])
     assert found, of_agent.blocks()
     _can_be_typed(found[1], of_agent)

@@ -52,5 +52,5 @@ def test_nothing_is_left_of_an_agent_that_dies(tmp_path: Path, begin: Begin, vic
     for victim in victims:
         os.kill(processes[victim].pid, signal.SIGKILL)
     assert not await_gone(processes.values(), WAIT_S)
-    assert run.end()[0] == 1
+    assert run.end()[0] == 4
     assert "host agent of local exited unexpectedly" in run.summary()["error"]

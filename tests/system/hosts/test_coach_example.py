@@ -19,7 +19,7 @@ from tests.support.runs.command_runs import summary, zmqrl
 from tests.support.runs.pod_runs import PodRun
 from tests.support.s3_server import BUCKET, S3Server
 
-PAGE = (ROOT / "docs" / "coming-from" / "coach-kubernetes.md").read_text()
+PAGE = (ROOT / "docs" / "coach-kubernetes.md").read_text()
 STEPS = 3_072
 
 

@@ -23,7 +23,7 @@ from tests.lab import Lab, lab_or_skip
 from tests.support.running import environment
 from tests.support.waiting import WAIT_S, until
 from tests.viewer.stored import store
-from zmqrl.run_files.publication import Publication
+from zmqrl.run_files.publication import SILENT_S, Publication
 
 pytestmark = [pytest.mark.whole]
 STATUS: dict[str, Any] = {"phase": "running", "env_steps": 640, "metrics": {}}
@@ -66,7 +66,7 @@ def test_the_runs_of_a_lab(lab: Lab, tmp_path: Path) -> None:
     plan, h1 = stand_in_plan(tmp_path / "run"), lab.hosts[1]
     Publication(plan, h1.tmp / "zmqrl-agents").renew(STATUS)
     (path,) = h1.tmp.glob("zmqrl-agents-*/*.run")
-    os.utime(path, (0, time.time() + 3_600))  # this machine may be slow
+    os.utime(path, (0, time.time() + SILENT_S))  # this machine may be slow
     published = path.read_text()
     path.with_name("liar.run").write_text(published.replace(plan.run_id, "liar").replace('"uid":', '"uid":1'))
     code, out, err = end(lab, "runs", "--lab", hosts_file(lab), "--json")

@@ -111,7 +111,7 @@ def test_a_run_long_past_its_full_continues_with_an_empty_replay(tmp_path: Path,
         lambda: json.loads((run.run_dir / "status.json").read_text())["env_steps"] >= then["env_steps"] + 2_000
     )
     os.kill(run.processes()["agent-0"].pid, signal.SIGKILL)
-    assert run.end()[0] == 1
+    assert run.end()[0] == 4
     steps = run.summary()["env_steps"]
     second = begin(_second_attempt(plan, steps + MORE_STEPS)).done()
     assert second["ledger"]["balanced"] and second["env_steps"] >= steps + MORE_STEPS

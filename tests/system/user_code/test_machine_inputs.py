@@ -842,7 +842,7 @@ def test_the_paths_of_every_command_are_tried() -> None:
         *("overrides", "mode", "workers", "seed", "seeds", "for_env_steps", "limit", "on", "env", "algo", "user"),
         *("who", "lines", "grep", "wait_s", "ids", "name", "episodes", "checkpoint", "most_steps", "metrics", "smooth"),
         *("entry", "form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit"),
-        *("named", "extras", "states", "since_s", "port", "service", "project", "retry_s", "axes"),
+        *("named", "extras", "states", "since_s", "port", "service", "project", "retry_s", "axes", "after"),
         "directory",  # of fetch, which needs another machine
     )
     for name in (*main.COMMANDS, *main.INTERNAL):
