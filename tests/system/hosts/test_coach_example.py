@@ -29,11 +29,15 @@ def hosts_yaml() -> dict[str, Any]:
     return loaded
 
 
-def test_the_page_is_coachs_example() -> None:
+@pytest.mark.whole
+def test_the_page_is_coachs_example(tmp_path: Path) -> None:
     config = hosts_yaml()
     assert (config["orchestrator"]["kind"], config["memory_backend"]["kind"]) == ("kubernetes", "redis")
     assert config["store"]["mirror"].startswith("s3://")
     assert config["hosts"] == {"trainer": {"workers": 0}, "worker[1:3]": {"workers": 1}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(config))
+    shown = zmqrl("launch", "hosts.yaml", "--dry-run", "--set=store.mirror=null", at=tmp_path)
+    assert all(f"processes on worker{number}: worker-" in shown for number in (1, 2, 3))
 
 
 @pytest.fixture
@@ -65,7 +69,7 @@ def test_it_trains_on_redis_s3_and_pods(tmp_path: Path) -> None:
         finally:
             run.close()
         assert "cmdstat_xadd" in redis.command("info", "commandstats"), "segments went over Redis"
-    words = [f"run.total_env_steps={STEPS}", "run.stop_at_return=null", "evaluator.episodes=0", "env.vector_envs=3"]
+    words = [f"run.total_env_steps={STEPS}", "run.stop_at_return=null", "evaluator.episodes=0"]
     settings = [word for setting in words for word in ("--set", setting)]
     zmqrl("train", "cartpole-ppo", "--mode=single", "--plain", *settings, "--run-dir", tmp_path / "alone", at=tmp_path)
     assert done["weights_sha256"] == summary(tmp_path / "alone")["weights_sha256"]
