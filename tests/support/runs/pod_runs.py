@@ -17,6 +17,7 @@ from tests.support.kubernetes.cluster import IMAGE, Kubernetes
 from tests.support.running import Run, environment
 from tests.support.runs import slurm_runs
 from tests.support.waiting import WAIT_S, until
+from zmqrl.wire.runtime_folder import remove_left_folder
 
 
 def configuration(folder: Path, **sections: Any) -> dict[str, Any]:
@@ -75,6 +76,13 @@ class PodRun(Run):
         """Until the status reports it."""
         until(lambda: text in str(self.status().get("problems")), self.told, self.run_s)
 
+    def wait_for_host(self, host: str) -> None:
+        """Until its workers are ready."""
+        until(lambda: self._ready_workers(host), self.told, self.run_s)
+
+    def _ready_workers(self, host: str) -> int:
+        return sum(row["ready"] for row in self.status().get("hosts", ()) if row["host"] == host)
+
     def release(self) -> None:
         """It may come to its end."""
         self.run_dir.with_suffix(".hold").unlink()
@@ -98,6 +106,8 @@ class PodRun(Run):
             self.process.communicate()
         self.cluster.kubectl("delete", "jobs", "--all", "--wait=false")
         self.cluster.await_empty()
+        with contextlib.suppress(FileNotFoundError):  # it was refused
+            remove_left_folder(self.run_id)
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def test_a_pod_that_waits_is_reported_and_joins_when_there_is_room(
             run.wait_for_steps(250)
             code, out, err = run.command("scale", run.run_dir, "w3=1")
             assert code == 0, (out, err)
-            run.wait_for_problem("w3")
+            run.wait_for_host("w3")
             run.release()
             assert_same(run, alone)
     finally:
