@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -92,9 +93,20 @@ def test_mpi(check: Check, mpi: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a daemon of its own."""
-    folder = tmp_path_factory.mktemp("docker")
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of an engine; docker has a daemon of its own, which exists before the tests look for leaks."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "docker":
+            with docker(tmp_path_factory.mktemp("docker")) as address:
+                patch.setenv("DOCKER_HOST", address)
+                yield request.param
+        else:
+            yield request.param
+
+
+@contextlib.contextmanager
+def docker(folder: Path) -> Iterator[str]:
+    """Address of a daemon."""
     if shutil.which("dockerd") is None or os.getuid():
         pytest.skip("needs root, and dockerd: apt-get install docker.io")
     words = ["--iptables=false", "--bridge=none", "--storage-driver=vfs", f"--host=unix://{folder}/socket"]
@@ -112,9 +124,8 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def image(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
+def image(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
     """An engine, and arguments for a container with the folders of this machine that Python needs."""
-    engine: str = request.param
     root = tmp_path / "root"
     volumes = sorted({path for path in VOLUMES if Path(path).is_dir()}, key=len)
     for path in [*volumes, "/proc", "/sys", "/dev"]:
@@ -123,7 +134,6 @@ def image(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         (root / link).symlink_to(f"usr/{link}")
     options = [part for path in volumes for part in ("-v", f"{path}:{path}")]
     if engine == "docker":
-        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker"))
         tar = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
         subprocess.run(["docker", "import", "-", "here"], input=tar, capture_output=True, check=True)
         return engine, [*options, "here"]
@@ -142,7 +152,7 @@ def of_engine(kind: Mapping[str, Any], image: tuple[str, list[str]]) -> dict[str
     return {"kind": kind["kind"], **words}
 
 
-@pytest.mark.parametrize("image", ["docker", "podman"], indirect=True)
+@pytest.mark.parametrize("engine", ["docker", "podman"], indirect=True)
 @pytest.mark.parametrize("check", with_long(), ids=name_of)
 def test_a_container_per_host(check: Check, image: tuple[str, list[str]], tmp_path: Path) -> None:
     hosts = hosts_of(of_engine(recipe("A container per host"), image), tmp_path)
@@ -150,7 +160,7 @@ def test_a_container_per_host(check: Check, image: tuple[str, list[str]], tmp_pa
     assert subprocess.run([image[0], "ps", "-a", "-q"], capture_output=True, check=True).stdout == b""
 
 
-@pytest.mark.parametrize("image", ["docker", "podman"], indirect=True)
+@pytest.mark.parametrize("engine", ["docker", "podman"], indirect=True)
 @pytest.mark.parametrize("check", with_long(), ids=name_of)
 def test_running_containers(check: Check, image: tuple[str, list[str]], tmp_path: Path) -> None:
     engine, arguments = image
