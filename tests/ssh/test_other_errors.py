@@ -144,7 +144,7 @@ class Uploads:
             self.started.add(host)
             raise HostFailed(host, "no session", "try again")
 
-        made = create_autospec(Connection, instance=True, accepted=(), target=SimpleNamespace(host=host))
+        made = create_autospec(Connection, instance=True, accepted=(), host=host, target=SimpleNamespace(host=host))
         made.start.side_effect = start
         return made
 
@@ -185,7 +185,7 @@ def test_hosts_that_take_no_files_hold_the_others_for_a_limited_time(
 
 
 def test_no_agent_is_started_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zmqrl.orchestrators.ssh.KILL_WAIT_S", 0.1)
+    monkeypatch.setattr("zmqrl.orchestrators.shell_orchestrator.KILL_WAIT_S", 0.1)
     slow = Slow(tmp_path, monkeypatch)
     slow.orchestrator.undeploy(0.1)
     slow.go.set()
