@@ -37,8 +37,8 @@ COMMANDS: dict[str, Sequence[Sequence[str]]] = {
     ],
     "presets": [],
     "setup": [[READ], ["hosts.yaml", "--wheels", READ], ["hosts.yaml", "--constraints", READ]],
-    "runs": [*RUNS, ["--lab", READ], ["--queue", READ]],
-    "view": [[READ], ["--queue", READ], ["--on", "h", "--hosts", READ]],
+    "runs": [*RUNS, ["--lab", READ]],
+    "view": [[READ], ["--on", "h", "--hosts", READ]],
     "queue": [
         ["add", "cartpole-ppo", "--queue", WRITTEN],
         ["add", READ],

@@ -844,6 +844,7 @@ def test_the_paths_of_every_command_are_tried() -> None:
         *("entry", "form", "repeats", "scenario", "for_s", "faults", "only", "at_least", "plant", "shell", "env_limit"),
         *("named", "extras", "states", "since_s", "port", "service", "project", "retry_s", "axes", "after"),
         "directory",  # of fetch, which needs another machine
+        "folder",  # of a queue: tried by `queue list`
     )
     for name in (*main.COMMANDS, *main.INTERNAL):
         found = main.cli.get_command(click.Context(main.cli), name)
