@@ -139,6 +139,9 @@ def test_a_job_that_could_not_begin_tries_the_other_hosts() -> None:
     assert granted(job(1, ANNA, first)) == (1, "b")
     assert granted(job(1, ANNA, first, second)) == (1, "a")
     assert granted(job(1, ANNA, first, attempt(2, 1, host="b", end=LOST))) == (1, "b")
+    assert granted(job(1, ANNA, first, cores=4)) == (1, "a"), "no other host has the slots"
+    yielded = attempt(1, 1, end=AttemptEnd("yielded", has_begun=False))
+    assert granted(job(1, ANNA, yielded)) == (1, "a"), "a host that a job left for another one is none that failed"
 
 
 def test_a_job_rests_after_a_lost_attempt_and_others_pass_it() -> None:

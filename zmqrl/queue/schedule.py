@@ -148,12 +148,12 @@ class _View:
 
         A job that could not begin on a host tries the others.
         """
-        tried = {attempt.record.host for attempt in job.attempts}
-        usable = self.hosts_of[job.record.uid]
-        named = {job.attempts[-1].record.host} if job.has_begun else usable - tried or usable
+        tried = {attempt.record.host for attempt in job.attempts if attempt.end and attempt.end.outcome == "lost"}
+        named = {job.attempts[-1].record.host} if job.has_begun else self.hosts_of[job.record.uid]
         slots = ((name, self.capacity[name]) for name in named & self.capacity.keys())
         fitting = [name for name, host in slots if job.record.needs.fit(host.cores, host.gpus)]
-        return sorted(fitting, key=lambda name: (-self.free[name].cores, name))
+        untried = [name for name in fitting if job.has_begun or name not in tried]
+        return sorted(untried or fitting, key=lambda name: (-self.free[name].cores, name))
 
     def in_order(self) -> Iterator[Job]:
         """Waiting jobs: the highest priority first, then the user with the fewest cores, then the first that came."""
