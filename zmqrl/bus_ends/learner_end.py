@@ -119,7 +119,7 @@ class SegmentSource(ABC):
         return Reattached(replay, at.incarnation << RESUMED_SHIFT if back else oldest, back)
 
     def _has_gone_past(self, n: int) -> bool:
-        """Whether version n + 1 may have been seen, or a segment from round n on is no longer here.
+        """Whether version n + 1 may have been seen, or a segment from round n on is missing.
 
         Or the predecessor rolled back and died before every vector env followed; or it used an older FULL.
         """

@@ -32,14 +32,14 @@ def propose(keys: SweepFile, number: int, trials: Sequence[Trial], verdicts: Seq
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     for trial, verdict in list(zip(trials, verdicts, strict=True))[: number - number % keys.batch]:
         is_pruned = verdict.status == "pruned"
-        told = optuna.trial.create_trial(
+        ended = optuna.trial.create_trial(
             state=optuna.trial.TrialState[{"failed": "FAIL"}.get(verdict.status, verdict.status.upper())],
             value=None if verdict.status == "failed" else verdict.value,
-            params={key: _told(values, trial.parameters[key]) for key, values in keys.space.items()},
+            params={key: _as_parameter(values, trial.parameters[key]) for key, values in keys.space.items()},
             distributions=spaces,
             intermediate_values={verdict.stage: verdict.value} if is_pruned else {},
         )
-        study.add_trial(told)
+        study.add_trial(ended)
     found = study.ask(spaces).params
     return {key: found[key] if isinstance(values, Range) else values[found[key]] for key, values in keys.space.items()}
 
@@ -53,5 +53,5 @@ def _distribution(kinds: Any, values: Values | Range) -> Any:
     return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
 
-def _told(values: Values | Range, value: Any) -> Any:
+def _as_parameter(values: Values | Range, value: Any) -> Any:
     return value if isinstance(values, Range) else values.index(value)

@@ -64,7 +64,7 @@ class Answers:
         """The rows of `zmqrl runs` and of `zmqrl queue list`, the jobs that have not ended and the newest first."""
         with self._lock:
             if time.monotonic() - self._listed_at_s > LIST_EVERY_S:
-                with contextlib.suppress(OSError):  # there is no queue, or it is away
+                with contextlib.suppress(OSError):  # there is no queue, or it cannot be read
                     self._jobs = job_rows(self._queue.read()) if self._queue is not None else []
                 rows = with_jobs(runs_below(self._folder), self._jobs, [self._folder])
                 self._rows = {row.run_dir: row for row in rows}
