@@ -206,7 +206,8 @@ def test_a_proxy_command_carries_the_connection_or_is_quoted(lab: Lab, logins: L
     command = f"{sys.executable} {carry} {host.address} {host.port}"
     with connected(logins.to(first={"ProxyCommand": command}), SSH) as connection:
         assert connection.run("cat", WAIT_S, bytes(1_000_000)).stdout == bytes(1_000_000)
-    error = refused(logins.to(first={"ProxyCommand": "echo the gate is shut >&2; exit 1"}))
+    # ssh starts it with exec: there `>&2` would close the pipe to ssh, which then kills the command before it writes.
+    error = refused(logins.to(first={"ProxyCommand": "sh -c 'echo the gate is shut >&2; exit 1'"}))
     assert "ProxyCommand: the gate is shut" in error.cause
 
 
