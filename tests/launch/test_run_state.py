@@ -221,6 +221,9 @@ def test_a_run_that_ended_before_its_first_update_counts_what_the_ledger_has(sta
     assert final_lines(summary).splitlines()[0] == f"run {state.plan.run_id}: failed, 1,500 env steps in 2.0 s"
     resumed = summarise(replace(state.plan, resume=True), state, "failed", 1, "why", 2.0)
     assert resumed.env_steps is None, "the start of this attempt is unknown"
+    pipelined = replace(state.plan.config, run=replace(state.plan.config.run, mode="pipelined"))
+    ahead = summarise(replace(state.plan, config=pipelined), state, "failed", 1, "why", 2.0)
+    assert ahead.env_steps is None, "a learner that ended before it reported has used some of these rows"
 
 
 def test_the_summary_names_each_cause_of_restarts_once_and_how_often_it_happened(state: RunState) -> None:

@@ -86,7 +86,7 @@ def _env_steps(plan: RunPlan, known: Mapping[str, Any], ledger: Ledger | None, s
     """Rows stored: those of earlier arenas of a resumed run, and what this one has in its stream record.
 
     In async the learner may not have used the last of them; in pipelined these do not count, because a resume has them
-    stepped again. A learner that reported nothing may have ended before its first update.
+    stepped again. A learner that reported nothing may have ended before its first update, or in pipelined after one.
     """
     before = known.get("env_steps_before")
     if before is None and not known and (state.resumed_from is not None or not plan.resume):
@@ -94,7 +94,7 @@ def _env_steps(plan: RunPlan, known: Mapping[str, Any], ledger: Ledger | None, s
     if ledger is None or before is None:
         return _whole(known.get("env_steps"))
     if plan.config.mode.rounds_ahead:
-        return _whole(known.get("env_steps", before))
+        return _whole(known.get("env_steps", None if ledger.stored else before))
     return int(before) + ledger.stored
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.marks import long
 from tests.support.runs.pipelined_reference import pipelined_reference
 from tests.support.runs.system_plans import CARTPOLE, SLOW_SEQUENCES, SLOW_TALLY, system_plan
-from tests.support.runs.system_runs import PlanRun, resumed
+from tests.support.runs.system_runs import PlanRun, newest_n, resumed
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import HostSection, StoreSection
@@ -38,7 +38,7 @@ def test_kills_and_a_resume_change_no_bit(tmp_path: Path, begin: Begin, algorith
         before = run.processes()[victim]
         os.kill(before.pid, signal.SIGKILL)
         run.wait_for_successor(victim, before)
-    run.wait_for_updates(28)
+    run.wait_for_updates(newest_n(Path(plan.store_path)) + 2)  # a learner that starts has no figures for the summary
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == 130
     stopped = run.summary()
