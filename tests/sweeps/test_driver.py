@@ -18,8 +18,9 @@ from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.queue.records import JobEnd, JobNeeds
-from zmqrl.sweeps.driver import PRESET, SweepDriver
+from zmqrl.sweeps.driver import PRESET, SweepDriver, request
 from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.trials import holds
 
 
 class Evaluations:
@@ -152,6 +153,15 @@ def test_a_stopped_sweep_holds_its_jobs(tmp_path: Path) -> None:
         assert [job.is_held for job in queue.read().jobs.values()] == [True]
         assert not own.step() and own.has_ended()
     assert not (folder.path / PRESET).exists()
+
+
+def test_a_pause_decided_before_a_resume_is_withdrawn(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path, max_parallel=1)
+    with driver(folder, queue) as own:
+        settle(own)
+        (action,) = holds(folder.trials(queue.read()))
+        request(folder, queue, action)
+    assert [job.is_held for job in queue.read().jobs.values()] == [False]
 
 
 def test_a_driver_that_was_replaced_does_nothing(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class Files:
         elif action.name == STOP:
             self.runs[action.job - 1].is_stopped = True
         else:
-            self.runs[action.job - 1].is_held = True
+            self.runs[action.job - 1].is_held = self.is_stopped
 
     def advance(self, run: Run) -> None:
         """The run reaches its next stage, or ends; what the runner of the queue does too."""

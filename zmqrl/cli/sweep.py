@@ -74,14 +74,15 @@ def stop_command(sweep: Path) -> None:
 
     Its jobs are held, running ones with a checkpoint, and its driver ends.
     """
+    from zmqrl.sweeps.driver import request
     from zmqrl.sweeps.folder import SweepFolder
     from zmqrl.sweeps.trials import holds
 
     folder = SweepFolder(sweep)
     folder.set_stopped(True)  # the driver may have ended: its jobs are held here too
     queue = made_queue(Path(folder.sweep.queue))
-    for request in holds(folder.trials(queue.read())):
-        queue.request(request.job, request.name)
+    for action in holds(folder.trials(queue.read())):
+        request(folder, queue, action)
     click.echo(f"stopped; to continue: zmqrl sweep resume {sweep}")
 
 

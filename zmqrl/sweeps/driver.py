@@ -36,6 +36,7 @@ from zmqrl.sweeps.trials import (
     AddJob,
     AddTrial,
     EvaluateCheckpoint,
+    RequestOfJob,
     Trial,
     best_of,
     decide,
@@ -107,7 +108,7 @@ class SweepDriver:
             job = self._queue.add(self._record(action), is_numbered=False)
             self._show(f"{self._name(action)}: job {job.number}")
         else:
-            self._queue.request(action.job, action.name)
+            request(self._folder, self._queue, action)
             self._show(f"job {action.job}: {action.name} requested")
         return True
 
@@ -164,6 +165,13 @@ class SweepDriver:
 
     def _name(self, action: AddJob | EvaluateCheckpoint) -> str:
         return f"trial {action.trial}, seed {self._sweep.first_seed + action.seed}"
+
+
+def request(folder: SweepFolder, queue: QueueFolder, action: RequestOfJob) -> None:
+    """Request the end or the pause of a job. A pause is withdrawn where the sweep was resumed since it was decided."""
+    queue.request(action.job, action.name)
+    if action.name == HOLD and not folder.is_stopped:
+        queue.withdraw(action.job, HOLD)
 
 
 def drive(folder: SweepFolder, queue: QueueFolder, hosts: RunnerHosts, show: Callable[[str], None]) -> None:
