@@ -21,6 +21,7 @@ from zmqrl.plugins import modules
 
 README_LINES = 200
 README_BYTES = 12_000
+CHANGELOG_BYTES = 20_000
 
 
 class Page(HTMLParser):
@@ -111,8 +112,19 @@ def test_the_page_of_commands_is_that_of_the_commands() -> None:
 def test_the_readme_is_short_and_its_links_lead_to_files() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < README_LINES and len(text.encode()) <= README_BYTES
-    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert link.startswith("http") or (ROOT / link).exists(), link
+    assert links_without_a_file(text) == []
+
+
+def test_the_changelog_is_short_and_its_links_lead_to_files() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert len(text.encode()) <= CHANGELOG_BYTES, "move the section of the oldest version to a page of docs/"
+    assert links_without_a_file(text) == []
+
+
+def links_without_a_file(text: str) -> list[str]:
+    """Links of a text in the root of the checkout that lead to no file there."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    return [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]
 
 
 def test_no_link_leads_out_of_the_site() -> None:
