@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,10 +31,11 @@ from zmqrl.networks.kinds.base import (
     runtime_of,
     without_backward,
 )
+from zmqrl.networks.kinds.relu import Relu
 from zmqrl.networks.module import FlatParameters, Tower
 from zmqrl.networks.spec import LayerSpec, ModulePart, ModuleSpec, NetworkSpec
-from zmqrl.testing.layer import LAYER, Layer, LayerMaker
-from zmqrl.types import SpaceSpec
+from zmqrl.testing.layer import LAYER, MANY, Layer, LayerMaker, acting_allocates_no_arrays
+from zmqrl.types import Array, SpaceSpec
 
 VECTOR = SpaceSpec("box", (5,), "float32")
 PIXELS = SpaceSpec("box", (3, 20, 20), "uint8")
@@ -89,6 +92,21 @@ def test_every_kind_is_among_them() -> None:
 @pytest.mark.parametrize("check", LAYER, ids=name_of)
 def test_contract(check: Callable[[LayerMaker], None], layer: Layer) -> None:
     check(lambda: layer)
+
+
+def test_what_another_thread_allocates_is_not_of_acting(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, plain = [], Relu.in_place
+
+    def in_place(kind: Relu, x: Array, inner: Array) -> None:
+        if not kept and tracemalloc.is_tracing():
+            other = threading.Thread(target=lambda: kept.append(bytes(10 * MANY)))
+            other.start()
+            other.join()
+        plain(kind, x, inner)
+
+    monkeypatch.setattr(Relu, "in_place", in_place)
+    acting_allocates_no_arrays(lambda: CASES["relu"][0])
+    assert kept
 
 
 def reference_of(kind: str) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -19,8 +19,8 @@ from zmqrl.types import Array
 SEED, ROWS = 1, 6
 TOLERANCE = 1e-4
 """Between runtimes, relative: their sums have different orders."""
-MANY, ALLOCATED_BYTES = 32_768, 100_000
-"""Rows of a step whose arrays are larger than what a step may allocate: views, and the buffers of numpy's iterators."""
+MANY, STEPS = 32_768, 3
+"""Rows of a step, whose arrays are larger than views and the buffers of numpy's iterators, and steps that are tried."""
 
 
 class Layer(NamedTuple):
@@ -122,7 +122,10 @@ def numpy_and_torch_agree(make: LayerMaker) -> None:
 
 
 def acting_allocates_no_arrays(make: LayerMaker) -> None:
-    """A step of the numpy layer works in buffers that were made before."""
+    """A step of the numpy layer works in buffers that were made before.
+
+    The least of several steps counts: what other threads allocate meanwhile is not of the step.
+    """
     layer = make()
     acting = numpy_layer(layer.spec, MANY)
     if acting is None:
@@ -131,15 +134,18 @@ def acting_allocates_no_arrays(make: LayerMaker) -> None:
     x, noise = _inputs(layer, MANY).reshape(MANY, -1), _noise(layer.spec, MANY)
     noisy = acting if isinstance(acting, NoisyLayer) else None
     acting.forward(x)
-    tracemalloc.start()
-    try:
-        if noisy is not None:
-            noisy.set_noise(noise)
-        acting.forward(x)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < ALLOCATED_BYTES, f"a step of {MANY} rows allocates {peak} bytes"
+    peaks = []
+    for _ in range(STEPS):
+        tracemalloc.start()
+        try:
+            if noisy is not None:
+                noisy.set_noise(noise)
+            acting.forward(x)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    column = MANY * np.dtype(np.float32).itemsize
+    assert min(peaks) < column, f"a step of {MANY} rows allocates {min(peaks)} bytes"
 
 
 def gradients_are_those_of_finite_differences(make: LayerMaker) -> None:
