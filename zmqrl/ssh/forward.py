@@ -12,6 +12,8 @@ from zmqrl.ssh.refusals import no_forward
 from zmqrl.ssh.tunnel import CHUNK, pump_out
 
 LOOPBACK = "127.0.0.1"
+ACCEPT_AGAIN_S = 0.1
+"""Pause after a failure, such as that of a process with as many open files as it may have."""
 
 
 class PortForward:
@@ -24,7 +26,7 @@ class PortForward:
             OSError: `here` is in use.
             HostFailed: The sshd there forwards nothing, or nothing listens on `port`.
         """
-        self._open_port, self._to = open_port, port
+        self._open_port, self._to, self._is_closed = open_port, port, threading.Event()
         self._listener = socket.create_server((LOOPBACK, here))
         self.port: int = self._listener.getsockname()[1]
         try:
@@ -37,16 +39,23 @@ class PortForward:
 
     def close(self) -> None:
         """The port is free again."""
+        self._is_closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._thread.join()
         self._listener.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while not self._is_closed.is_set():
+            try:
                 near, _ = self._listener.accept()
+            except OSError:
+                self._is_closed.wait(ACCEPT_AGAIN_S)
+                continue
+            try:
                 threading.Thread(target=self._carry, args=(near,), name="forwarded", daemon=True).start()
+            except RuntimeError:  # no further thread
+                near.close()
 
     def _carry(self, near: socket.socket) -> None:
         with near, contextlib.suppress(OSError, EOFError), contextlib.closing(self._open_port(self._to)) as far:
