@@ -46,7 +46,7 @@ class FullCheckpoints:
         self, plan: RunPlan, store: DataStore, writer: RetryingWriter, progress: RunProgress, source: SegmentSource
     ) -> None:
         self._owner = OwnerCheck(Path(plan.run_dir), plan.run_id)
-        self._executor = plan.config.learner.executor
+        self._section = plan.config.learner
         self.device: str | None = None
         """What the learner computes on, as of `made_with`; None until it is known."""
         self.loaded: LoadedReplay | None = None
@@ -89,7 +89,7 @@ class FullCheckpoints:
 
         A first FULL has `weights` alone: a learner made from them is the one that began.
         """
-        begun_from = full or full_of(self._progress, weights, executor=self._executor)
+        begun_from = full or full_of(self._progress, weights, learner=self._section)
         # After a sync that failed the next one succeeds, though pages were dropped: the whole FULL is written again.
         syncs = [] if full is None else [lambda: self._store.sync_full(full.version)]
         self._writer.retry_until(
@@ -153,7 +153,9 @@ class FullCheckpoints:
         return self._background is not None
 
     def _full_of(self, learner: BaseLearner, without: Collection[int] = ()) -> Full:
-        full = full_of(self._progress, learner.weights(), learner.state(), without, self._executor, self.device)
+        full = full_of(
+            self._progress, learner.weights(), learner.state(), without, learner=self._section, device=self.device
+        )
         before = self.before()
         full = full if before is None else with_before(full, before)
         return full if self.loaded is None else with_loaded(full, self.loaded)

@@ -19,6 +19,7 @@ import numpy as np
 from zmqrl.algorithms.base import BaseLearner
 from zmqrl.bus_ends.learner_end import SegmentSource, TakenSegment
 from zmqrl.config.codec import replace
+from zmqrl.config.sections import LearnerSection
 from zmqrl.data_stores.base import Full, prefixed, unprefixed
 from zmqrl.data_stores.tensors import Rows
 from zmqrl.errors import ConfigError
@@ -37,13 +38,14 @@ RENAMED_COUNTERS = {"updates_forgiven": "updates_offset", "leg": "attempt_starte
 
 
 @cache
-def made_with(executor: str, device: str | None) -> dict[str, str]:
-    """What the bits of a learner depend on in addition to its state: executor, device, torch, instruction sets.
+def made_with(learner: LearnerSection, device: str | None) -> dict[str, str]:
+    """What the bits of a learner depend on in addition to its state: executor, threads, device, torch, instructions.
 
     `device`: model of the GPU, or cpu; None: nothing was computed yet.
     """
     return {
-        "executor": executor,
+        "executor": learner.executor,
+        "threads": str(learner.threads or 1),
         **({} if device is None else {"device": device}),
         "torch": version("torch"),
         "cpu": sha256(cpu_flags().encode()).hexdigest()[:16],
@@ -62,12 +64,12 @@ def check_executor(full: Full, executor: str) -> None:
         )
 
 
-def changes_since(full: Full, executor: str, device: str) -> ProblemReport | None:
-    """The report for a `full` that was made on another device or CPU, or with another torch; None: all are the same.
+def changes_since(full: Full, learner: LearnerSection, device: str) -> ProblemReport | None:
+    """The report for a `full` that was made with another device, CPU, torch or number of threads; None: with the same.
 
     What `full` does not store, as one of 0.1 or the first of a run, is not compared.
     """
-    before, now = _stored(full), made_with(executor, device)
+    before, now = _stored(full), made_with(learner, device)
     changed = [
         "another type of CPU" if name == "cpu" else f"{name} {before[name]} (now {value})"
         for name, value in now.items()
@@ -76,7 +78,7 @@ def changes_since(full: Full, executor: str, device: str) -> ProblemReport | Non
     if not changed:
         return None
     return ProblemReport(
-        f"full checkpoint {full.version} was made on other hardware or with other software than the learner now has: "
+        f"full checkpoint {full.version} was made with other hardware, software or threads than the learner now has: "
         f"{', '.join(changed)}",
         "the run continues; in single, sync and pipelined its weights may differ from those without the change",
     )
@@ -93,7 +95,8 @@ def full_of(
     weights: Weights,
     state: Weights | None = None,
     without: Collection[int] = (),
-    executor: str = "eager",
+    *,
+    learner: LearnerSection,
     device: str | None = None,
 ) -> Full:
     """FULL without replay for the current version. `without`: see `EpisodeTracker.arrays`; `device`: `made_with`."""
@@ -102,7 +105,7 @@ def full_of(
         **prefixed("state", state or {}),
         **prefixed("episodes", progress.episodes.arrays(without)),
     }
-    made = made_with(executor, device)
+    made = made_with(learner, device)
     meta = {"counters": progress.counters.stored(), "written_at": time.time(), "made_with": made}
     return Full(progress.version, arrays, meta)
 

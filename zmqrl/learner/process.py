@@ -183,8 +183,7 @@ def _context(algorithm: Algorithm, session: Session, weights: Weights, events: E
 def _note_device(device: str, session: Session, events: EventPipe, start: StartState) -> None:
     """Store what the learner computes on; reported when a learner before it computed on or with something else."""
     session.checkpoints.device = name = "cpu" if device == "cpu" else _gpu_name(device)
-    executor = session.plan.config.learner.executor
-    changes = None if start.full is None else changes_since(start.full, executor, name)
+    changes = None if start.full is None else changes_since(start.full, session.plan.config.learner, name)
     if changes is not None:
         events.send(changes)
 
