@@ -10,13 +10,14 @@ import pytest
 from tests.agent.plans import stand_in_plan
 from tests.support.raising import raises
 from tests.support.waiting import WAIT_S
-from zmqrl.config.sections import Config
+from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.command import CommandAccess, CommandConfig, CommandOrchestrator
-from zmqrl.orchestrators.on_hosts import ended_by_engine
+from zmqrl.orchestrators.on_hosts import ended_by_engine, ended_over
+from zmqrl.orchestrators.piped import PipedShell
 
 LIST = ("sh", "-c", 'cd "$0" && ls | grep "^{name}" || [ -d "$0" ]')
 FILES = ("sh", "-c", 'cd "$0" && rm -f -- "$@"')
@@ -31,6 +32,7 @@ def engine(folder: Path, cancel: tuple[str, ...] = FILES) -> CommandAccess:
     {"run": ()},
     {"run": ("env", "{hst}")},
     {"run": ("env", "{name}")},
+    {"run": ("ssh", "{host}", "exec {command}")},
     {"run": ("env",), "remaining": ("ps",)},
     {"run": ("env",), "cancel": ("kill",)},
     {"run": ("env",), "remaining": ("ps", "{command}"), "cancel": ("kill",)},
@@ -68,6 +70,20 @@ def test_jobs_are_awaited_cancelled_and_named(tmp_path: Path) -> None:
     }
     assert os.listdir(tmp_path) == ["zmqrl-other-n1.9"]
     assert ended_by_engine(access, "n1", "r") == HostEnd()
+
+
+def test_empty_lines_of_remaining_are_no_jobs() -> None:
+    access = CommandAccess(CommandConfig(("true",), (), ("printf", "\\n 7 \\n\\n"), FILES), Config())
+    assert access.remaining("n1", "r") == ["7"]
+
+
+def test_a_command_that_fails_without_a_word_is_named_by_its_exit_code() -> None:
+    access = CommandAccess(CommandConfig(("false",), (), ("sh", "-c", "exit 3"), FILES), Config())
+    with raises(HostFailed, cause="orchestrator.remaining ended with exit code 3", fix="try: sh -c 'exit 3'"):
+        access.remaining("n1", "r")
+    ((_, shell),) = access.shells(["n1"])
+    assert isinstance(shell, PipedShell)
+    assert ended_over(shell, HostSection(), "r", "n1") == HostEnd(left=("n1/? (unreachable: exit code 1)",))
 
 
 def test_a_job_that_stays_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

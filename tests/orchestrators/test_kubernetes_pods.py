@@ -121,6 +121,21 @@ def test_the_message_of_the_api_server_is_the_cause(kubectl: Any) -> None:
     assert "--context=cluster --namespace=rl create" in raised.value.fix
 
 
+def test_a_kubectl_that_fails_without_a_word_is_named_by_its_exit_code(kubectl: Any) -> None:
+    with raises(HostFailed, cause="kubectl: exit code 3"):
+        kubectl("exit 3").create("w1", {})
+
+
+def test_a_failure_is_the_answer_to_all_who_wait(kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each host waits in turn as long as kubectl waits for an API server that is away."""
+    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LOOK_EVERY_S", 3600.0)
+    client = kubectl(f"echo >>{tmp_path}/calls; exit 1")
+    for host in ("w1", "w2"):
+        with raises(HostFailed, host=host):
+            client.listed(host)
+    assert (tmp_path / "calls").read_text() == "\n"
+
+
 def test_a_machine_without_kubectl_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with raises(HostFailed, cause="kubectl cannot be started: No such file or directory"):
@@ -184,9 +199,10 @@ def test_a_file_that_arrives_in_part_is_an_error_and_has_no_name(kubectl: Any, t
     assert not (tmp_path / "file").exists()
 
 
-def test_a_file_that_comes_back_in_part_is_an_error(kubectl: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kept", "arrived"), [(1000, "993 of 200000"), (3, "0 of 200"), (0, "0 of ?")])
+def test_a_file_that_comes_back_in_part_is_an_error(kubectl: Any, tmp_path: Path, kept: int, arrived: str) -> None:
     (tmp_path / "file").write_bytes(bytes(200_000))
-    pod = shell(kubectl(HERE + '"$@" | head -c 1000'))
-    with raises(HostFailed, cause=f"993 of 200000 bytes of {tmp_path}/file arrived"):
+    pod = shell(kubectl(f'{HERE} "$@" | head -c {kept}'))
+    with raises(HostFailed, cause=f"{arrived} bytes of {tmp_path}/file arrived"):
         pod.get(f"{tmp_path}/file", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

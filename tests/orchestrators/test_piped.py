@@ -16,10 +16,11 @@ from zmqrl.config.codec import replace
 from zmqrl.config.kinds import NO_KEYS
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import Config, HostSection
+from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent import HostEnd
-from zmqrl.orchestrators.piped import PipedProcess, PipedShell
+from zmqrl.orchestrators.piped import PipedProcess, PipedShell, finished
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
 from zmqrl.ssh.shell import HostShell
 
@@ -40,6 +41,33 @@ def test_a_command_that_misses_sigterm_ends_with_its_stdin(tmp_path: Path) -> No
         process.terminate()
     finally:
         process.close()
+
+
+def test_a_command_that_takes_longer_is_ended_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "pid"
+
+    def communicate(process: subprocess.Popen[bytes], *_: Any, **__: Any) -> Any:
+        until(lambda: started.exists() and started.read_text().endswith("\n"), "its child")
+        raise subprocess.TimeoutExpired("", 1.0)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+    with pytest.raises(HostFailed):
+        finished("n1", ["sh", "-c", f"sh -c 'echo $$ >{started}; exec sleep 600'; true"], 1.0)
+    pid = int(started.read_text())
+    until(lambda: process_state(pid) in (None, "Z"), "the end of its child")
+
+
+def test_a_command_does_not_receive_ctrl_c() -> None:
+    assert finished("n1", ["sh", "-c", "[ $(cut -d' ' -f6 /proc/$$/stat) = $$ ]"], WAIT_S).code == 0
+
+
+def process_state(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return None
 
 
 class Here(ShellOrchestrator):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.piped import PLACE_OF_LINE, PipedShell, finished
 from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
+from zmqrl.ssh.shell import printed
 
 ANSWER_S = 15.0
 HOST, RUN_ID, NAME = "{host}", "{run_id}", "{name}"
@@ -49,6 +51,8 @@ class CommandConfig:
             for placeholder in _PLACEHOLDER.findall(" ".join(getattr(self, key))):
                 if placeholder not in known:
                     raise ValueError(f"{key} has an unknown {placeholder}; known there: {', '.join(known) or 'none'}")
+            if any(PLACE_OF_LINE in word != PLACE_OF_LINE for word in getattr(self, key)):
+                raise ValueError(f"{key} has {PLACE_OF_LINE} as a part of a word; it must be a word of its own")
         if bool(self.remaining) != bool(self.cancel):
             raise ValueError("remaining and cancel need each other: set both, or none")
 
@@ -89,9 +93,11 @@ class CommandAccess(HostAccess):
         command = _filled(self.config.remaining, host, run_id)
         done = finished(host, command, ANSWER_S)
         if done.code != 0:
-            cause = f"orchestrator.remaining ended with exit code {done.code}: {done.stderr.decode(errors='replace')}"
-            raise HostFailed(host, cause.strip(), f"try: {' '.join(command)}")
-        return done.stdout.decode(errors="replace").splitlines()
+            cause = f"orchestrator.remaining ended with exit code {done.code}"
+            reported = printed(done.stderr.decode(errors="replace").splitlines())
+            raise HostFailed(host, f"{cause}: {reported}" if reported else cause, f"try: {shlex.join(command)}")
+        lines = done.stdout.decode(errors="replace").splitlines()
+        return [line.strip() for line in lines if line.strip()]
 
     def cancel(self, names: Sequence[str]) -> None:
         """The exit code is ignored, since an id may have ended meanwhile; `remaining` shows the result."""

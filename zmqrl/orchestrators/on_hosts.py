@@ -130,7 +130,8 @@ def ended_over(shell: HostShell, section: HostSection, run_id: str, host: str) -
         return HostEnd(left=(f"{host}/? (unreachable: {error.cause})",))
     found = report_in(done.stdout)
     if found is None:
-        return HostEnd(left=(f"{host}/? (unreachable: {done.stderr.decode(errors='replace')[-TAIL_CHARACTERS:]})",))
+        why = printed(done.stderr.decode(errors="replace").splitlines()) or f"exit code {done.code}"
+        return HostEnd(left=(f"{host}/? (unreachable: {why})",))
     return _end_of(host, found)
 
 

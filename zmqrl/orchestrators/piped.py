@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,17 +148,27 @@ def finished(
     environment: Mapping[str, str] | None = None,
     input: bytes = b"",
 ) -> Finished:
-    """How a command of this machine ended. HostFailed when it cannot be started, or takes longer."""
+    """How a command of this machine ended. HostFailed when it cannot be started, or takes longer.
+
+    It has a session of its own: Ctrl-C is for this process, which may use the command to end a run.
+    """
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, input=input, capture_output=True, timeout=timeout_s, check=False, env=environment
-        )
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(input, timeout_s)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                raise
     except OSError as error:
         raise _not_started(host, command, error) from error
     except subprocess.TimeoutExpired as error:
         why = f"`{' '.join(command)[:SHOWN]}` did not end within {timeout_s:g} s"
         raise HostFailed(host, why, "check the state of the command") from error
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return Finished(process.returncode, stdout, stderr)
 
 
 def _argv(prefix: Sequence[str], line: str) -> list[str]:

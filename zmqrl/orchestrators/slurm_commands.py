@@ -63,6 +63,7 @@ def slurm(host: str, *command: str) -> str:
             check=False,
             stdin=subprocess.DEVNULL,
             env=environment(),
+            start_new_session=True,  # Ctrl-C is for this process
         )
     except FileNotFoundError as error:
         fix = "run zmqrl on a machine that has the commands of Slurm, such as a login node"

@@ -58,7 +58,7 @@ class Pods:
         self._options = [f"--{name}={value}" for name, value in given.items() if value is not None]
         self.selector = f"--selector={RUN}={label(run_id)}"
         self._lock = threading.Lock()
-        self._listed: Sequence[Pod] = ()
+        self._listed: Sequence[Pod] | HostFailed = ()
         self._at = float("-inf")
 
     def argv(self, *words: str) -> list[str]:
@@ -79,11 +79,17 @@ class Pods:
         return made.decode().strip().rpartition("/")[2]
 
     def listed(self, host: str) -> Sequence[Pod]:
-        """The pods, as they were a moment ago. HostFailed."""
+        """The pods, as they were a moment ago. HostFailed, to all who have waited for the same answer."""
         with self._lock:
             if time.monotonic() - self._at > LOOK_EVERY_S / 2:
-                listed = output_of(host, self.argv("get", "pods", self.selector, "--output=json"))
-                self._listed, self._at = [pod_of(item) for item in json.loads(listed)["items"]], time.monotonic()
+                try:
+                    listed = output_of(host, self.argv("get", "pods", self.selector, "--output=json"))
+                    self._listed = [pod_of(item) for item in json.loads(listed)["items"]]
+                except HostFailed as error:
+                    self._listed = error
+                self._at = time.monotonic()
+            if isinstance(self._listed, HostFailed):
+                raise HostFailed(host, self._listed.cause, self._listed.fix)
             return self._listed
 
     def start(self, host: str, job: Mapping[str, Any], wait: Wait) -> Pod:
@@ -136,7 +142,7 @@ def output_of(host: str, argv: Sequence[str], input: bytes = b"", timeout_s: flo
     """Output of a command of kubectl. HostFailed with its message."""
     done = finished(host, argv, timeout_s, input=input)
     if done.code:
-        cause = done.stderr.decode(errors="replace").strip()
+        cause = done.stderr.decode(errors="replace").strip() or f"exit code {done.code}"
         raise HostFailed(host, f"kubectl: {cause}", f"try: {shlex.join(argv)[:SHOWN]}")
     return done.stdout
 

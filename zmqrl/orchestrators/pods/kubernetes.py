@@ -116,8 +116,9 @@ class PodShell(FileShell):
     def get(self, path: str, target: Path) -> None:
         """Copy a file of the pod to here. HostFailed, also where a part of it was lost."""
         size, _, data = self._script(f"wc -c < {quoted(path)} && cat {quoted(path)}").partition(b"\n")
-        if len(data) != int(size):
-            raise HostFailed(self.host, f"{len(data)} of {int(size)} bytes of {path} arrived", "copy it again")
+        if size.strip() != str(len(data)).encode():
+            stated = size.decode(errors="replace").strip() or "?"
+            raise HostFailed(self.host, f"{len(data)} of {stated} bytes of {path} arrived", "copy it again")
         target.write_bytes(data)
 
     def remove_tree(self, path: str) -> None:
