@@ -71,6 +71,20 @@ def test_what_is_written_is_read(queue: QueueFolder) -> None:
     assert not list(queue.path.rglob(".*"))
 
 
+def test_a_job_and_its_end_survive_a_power_cut(queue: QueueFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = dict[int, int]()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.update({os.fstat(fd).st_ino: os.fstat(fd).st_size}))
+
+    def is_synced(*paths: Path) -> bool:
+        return all(synced.get(path.stat().st_ino) == path.stat().st_size for path in paths)
+
+    folder = queue.job_folder(queue.add(own()).number)
+    assert is_synced(folder / "job", folder, queue.path)
+    synced.clear()
+    queue.end_job(1, JobEnd("done", 0))
+    assert is_synced(folder / "end", folder)
+
+
 def test_a_path_is_of_any_bytes(queue: QueueFolder) -> None:
     job = queue.add(own(folder=os.fsdecode(b"/\xff")))
     assert QueueFolder(queue.path).read().jobs[1] == job
@@ -199,7 +213,10 @@ def test_a_folder_in_which_others_can_remove_files_is_refused(tmp_path: Path) ->
     open_queue(tmp_path)
 
 
-def test_a_thousand_jobs_are_read_in_a_few_times_what_their_files_take(queue: QueueFolder) -> None:
+def test_a_thousand_jobs_are_read_in_a_few_times_what_their_files_take(
+    queue: QueueFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     for number in range(1, JOBS + 1):
         queue.add(own())
         queue.create_attempt(number, of_job(number))

@@ -200,8 +200,9 @@ def test_a_runner_that_lost_the_number_of_an_attempt_waits(tmp_path: Path, monke
 
 
 @pytest.mark.timed
-def test_an_idle_runner_takes_half_a_percent_of_a_core(tmp_path: Path) -> None:
+def test_an_idle_runner_takes_half_a_percent_of_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 200 jobs that have ended and 10 that wait for another one."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     queue = open_queue(tmp_path)
     for number in range(1, 201):
         queue.add(record(ME))

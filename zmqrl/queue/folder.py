@@ -21,6 +21,7 @@ import msgspec
 
 from zmqrl.config.codec import replace, to_json
 from zmqrl.config.paths import no_link
+from zmqrl.data_stores.files import sync_directory
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.messages.files import decode
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, JobRecord, Records, RunnerRecord
@@ -92,7 +93,8 @@ class QueueFolder:
             if is_numbered:
                 record = replace(record, run_dir=f"{record.run_dir}-job{number}")
             content = json.dumps(to_json(record)).encode()  # also of a path that is not UTF-8
-            owner_record.create(self.job_folder(number) / "job", content)
+            _create_durable(self.job_folder(number) / "job", content)
+            sync_directory(str(self.path))
             return Job(number, record)
 
     def create_attempt(self, number: int, record: AttemptRecord) -> bool:
@@ -105,7 +107,7 @@ class QueueFolder:
 
     def end_job(self, number: int, end: JobEnd) -> bool:
         """False: the job has a terminal record."""
-        return owner_record.create(self.job_folder(number) / "end", msgspec.json.encode(end))
+        return _create_durable(self.job_folder(number) / "end", msgspec.json.encode(end))
 
     def request(self, number: int, name: str) -> None:
         """Create the request `STOP`, `HOLD` or `preempt-<attempt>` of a job."""
@@ -161,6 +163,12 @@ def open_queue(path: Path) -> QueueFolder:
         fix = f"for several users: chmod 1777 {path}; for one: chmod 755 {path}"
         raise ConfigError("other users can remove files in it", key=("--queue",), value=str(path), fix=fix)
     return QueueFolder(path)
+
+
+def _create_durable(path: Path, content: bytes) -> bool:
+    is_new = owner_record.create(path, content, durable=True)
+    sync_directory(str(path.parent))
+    return is_new
 
 
 def _read(path: Path, kind: type[Kind], damaged: Kind | None = None) -> Kind | None:

@@ -58,15 +58,17 @@ class OwnerRecord:
         return f"run {self.run_id} (pid {self.pid} on {self.host})"
 
 
-def create(path: Path, content: bytes) -> bool:
+def create(path: Path, content: bytes, durable: bool = False) -> bool:
     """Create a record that every user can read. False when another process has created it first.
+
+    `durable`: it survives a power cut whole once its directory is synced.
 
     By a link to a file of its own. With O_EXCL two NFS clients with the same uptime and pid both succeed: the server
     takes the second request for a repetition of the first.
     """
     own = path.with_name(f".{uuid.uuid4().hex}")
     try:
-        _write_new(own, content)
+        _write_new(own, content, durable)
         os.link(own, path)
     except FileExistsError:
         return own.stat().st_nlink == 2  # a server repeats a request whose answer was lost
@@ -74,7 +76,7 @@ def create(path: Path, content: bytes) -> bool:
         if error.errno not in WITHOUT_LINKS:
             raise
         try:
-            _write_new(path, content)
+            _write_new(path, content, durable)
         except FileExistsError:
             return False
     finally:
@@ -82,10 +84,13 @@ def create(path: Path, content: bytes) -> bool:
     return True
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, durable: bool) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
         os.fchmod(file.fileno(), 0o644)
         file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def numbers(folder: Path) -> list[int]:
