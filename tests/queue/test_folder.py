@@ -96,6 +96,19 @@ def test_numbers_are_given_once_also_where_a_creation_did_not_complete(queue: Qu
     assert queue.read().jobs.keys() == {2}
 
 
+@pytest.mark.parametrize("digits", [9, 18, 200])
+def test_a_file_with_a_high_number_does_not_use_up_the_numbers(queue: QueueFolder, digits: int) -> None:
+    assert queue.add(own()).number == 1
+    for kind in ("job", "attempt"):
+        (queue.path / f"{kind}-{'9' * digits}").mkdir()
+    assert queue.add(own()).number == 2
+    assert queue.create_attempt(queue.read().last_attempt + 1, of_job(2))
+    found = QueueFolder(queue.path).read()
+    assert (found.last_attempt, [attempt.number for attempt in found.jobs[2].attempts]) == (1, [1])
+    (queue.path / "job-1000").mkdir()  # others were removed
+    assert queue.add(own()).number == 1001
+
+
 def write(path: Path, value: msgspec.Struct) -> None:
     path.write_bytes(msgspec.json.encode(value))
     path.chmod(0o644)
@@ -188,6 +201,18 @@ def test_records_that_could_not_be_read_for_a_time_count_afterwards(queue: Queue
         path.chmod(0o644)
     job = queue.read().jobs[1]
     assert (job.last_end, job.end) == (AttemptEnd("done", 0), JobEnd("done", 0))
+
+
+@pytest.mark.skipif(ME != 0, reason="only root gives files away")
+def test_a_uid_has_ten_digits(queue: QueueFolder) -> None:
+    """As those of a directory service."""
+    uid, folder = 3_000_000_000, queue.runner_folder(3_000_000_000)
+    folder.mkdir(mode=0o755)
+    (folder / owner_record.FOLDER).mkdir()
+    write(folder / "runner", RunnerRecord(uid, ("a",)))
+    for path in (folder / "runner", folder):
+        os.chown(path, uid, -1)
+    assert [found for found, _, _ in queue.runners()] == [uid]
 
 
 def test_runners_are_read_with_their_heartbeat(queue: QueueFolder) -> None:

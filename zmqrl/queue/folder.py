@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -34,8 +35,10 @@ OF_A_FILE = (errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EINVAL, errno.ENXIO,
 STOP, HOLD, OUTPUT = "stop", "hold", "output"
 LOST, FAILED = AttemptEnd("lost"), JobEnd("failed")
 """What an end without its content means: a power cut took it."""
-_ENTRY = re.compile(r"(job|attempt|runner)-(\d{1,9})")
-_REQUEST = re.compile(r"(preempt|ended)-(\d{1,9})")
+MOST_GAP = 1_000_000
+"""Numbers that are further from the one before do not count: no user can use up the numbers with one file."""
+_ENTRY = re.compile(r"(job|attempt|runner)-(\d{1,18})")
+_REQUEST = re.compile(r"(preempt|ended)-(\d{1,18})")
 
 
 class QueueFolder:
@@ -121,7 +124,7 @@ class QueueFolder:
         found: dict[str, set[int]] = {"job": set(), "attempt": set(), "runner": set()}
         for match in filter(None, map(_ENTRY.fullmatch, os.listdir(self.path))):
             found[match[1]].add(int(match[2]))
-        return found
+        return {kind: numbers if kind == "runner" else _near(numbers) for kind, numbers in found.items()}
 
     def _read_job(self, number: int, attempts: list[int]) -> None:
         folder = self.job_folder(number)
@@ -163,6 +166,12 @@ def open_queue(path: Path) -> QueueFolder:
         fix = f"for several users: chmod 1777 {path}; for one: chmod 755 {path}"
         raise ConfigError("other users can remove files in it", key=("--queue",), value=str(path), fix=fix)
     return QueueFolder(path)
+
+
+def _near(numbers: set[int]) -> set[int]:
+    """The numbers up to the first gap of more than `MOST_GAP`."""
+    pairs = itertools.pairwise([0, *sorted(numbers)])
+    return {number for _, number in itertools.takewhile(lambda pair: pair[1] - pair[0] <= MOST_GAP, pairs)}
 
 
 def _create_durable(path: Path, content: bytes) -> bool:
