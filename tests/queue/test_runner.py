@@ -170,6 +170,18 @@ def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:
     assert shown == ["job 1 waits: it needs 16 cores, 1 GPUs, which no host of this runner has"]
 
 
+def test_a_launcher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunnerHosts, "command", lambda *_: ["sleep", "600"])
+    monkeypatch.setattr("zmqrl.queue.runner.stop_s_of", lambda _: 0)
+    queue = open_queue(tmp_path)
+    queue.add(replace(record(ME), folder=str(tmp_path), run_dir=str(tmp_path / "run")))
+    with here(tmp_path) as own:
+        while own.step():
+            pass
+    end = AttemptEnd("yielded", -signal.SIGKILL, has_begun=False)
+    assert [each.end for each in queue.read().jobs[1].attempts] == [end]
+
+
 def test_a_link_in_the_place_of_the_folder_of_a_runner_is_refused(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)
     folder = open_queue(tmp_path).runner_folder(ME)

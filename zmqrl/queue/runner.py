@@ -20,7 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostUnreachable, Interrupted
+from zmqrl.launcher_place.unit import stop_s_of
 from zmqrl.queue.folder import OUTPUT, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts, environment
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Records, RunnerRecord
@@ -39,12 +41,15 @@ from zmqrl.queue.schedule import (
 )
 from zmqrl.run_files.records import read_summary
 from zmqrl.run_files.run_info import is_live, read_info
+from zmqrl.run_files.stored_config import read_config
 from zmqrl.supervision import owner_record
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.wire.runtime_folder import is_own
 
 POLL_S, IDLE_SHARE = 1.0, 0.005
 """Least time between two looks, which is longer where a look takes more than this share of a core."""
+KILL_S = 5.0
+"""Time for a launcher to end that was killed. The next runner continues a job whose launcher was not seen to end."""
 RETRY_S = 2.0
 """Time until the next attempt after a lost one. Each further one in succession doubles it: its host may return."""
 
@@ -113,12 +118,13 @@ class JobRunner:
 
     def __exit__(self, *_: object) -> None:
         """End the runs, each with a checkpoint, and give their slots back."""
+        begun = time.monotonic()
         for child in self._children.values():
             assert child.process.stdin is not None
             child.is_stopping = True
             child.process.stdin.close()
         for child in self._children.values():
-            child.process.wait()
+            self._await_end(child, begun + _end_s(child.run_dir))
         with contextlib.suppress(OSError):
             while self.step(may_start=False):
                 pass
@@ -150,6 +156,15 @@ class JobRunner:
         """Whether a job of this user has not ended."""
         jobs = self._folder.read().jobs.values()
         return any(job.end is None and job.record.uid == self._me.uid for job in jobs)
+
+    def _await_end(self, child: _Child, deadline: float) -> None:
+        try:
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._show(f"the launcher of {child.run_dir} has not ended in its time and is killed")
+            child.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a file system that is away
+                child.process.wait(KILL_S)
 
     def _check_owner(self) -> None:
         if (successor := self._owner.successor) is not None:
@@ -254,6 +269,14 @@ class JobRunner:
         self._show(f"job {job.number} is stopped with a checkpoint")
         child.process.send_signal(signal.SIGUSR1)
         return True
+
+
+def _end_s(run_dir: Path) -> float:
+    """How long the launcher of a run takes to end at most."""
+    try:
+        return stop_s_of(read_config(run_dir))
+    except ConfigError:  # it has not begun
+        return stop_s_of(Config())
 
 
 def serve(step: Callable[[], bool], has_ended: Callable[[], bool], show: Callable[[str], None]) -> None:
