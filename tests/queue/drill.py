@@ -5,8 +5,8 @@ usage: python -m tests.queue.drill FOLDER [--jobs 40] [--users 3] [--hosts 4] [-
 It kills runners, launchers, host agents and hosts, stops the file system once for `OUTAGE_S`, and lets all jobs end.
 Then it checks that each job has one end and the weights of an undisturbed run, that no job had two launchers at a time,
 and that jobs began in their order; it prints the figures, and ends with exit code 1 if a check fails. Started again
-with the same FOLDER, which is not in /tmp, it continues. Needs root, the lab (tests/lab), useradd and setpriv, and for
-the outage a loop device.
+with the same FOLDER, which is not in /tmp, it continues. FOLDER/result.json has the figures, the faults and the commits
+of its starts. Needs root, the lab (tests/lab), useradd and setpriv, and for the outage a loop device.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.lab import Lab
 from tests.queue.drill_site import Storage, User, site, victims
 from tests.support.runs.ssh_runs import sha256_of_one_process
+from zmqrl.bench.report import machine
 from zmqrl.queue.folder import QueueFolder
-from zmqrl.queue.records import Job, Records
+from zmqrl.queue.records import JobEnd, Records
 
 KINDS = ("runner", "launcher", "agent", "host")
 OUTAGE_S, DOWN_S, LOOK_EVERY_S = 15.0, 2.0, 0.3
@@ -42,31 +45,47 @@ OF_JOBS = ("run.mode=sync", "run.checkpoint_every_s=1", "algorithm.round_s=0.1",
 
 @dataclass
 class Seen:
-    """What was seen while the jobs ran."""
+    """What was seen while the jobs ran, kept in a file for the next start."""
 
+    commits: list[str] = field(default_factory=list)
+    """Of the starts."""
     faults: list[str] = field(default_factory=list)
-    held_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    held_s: dict[int, float] = field(default_factory=dict)
     """Core seconds of each user while every user had jobs that waited."""
-    ended: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    ended: dict[int, tuple[JobEnd, int]] = field(default_factory=dict)
     """End and number of attempts of each job when its end was seen first."""
-    looked_at: float | None = None
+    wall_s: float = 0.0
 
-    def look(self, records: Records, lab: Lab, users: int) -> None:
-        """Take a look at the records and at the processes."""
-        now, last = time.monotonic(), self.looked_at
-        self.looked_at = now
+    @classmethod
+    def of(cls, path: Path) -> Seen:
+        """As the last start left it."""
+        found = msgspec.json.decode(path.read_bytes(), type=cls) if path.exists() else cls()
+        found.commits = list(dict.fromkeys([*found.commits, str(machine()["commit"])]))
+        return found
+
+    def write(self, path: Path) -> None:
+        """Keep it: whole or not at all."""
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(self))
+        new.replace(path)
+
+    def look(self, records: Records, lab: Lab, users: int, passed_s: float) -> None:
+        """Take a look at the records and at the processes, `passed_s` after the last one."""
+        self.wall_s += passed_s
         for job in records.jobs.values():
             if sum(attempt.end is None for attempt in job.attempts) > 1:
                 self.faults.append(f"job {job.number} has two attempts without an end")
-            if job.end is not None and self.ended.setdefault(job.number, _end(job)) != _end(job):
-                self.faults.append(f"job {job.number} ended as {self.ended[job.number]}, later as {_end(job)}")
+            if job.end is not None:
+                now = job.end, len(job.attempts)
+                if (first := self.ended.setdefault(job.number, now)) != now:
+                    self.faults.append(f"job {job.number} ended as {first}, later as {now}")
         for run_dir, count in Counter(launchers(lab)).items():
             if count > 1:
                 self.faults.append(f"{count} launchers of {run_dir} at a time")
         waiting = {job.record.uid for job in records.jobs.values() if records.is_waiting(job)}
-        if last is not None and len(waiting) == users:
-            for job in records.jobs.values():
-                self.held_s[job.record.uid] += (now - last) * job.record.needs.cores * (job.live is not None)
+        for job in records.jobs.values() if len(waiting) == users else ():
+            held_s = passed_s * job.record.needs.cores * (job.live is not None)
+            self.held_s[job.record.uid] = self.held_s.get(job.record.uid, 0.0) + held_s
 
 
 class Killer:
@@ -130,10 +149,6 @@ def launchers(lab: Lab) -> Iterator[str]:
             yield process.argv[process.argv.index("--run-dir") + 1]
 
 
-def _end(job: Job) -> tuple[Any, int]:
-    return job.end, len(job.attempts)
-
-
 def add_jobs(queue: Path, users: list[User], arguments: argparse.Namespace) -> None:
     """As many as are missing, of the users in turn; every fifth one has a higher priority."""
     for number in range(len(QueueFolder(queue).read().jobs), arguments.jobs):
@@ -146,9 +161,9 @@ def add_jobs(queue: Path, users: list[User], arguments: argparse.Namespace) -> N
 
 def drill(arguments: argparse.Namespace, folder: Path) -> int:
     """Run the drill; its exit code."""
-    begun, seen = time.monotonic(), Seen()
+    seen, begun = Seen.of(folder / "seen.json"), time.monotonic()
     with site(folder, arguments.hosts, arguments.users) as (lab, storage, users):
-        queue = storage.path / "queue"
+        queue, last = storage.path / "queue", time.monotonic()
         add_jobs(queue, users, arguments)
         killer, records = Killer(folder, arguments, lab, storage), QueueFolder(queue).read()
         while any(job.end is None for job in records.jobs.values()):
@@ -156,14 +171,17 @@ def drill(arguments: argparse.Namespace, folder: Path) -> int:
             killer.step()
             for user in users if killer.allows_runners else ():
                 user.keep_runner(queue)
-            records = QueueFolder(queue).read()
-            seen.look(records, lab, len(users))
+            records, now = QueueFolder(queue).read(), time.monotonic()
+            seen.look(records, lab, len(users), now - last)
+            seen.write(folder / "seen.json")
+            last = now
             time.sleep(LOOK_EVERY_S)  # the pace of the looks
-        if killer.count < arguments.kills:
-            seen.faults.append(f"{killer.count} kills were made before the jobs ended: raise --steps")
-        faults = [*seen.faults, *faults_of(records, folder, arguments)]
-        print(json.dumps(figures(records, seen, killer.made, time.monotonic() - begun), indent=1))
-    print("\n".join(dict.fromkeys(faults)) or "passed")
+        few = [f"{killer.count} kills were made before the jobs ended: raise --steps"]
+        faults = [*seen.faults, *few[killer.count >= arguments.kills :], *faults_of(records, folder, arguments)]
+        result = {**figures(records, seen, killer.made), "faults": list(dict.fromkeys(faults))}
+        (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    print((folder / "result.json").read_text(), end="")
+    print("\n".join(result["faults"]) or "passed")
     return 1 if faults else 0
 
 
@@ -193,14 +211,16 @@ def _weights(run_dir: Path) -> str | None:
     return str(json.loads(summary.read_text())["weights_sha256"]) if summary.exists() else None
 
 
-def figures(records: Records, seen: Seen, kills: list[str], wall_s: float) -> dict[str, Any]:
-    """What the drill prints."""
+def figures(records: Records, seen: Seen, kills: list[str]) -> dict[str, Any]:
+    """What the drill measured."""
     attempts = [attempt for job in records.jobs.values() for attempt in job.attempts]
     total = sum(seen.held_s.values())
     return {
+        "commits": seen.commits,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "jobs": len(records.jobs),
         "kills": dict(Counter(kills)),
-        "wall_s": round(wall_s, 1),
+        "wall_s": round(seen.wall_s, 1),
         "attempts": len(attempts),
         "ends of attempts": Counter(attempt.end.outcome if attempt.end else "none" for attempt in attempts),
         "hosts": Counter(attempt.record.host for attempt in attempts),
