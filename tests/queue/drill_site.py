@@ -94,7 +94,8 @@ class Storage:
                 with self._image.open("wb") as file:
                     file.truncate(IMAGE_BYTES)
                 run("mkfs.ext4", "-q", str(self._image))
-            run("mount", "-o", "loop,noatime", str(self._image), str(self.path))
+            if not self.path.is_mount():  # a drill that was killed leaves it
+                run("mount", "-o", "loop,noatime", str(self._image), str(self.path))
         except (OSError, RuntimeError) as error:
             self.can_stop = False
             print(f"no outage of the file system here: {error}")
