@@ -49,7 +49,6 @@ class QueueFolder:
         self._jobs: dict[int, Job] = {}
         """Jobs as last read; one with an end is not read again."""
         self._attempts: dict[int, AttemptRecord] = {}
-        self._ended: dict[tuple[int, int], AttemptEnd] = {}
 
     def read(self) -> Records:
         """All records that count. Attempts are listed first: an end that is read with them is not older."""
@@ -135,7 +134,7 @@ class QueueFolder:
             return
         own = [(n, self._attempts[n]) for n in attempts if self._attempts[n].uid == record.uid]
         named = [(match[1], int(match[2])) for match in filter(None, map(_REQUEST.fullmatch, names))]
-        ended = {n: self._end_of(number, n) for kind, n in named if kind == "ended"}
+        ended = {n: _read(folder / f"ended-{n}", AttemptEnd, LOST) for kind, n in named if kind == "ended"}
         self._jobs[number] = Job(
             number,
             record,
@@ -145,13 +144,6 @@ class QueueFolder:
             HOLD in names,
             frozenset(n for kind, n in named if kind == "preempt"),
         )
-
-    def _end_of(self, job: int, attempt: int) -> AttemptEnd | None:
-        known = self._ended.get((job, attempt))
-        end = known or _read(self.job_folder(job) / f"ended-{attempt}", AttemptEnd, LOST)
-        if end is not None:
-            self._ended[job, attempt] = end
-        return end
 
 
 def open_queue(path: Path) -> QueueFolder:

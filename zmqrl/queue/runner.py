@@ -68,7 +68,6 @@ class _Child:
 class _Heartbeats:
     """When each user's runner was last seen to renew its record, by this process's clock."""
 
-    clock: Callable[[], float]
     _seen: dict[int, tuple[bytes, float]] = field(default_factory=dict)
 
     def of(self, folder: QueueFolder) -> Mapping[int, RunnerSeen]:
@@ -77,7 +76,7 @@ class _Heartbeats:
             owner = owner_record.decoded(content)
             if owner is not None and not owner.released:
                 if self._seen.get(uid, (b"", 0.0))[0] != content:
-                    self._seen[uid] = content, self.clock()
+                    self._seen[uid] = content, time.monotonic()
                 found[uid] = RunnerSeen(frozenset(record.hosts), self._seen[uid][1])
         return found
 
@@ -106,7 +105,7 @@ class JobRunner:
             what, fix = f"your runner is active already: {error.what}", "one runner serves all your jobs of a queue"
             raise RunnerActive(what, key=("--queue",), value=str(folder.path), fix=fix) from error
         self._write_record(own / "runner")
-        self._heartbeats = _Heartbeats(time.monotonic)
+        self._heartbeats = _Heartbeats()
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, AttemptEnd] = {}
         self._silent_since: dict[int, float] = {}
