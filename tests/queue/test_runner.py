@@ -170,6 +170,25 @@ def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:
     assert shown == ["job 1 waits: it needs 16 cores, 1 GPUs, which no host of this runner has"]
 
 
+def test_a_launcher_of_the_last_runner_that_has_no_record_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.queue.runner.LEASE_S", 0.0)
+    monkeypatch.setattr(RunnerHosts, "command", lambda *_: ["true"])
+    queue = open_queue(tmp_path)
+    job = queue.add(replace(record(ME), folder=str(tmp_path), run_dir=str(tmp_path / "run")))
+    queue.create_attempt(1, AttemptRecord(ME, 1, HERE, (), "another"))
+    words = [sys.executable, "-c", "input()", "--until-eof", "--run-dir", job.record.run_dir]
+    with here(tmp_path) as own, subprocess.Popen(words, stdin=subprocess.PIPE) as launcher:
+        try:
+            assert not own.step()
+        finally:
+            launcher.kill()
+        launcher.wait(WAIT_S)
+        assert own.step()
+    assert queue.read().jobs[1].attempts[0].end == AttemptEnd("yielded")
+
+
 def test_a_launcher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunnerHosts, "command", lambda *_: ["sleep", "600"])
     monkeypatch.setattr("zmqrl.queue.runner.stop_s_of", lambda _: 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -65,6 +66,16 @@ def environment(attempt: JobAttempt) -> dict[str, str]:
     visible = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     gpus = [visible[index] for index in attempt.record.gpus] if visible else None
     return {**os.environ, VISIBLE: _listed(attempt) if gpus is None else ",".join(gpus)}
+
+
+def has_launcher(run_dir: Path) -> bool:
+    """Whether this machine has a launcher of this user for the run, also one that has no record yet."""
+    words = b"\0--run-dir\0%b\0" % os.fsencode(run_dir)
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if file.stat().st_uid == os.geteuid() and words in file.read_bytes():
+                return True
+    return False
 
 
 def _listed(attempt: JobAttempt) -> str:

@@ -24,7 +24,7 @@ from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostUnreachable, Interrupted
 from zmqrl.launcher_place.unit import stop_s_of
 from zmqrl.queue.folder import OUTPUT, QueueFolder
-from zmqrl.queue.hosts import RunnerHosts, environment
+from zmqrl.queue.hosts import RunnerHosts, environment, has_launcher
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Records, RunnerRecord
 from zmqrl.queue.schedule import (
     LEASE_S,
@@ -193,7 +193,7 @@ class JobRunner:
         """Whether the run of an earlier runner has ended: its launcher was not seen for `LEASE_S`."""
         run_dir = Path(job.record.run_dir)
         info = read_info(run_dir)
-        if info is not None and is_live(run_dir, info):
+        if has_launcher(run_dir) or (info is not None and is_live(run_dir, info)):
             self._silent_since.pop(attempt.number, None)
             return False
         now = time.monotonic()
