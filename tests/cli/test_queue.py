@@ -33,7 +33,7 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     assert Path(second.run_dir).parent == tmp_path / "runs" and Path(second.run_dir).name.startswith("own-")
     rows = json.loads(zmqrl("queue", "list", "--json").out)
     assert [(row["job"], row["state"], row["position"], row["priority"], row["needs"]) for row in rows] == [
-        (1, "waiting", 1, 3, "4 cores, 1 GPUs"),
+        (1, "waiting", 1, 3, "4 cores, 1 GPU"),
         (2, "after 1", None, 0, "2 cores"),
     ]
     assert zmqrl("queue", "hold", "1").code == zmqrl("queue", "stop", "2").code == 0

@@ -100,12 +100,13 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
     from zmqrl.queue.folder import open_queue
     from zmqrl.queue.hosts import RunnerHosts
     from zmqrl.queue.runner import JobRunner, serve
+    from zmqrl.views.problem import counted
 
     found = RunnerHosts.of(hosts)
     try:
         runner = JobRunner(open_queue(folder), found, click.echo)
         for name, capacity in found.capacity.items():
-            click.echo(f"{name}: {capacity.cores} cores, {capacity.gpus} GPUs")
+            click.echo(f"{name}: {counted(capacity.cores, 'core')}, {counted(capacity.gpus, 'GPU')}")
         with runner:
             serve(runner.step, lambda: until_empty and not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from zmqrl.messages.fields import PathText, Text
 from zmqrl.types import Count, Finite, Name
+from zmqrl.views.problem import counted
 
 Outcome = Literal["done", "failed", "yielded", "lost"]
 JobStatus = Literal["done", "failed", "stopped", "skipped"]
@@ -33,7 +34,7 @@ class JobNeeds(Struct, frozen=True, forbid_unknown_fields=True):
         return self.cores <= cores and self.gpus <= gpus
 
     def __str__(self) -> str:
-        return f"{self.cores} cores" + (f", {self.gpus} GPUs" if self.gpus else "")
+        return counted(self.cores, "core") + (f", {counted(self.gpus, 'GPU')}" if self.gpus else "")
 
 
 class JobRecord(Struct, frozen=True, forbid_unknown_fields=True):
