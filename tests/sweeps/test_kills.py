@@ -40,6 +40,8 @@ needs: {{cores: 1}}
 GRID = "{algorithm.learning_rate: [3e-3, 1e-5, 1e-3, 3e-4, 1e-4], algorithm.gamma: [0.99, 0.9, 0.98, 0.95]}"
 DRAWN = "{algorithm.learning_rate: {low: 1e-5, high: 1e-2, log: true}}"
 TRIALS, KILLS = 20, 30
+MISSED_S = 0.5
+"""Time after which a process of a kind is sought again: an evaluation lasts a few seconds."""
 SWEEP, RUNNER = ("sweep", "s.yaml"), ("queue", "run")
 KINDS = {
     "driver": SWEEP,
@@ -120,14 +122,16 @@ def disturb(sweep: Sweep, calm_s: float) -> Counter[str]:
     chance, kills = random.Random(1), Counter[str]()
     deadline = time.monotonic() + 20 * RUN_S
     sweep.keep(RUNNER, SWEEP)
+    pause_s = 0.0
     while (code := sweep.processes[SWEEP].poll()) != 0:
         assert time.monotonic() < deadline and code in (None, -signal.SIGKILL), sweep.log()
         kind = chance.choice([kind for kind in KINDS if kills[kind] == min(kills[each] for each in KINDS)])
-        pause_s = chance.uniform(0.2, 1.0) * calm_s / KILLS if kills.total() < KILLS else 1.0
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.processes[SWEEP].wait(pause_s)
+        pause_s = MISSED_S
         if kills.total() < KILLS and sweep.kill(kind, chance):
             kills[kind] += 1
+            pause_s = chance.uniform(0.1, 0.7) * calm_s / KILLS
             sweep.keep(RUNNER, SWEEP)
         sweep.look()
     return kills
