@@ -228,7 +228,8 @@ class JobRunner:
             return self._stop(job, action.attempt)
         elif isinstance(action, CloseAttempt):
             folder.close_attempt(job.number, action.attempt.number, action.end)
-            self._children.pop(action.attempt.number, None)
+            if (child := self._children.pop(action.attempt.number, None)) is not None:
+                child.process.communicate()  # it has ended: close its stdin
             if action.end.outcome == "lost":
                 self._rests_until[job.number] = time.monotonic() + RETRY_S * 2**job.lost
         elif isinstance(action, Preempt):
