@@ -23,6 +23,8 @@ from zmqrl.cli.start.start_options import Steps
 from zmqrl.config.plan import RunPlan
 from zmqrl.config.presets import presets
 from zmqrl.launch.start import Prepared
+from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.records import JobEnd, JobNeeds
 from zmqrl.run_files.run_directory import default_directory
 
 ROOT = Path(__file__).parents[2]
@@ -206,6 +208,36 @@ def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.Mon
     stub_launcher(monkeypatch, launch)
     assert zmqrl(*RUN, "--seeds", 3, "--seed", 5, "--run-dir", "here").code == 130
     assert seen == [5]
+
+
+def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = QueueFolder(Path("here/queue"))
+
+    def serve(step: object, has_ended: Callable[[], bool], show: object) -> None:
+        for number in queue.read().jobs:
+            assert not has_ended()
+            queue.end_job(number, JobEnd("done", 0) if number == 1 else JobEnd("failed", 3))
+        assert has_ended()
+
+    monkeypatch.setattr("zmqrl.queue.runner.serve", serve)
+    monkeypatch.setattr("zmqrl.capacity.usable_cores", lambda: 3)
+    words = ("--seeds", 2, "--seed", 5, "--workers", 1, "--parallel", "--run-dir", "here")
+    ended = zmqrl("train", "cartpole-ppo", "--mode", "sync", "--set", "algorithm.clip=0.1", *words)
+    assert ended.code == 3, ended.err
+    jobs = [job.record for job in queue.read().jobs.values()]
+    assert [job.run_dir for job in jobs] == [str(Path("here", f"seed-{seed}").absolute()) for seed in (5, 6)]
+    pairs = ("algorithm.clip=0.1", 'run.mode="sync"', "hosts.local.workers=1", "run.seed=6")
+    assert (jobs[1].preset, jobs[1].overrides, jobs[1].needs) == ("cartpole-ppo", pairs, JobNeeds(2))
+    for more in (("--parallel",), ("--parallel", "--seeds", "2", "--json")):
+        refused = zmqrl("train", "cartpole-ppo", *more)
+        assert refused.code == 2 and "--parallel" in refused.err
+
+
+@pytest.mark.long
+def test_two_seeds_are_trained_in_parallel(zmqrl: Command) -> None:
+    ended = zmqrl(*RUN, "--seeds", 2, "--parallel", "--run-dir", "here")
+    assert ended.code == 0, ended.err
+    assert [row["state"] for row in json.loads(zmqrl("runs", "here", "--json").out)] == ["done", "done"]
 
 
 def test_no_seed_is_begun_when_one_of_their_directories_is_taken(

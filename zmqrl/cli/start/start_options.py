@@ -156,6 +156,8 @@ class TrainRequest(StartRequest):
     in_place: bool
     """Started by `--on` of another machine, see `run_in_place`."""
     submit: bool = False
+    parallel: bool = False
+    """Run the seeds at the same time."""
 
     @property
     def is_auto(self) -> bool:
@@ -227,6 +229,10 @@ def _refused(request: TrainRequest) -> Iterator[tuple[bool, str]]:
         yield has_directory, "--run-dir cannot be combined with --resume: the run directory is that of --resume"
         yield request.init_from is not None, "--init-from starts a new run and cannot be combined with --resume"
         yield has_seeds, "--seeds cannot be combined with --resume"
+    if request.parallel:
+        other = request.env is not None or request.dry_run or request.as_data or on
+        yield not has_seeds, "--parallel requires --seeds N"
+        yield other, "--parallel cannot be combined with --env, --dry-run, --json or --on"
     yield has_seeds and request.detach, "--seeds cannot be combined with --detach"
     yield request.from_scratch and is_new, "--from-scratch requires --resume: a new run always starts at env step 0"
     yield (

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from zmqrl.cli import completion
+from zmqrl.cli.start.parallel_seeds import run_in_parallel
 from zmqrl.cli.start.start_options import CommandOfARun, TrainRequest, check_env, request_of, with_options
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
@@ -28,6 +29,7 @@ WORST_FIRST = (130, 2, 4, 1, 3, 0)
     "--env", metavar="ID", help="Train in an env without a preset. ID is a gymnasium id, package:Id or module:Class."
 )
 @click.option("--algo", metavar="KIND", shell_complete=completion.algorithms, help="Algorithm for --env. Default: ppo.")
+@click.option("--parallel", is_flag=True, help="Run the seeds of --seeds at the same time, in a queue.")
 @with_options
 @click.pass_obj
 def train_command(started_at: float, /, preset: str | None, env: str | None, algo: str | None, **options: Any) -> int:
@@ -125,8 +127,8 @@ def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
     runs = {seed: folder / f"seed-{seed}" for seed in range(first, first + seeds)}
     for directory in runs.values():
         check_new_directory(directory)
-    codes = []
-    for seed, directory in runs.items():
+    codes = run_in_parallel(request, runs) if request.parallel else []
+    for seed, directory in () if request.parallel else runs.items():
         codes.append(_run_one(replace(request, run_dir=directory, seed=seed, started_at=time.time()), output))
         if codes[-1] == WORST_FIRST[0] or _summary(directory).get("status") == "stopped":
             break  # `zmqrl stop` means the whole series
