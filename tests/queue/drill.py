@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from tests.support.runs.ssh_runs import sha256_of_one_process
 from zmqrl.bench.report import machine
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.queue.records import JobEnd, Records
+from zmqrl.supervision.process_table import ProcessId, children_of, identify, is_alive
 
 KINDS = ("runner", "launcher", "agent", "host")
 OUTAGE_S, DOWN_S, LOOK_EVERY_S = 15.0, 2.0, 0.3
@@ -79,9 +80,9 @@ class Seen:
                 now = job.end, len(job.attempts)
                 if (first := self.ended.setdefault(job.number, now)) != now:
                     self.faults.append(f"job {job.number} ended as {first}, later as {now}")
-        for run_dir, count in Counter(launchers(lab)).items():
-            if count > 1:
-                self.faults.append(f"{count} launchers of {run_dir} at a time")
+        for run_dir, found in launchers(lab).items():
+            if len(found) > 1:
+                self.faults.append(f"launchers of {run_dir} at a time: {found}")
         waiting = {job.record.uid for job in records.jobs.values() if records.is_waiting(job)}
         for job in records.jobs.values() if len(waiting) == users else ():
             held_s = passed_s * job.record.needs.cores * (job.live is not None)
@@ -142,11 +143,19 @@ class Killer:
             file.write(f"{kind}\n")
 
 
-def launchers(lab: Lab) -> Iterator[str]:
-    """Run directories of the launchers that live."""
+def launchers(lab: Lab) -> Mapping[str, Sequence[ProcessId]]:
+    """Launchers that live, by run directory."""
+    by_run: dict[str, list[ProcessId]] = defaultdict(list)
     for process in lab.hosts[0].processes("--until-eof"):
-        if "--run-dir" in process.argv:
-            yield process.argv[process.argv.index("--run-dir") + 1]
+        if "--run-dir" in process.argv and (known := identify(process.pid)) is not None:
+            by_run[process.argv[process.argv.index("--run-dir") + 1]].append(known)
+    return {run_dir: found if len(found) == 1 else without_forks(found) for run_dir, found in by_run.items()}
+
+
+def without_forks(processes: Sequence[ProcessId]) -> list[ProcessId]:
+    """A child of a launcher has the words of its parent until its own program begins."""
+    forks = {child for process in processes for child in children_of(process.pid)}
+    return [process for process in processes if process not in forks and is_alive(process)]
 
 
 def add_jobs(queue: Path, users: list[User], arguments: argparse.Namespace) -> None:
