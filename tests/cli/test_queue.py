@@ -17,6 +17,7 @@ from zmqrl.queue.folder import OUTPUT, QueueFolder
 from zmqrl.queue.records import AttemptRecord, JobEnd, JobNeeds, JobRecord
 
 QUEUE = Path("queue")
+URL = "https://hooks.lab"
 FILE = "run: {name: own, preset: cartpole-ppo}\n"
 
 
@@ -88,6 +89,7 @@ def test_another_folder_is_named_by_an_option_or_a_variable(zmqrl: Command, monk
         (["add", "cartpole-ppo", "--needs", "cores"], fields("--needs", "'cores'")),
         (["add", "cartpole-ppo", "--after", "1"], fields("--after", "1")),
         (["add", "cartpole-ppo", "--set", "hosts.a.workers=1"], fields("hosts", "a")),
+        (["add", "cartpole-ppo", "--set", f"webhook={URL}/SECRET"], fields("--set", f"webhook={URL}/...")),
         (["list"], fields("--queue", "queue")),
         (["list", "--queue", "file"], fields("--queue", "file")),
         (["run", "hosts.yaml"], fields("hosts", source="hosts.yaml")),

@@ -93,6 +93,7 @@ def test_a_file_is_run_in_a_folder_of_its_name(zmqrl: Command, monkeypatch: pyte
         (["bad.yaml"], fields("algorithm.learning_rtae")),
         (["hosts.yaml"], fields("hosts", "a")),
         (["store.yaml"], fields("store.kind", "object")),
+        (["secret.yaml"], fields("--set", 'webhook="https://hooks.lab/..."')),
         (["status", "."], fields(value=".")),
         (["resume", "none"], fields(value="none")),
     ],
@@ -101,6 +102,7 @@ def test_what_is_refused(zmqrl: Command, words: list[str], error: dict[str, Any]
     Path("lr.yaml").write_text(FILE)
     Path("bad.yaml").write_text(FILE.replace("rate", "rtae"))
     Path("hosts.yaml").write_text(f"{FILE}set: {{hosts.a.workers: 1}}\n")
+    Path("secret.yaml").write_text(f"{FILE}set: {{webhook: https://hooks.lab/SECRET}}\n")
     Path("store.yaml").write_text(f"{FILE}rungs: [10]\nset: {{store.kind: object, store.url: file:///x}}\n")
     ended = zmqrl("sweep", *words)
     assert ended.code == 2

@@ -64,11 +64,13 @@ def add_command(
     submitted to Slurm: JOB is then a job of Slurm.
     """
     from zmqrl.config.presets import preset_name
+    from zmqrl.config.webhook import check_repeated
     from zmqrl.planning.configure import load_config
     from zmqrl.queue.records import JobRecord
     from zmqrl.run_files.run_directory import default_path
     from zmqrl.supervision import check_process
 
+    check_repeated(overrides)
     slots = _needs(needs)
     with check_process.none_left():
         config = load_config(preset, overrides=overrides)

@@ -129,6 +129,7 @@ def _resolved(keys: SweepFile, queue: Path) -> Sweep:
     """The sweep with what its configuration states. ConfigError: that of a trial is invalid."""
     from zmqrl.config.codec import replace
     from zmqrl.config.presets import preset_name
+    from zmqrl.config.webhook import check_repeated
     from zmqrl.planning.configure import load_config
     from zmqrl.supervision import check_process
     from zmqrl.sweeps.optuna_trials import optuna_of
@@ -138,6 +139,7 @@ def _resolved(keys: SweepFile, queue: Path) -> Sweep:
         optuna_of()
     keys = replace(keys, preset=str(preset_name(keys.preset)))
     sweep = Sweep(keys, str(Path.cwd()), str(queue.absolute()))
+    check_repeated(sweep.overrides({}))
     with check_process.none_left():
         trials = range(min(keys.count, MOST_CHECKED))
         first, *_ = [load_config(keys.preset, overrides=sweep.overrides(keys.parameters_of(each))) for each in trials]
