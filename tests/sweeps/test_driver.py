@@ -17,7 +17,7 @@ from tests.sweeps.samples import RATES, made
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder
-from zmqrl.queue.records import JobEnd, JobNeeds
+from zmqrl.queue.records import MOST_LOST, JobEnd, JobNeeds
 from zmqrl.sweeps.driver import PRESET, SweepDriver, request
 from zmqrl.sweeps.folder import SweepFolder
 from zmqrl.sweeps.trials import holds
@@ -26,7 +26,7 @@ from zmqrl.sweeps.trials import holds
 class Evaluations:
     """`subprocess` with processes that end at once. `codes`: exit codes of the first ones."""
 
-    PIPE = subprocess.PIPE
+    PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
 
     def __init__(self, *codes: int) -> None:
         self.codes, self.words = list(codes), list[Sequence[str]]()
@@ -36,7 +36,7 @@ class Evaluations:
         trial = int(Path(words[5]).parent.name.removeprefix("trial-"))
         score = {"return_mean": -abs(RATES[trial] - 0.2), "reports": {"x": float(trial)}, "version": "0-9"}
         code = self.codes.pop(0) if self.codes else 0
-        communicate = lambda: (json.dumps(score).encode(), None)  # noqa: E731
+        communicate = lambda timeout=None: (json.dumps(score).encode(), None)  # noqa: E731
         return SimpleNamespace(poll=lambda: code, communicate=communicate, returncode=code)
 
 
@@ -119,6 +119,54 @@ def test_a_killed_evaluation_is_repeated_and_a_failed_one_fails_its_trial(
         end_jobs(queue)
         settle(own)
     assert [trial.values[0, 0] is None for trial in folder.trials(queue.read())] == [True, False, False]
+
+
+def test_an_evaluation_that_is_always_killed_fails_its_trial(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(tmp_path)
+    evaluations.codes = [-9] * MOST_LOST
+    with driver(folder, queue) as own:
+        settle(own)
+        end_jobs(queue)
+        settle(own)
+    assert [trial.values[0, 0] is None for trial in folder.trials(queue.read())] == [True, False, False]
+
+
+def test_an_evaluation_that_ignores_the_end_of_its_stdin_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, queue = made(tmp_path)
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Frozen(subprocess.Popen[bytes]):
+        def __init__(self, words: Sequence[str], **options: Any) -> None:
+            super().__init__(["sleep", "600"], **options)
+            started.append(self)
+
+    monkeypatch.setattr("zmqrl.sweeps.driver.subprocess.Popen", Frozen)
+    monkeypatch.setattr("zmqrl.sweeps.driver.END_S", 0.0)
+    with driver(folder, queue) as own:
+        settle(own)
+        end_jobs(queue)
+        own.step()
+    assert {process.returncode for process in started} == {-9}
+
+
+def test_the_jobs_of_a_sweep_are_known_by_any_of_its_paths(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path)
+    (tmp_path / "link").symlink_to(folder.path)
+    for path in (tmp_path / "link", folder.path / ".." / "s", folder.path):
+        with driver(SweepFolder(path), queue) as own:
+            for _ in range(10):
+                own.step()
+    assert len(queue.read().jobs) == len(RATES)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, queue = made(tmp_path)
+    monkeypatch.setattr("zmqrl.sweeps.driver.is_own", lambda path: path != folder.path)
+    with raises(ConfigError, value=str(folder.path)):
+        driver(folder, queue)
+    assert not (folder.path / ".owner").exists()
 
 
 def test_what_cannot_be_evaluated_here_ends_the_driver_and_has_no_record(

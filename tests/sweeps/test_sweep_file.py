@@ -63,6 +63,7 @@ def test_logarithms_of_whole_numbers_have_both_ends() -> None:
         (f"{RANDOM}{{a: {{low: 2, high: 1}}}}", "parameters.a", 4),
         (f"{RANDOM}{{a: {{low: 1}}}}", "parameters.a", 4),
         (f"{RANDOM}{{a: {{low: 0, high: 1, log: true}}}}", "parameters.a", 4),
+        (f"{RANDOM}{{a: {{low: 0.5, high: 8, log: true, integer: true}}}}", "parameters.a", 4),
         (f"{RANDOM}{{a: {{low: 0, hihg: 1}}}}", "parameters.a.hihg", 4),
         ("parameters: {run.seed: [1]}", "parameters", 2),
         ("method: list\nparameters: [{a: 1}, {run.seed: 1}]", "parameters", 3),

@@ -14,6 +14,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -27,7 +28,7 @@ from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import HOLD, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
-from zmqrl.queue.records import JobNeeds, JobRecord
+from zmqrl.queue.records import MOST_LOST, JobNeeds, JobRecord
 from zmqrl.queue.runner import JobRunner, RunnerActive, serve
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.sweeps.folder import SweepFolder
@@ -43,6 +44,7 @@ from zmqrl.sweeps.trials import (
     has_ended,
     judge,
 )
+from zmqrl.wire.runtime_folder import is_own
 
 PRESET = "best.yaml"
 CORES_PER_EVALUATION = 4
@@ -50,13 +52,18 @@ RUNNER_EVERY_S = 10.0
 """Between two attempts to become the runner of the queue, while there is another one."""
 FAILED, INTERRUPTED = 1, 130
 """Exit codes of an evaluation."""
+END_S = 10.0
+"""How long an evaluation may take to end with its stdin."""
 
 
 class SweepDriver:
     """Use as a context: the evaluations end with it."""
 
     def __init__(self, folder: SweepFolder, queue: QueueFolder, show: Callable[[str], None]) -> None:
-        """Take over from the last driver. ConfigError: that one is active."""
+        """Take over from the last driver. ConfigError: that one is active, or the folder is another user's."""
+        if not is_own(folder.path):  # its jobs would be those of its owner
+            fix = "choose another one (--dir)"
+            raise ConfigError("is not a folder of yours", key=(), value=str(folder.path), is_subject=True, fix=fix)
         self._folder, self._queue, self._show = folder, queue, show
         self._sweep, self._keys = folder.sweep, folder.sweep.keys
         try:
@@ -65,13 +72,18 @@ class SweepDriver:
             what, fix = f"has an active driver: {error.what}", "see: zmqrl sweep status"
             raise ConfigError(what, key=(), value=str(folder.path), is_subject=True, fix=fix) from error
         self._evaluations: dict[EvaluateCheckpoint, subprocess.Popen[bytes]] = {}
+        self._killed: Counter[EvaluateCheckpoint] = Counter()
 
     def __enter__(self) -> SweepDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._evaluations.values():
-            process.communicate()  # it ends with its stdin
+            try:
+                process.communicate(timeout=END_S)  # it ends with its stdin
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
         self._owner.release()
 
     def step(self) -> bool:
@@ -148,9 +160,11 @@ class SweepDriver:
             content, code, name = process.communicate()[0], process.returncode, self._name(action)
             place = f"{name} {self._sweep.stage_name(action.stage)}"
             if code < 0 or code == INTERRUPTED:
-                self._show(f"{place}: the evaluation was killed and is started again")
-                continue
-            if code not in (0, FAILED):
+                self._killed[action] += 1
+                if self._killed[action] < MOST_LOST:
+                    self._show(f"{place}: the evaluation was killed and is started again")
+                    continue
+            elif code not in (0, FAILED):
                 what, fix = "cannot be evaluated on this machine", "see the message of zmqrl eval above"
                 raise ConfigError(what, key=(), value=name, is_subject=True, fix=fix)
             record = {"value": None} if code else self._value(json.loads(content.splitlines()[-1]))

@@ -35,7 +35,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         """ConfigError: `path` is not the folder of a sweep."""
-        self.path = path.absolute()
+        self.path = Path(os.path.realpath(path))  # the jobs of a sweep are known by their run directories
         self._known: dict[str, Any] = {}
         self._done: dict[str, int] = {}
         """Env steps, or updates of mode offline, by path of a checkpoint."""

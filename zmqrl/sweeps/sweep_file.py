@@ -121,8 +121,12 @@ def _faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
             yield from [] if values else [(("parameters", key), "has no value", "write a list of values")]
         elif keys.method == "grid":
             yield ("parameters", key), "an interval cannot be used with method: grid", "write a list of values"
-        elif values.low >= values.high or (values.log and values.low <= 0):
-            what = "low must be less than high, and above 0 with log"
+        elif (
+            values.low >= values.high
+            or (values.log and values.low <= 0)
+            or (values.integer and (values.low % 1 or values.high % 1))
+        ):
+            what = "low must be less than high, above 0 with log, and both whole with integer"
             yield ("parameters", key), what, "write {low: 1e-4, high: 1e-2}"
     if any("run.seed" in each for each in (keys.space, *(keys.parameters if keys.method == "list" else ()))):
         yield ("parameters",), "run.seed cannot be a parameter", "write seeds: N"
