@@ -125,11 +125,11 @@ def disturb(sweep: Sweep, calm_s: float) -> Counter[str]:
     pause_s = 0.0
     while (code := sweep.processes[SWEEP].poll()) != 0:
         assert time.monotonic() < deadline and code in (None, -signal.SIGKILL), sweep.log()
-        kind = chance.choice([*KINDS])
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.processes[SWEEP].wait(pause_s)
         pause_s = MISSED_S
-        if kills.total() < KILLS and sweep.kill(kind, chance):
+        rarest = sorted(KINDS, key=kills.__getitem__) if kills.total() < KILLS else []
+        if (kind := next((kind for kind in rarest if sweep.kill(kind, chance)), None)) is not None:
             kills[kind] += 1
             pause_s = chance.uniform(0.1, 0.7) * calm_s / KILLS
             sweep.keep(RUNNER, SWEEP)
