@@ -192,7 +192,7 @@ def request_of(started_at: float, options: dict[str, Any], **named: Any) -> Trai
     resume = None if resume is None else Path(resume)
     options["may_continue"] = not options["from_scratch"] or resume == AUTO
     request = TrainRequest(started_at=started_at, resume=resume, copy=copy, **options, **named)
-    for is_given, message in _refused(request):
+    for is_given, message in (*_refused(request), _refused_parallel(request)):
         if is_given:
             raise click.UsageError(message)
     return request
@@ -229,10 +229,6 @@ def _refused(request: TrainRequest) -> Iterator[tuple[bool, str]]:
         yield has_directory, "--run-dir cannot be combined with --resume: the run directory is that of --resume"
         yield request.init_from is not None, "--init-from starts a new run and cannot be combined with --resume"
         yield has_seeds, "--seeds cannot be combined with --resume"
-    if request.parallel:
-        other = request.env is not None or request.dry_run or request.as_data or on
-        yield not has_seeds, "--parallel requires --seeds N"
-        yield other, "--parallel cannot be combined with --env, --dry-run, --json or --on"
     yield has_seeds and request.detach, "--seeds cannot be combined with --detach"
     yield request.from_scratch and is_new, "--from-scratch requires --resume: a new run always starts at env step 0"
     yield (
@@ -242,6 +238,12 @@ def _refused(request: TrainRequest) -> Iterator[tuple[bool, str]]:
     yield has_for and is_new, f"--for requires --resume; for a new run use --set {TOTAL}=N"
     sets_total = any(pair.partition("=")[0].strip() == TOTAL for pair in request.overrides)
     yield has_for and sets_total, f"--for sets {TOTAL}: remove --set {TOTAL}"
+
+
+def _refused_parallel(request: TrainRequest) -> tuple[bool, str]:
+    other = request.env is not None or request.dry_run or request.as_data or request.on is not None
+    what = "--parallel requires --seeds N, and cannot be combined with --env, --dry-run, --json or --on"
+    return request.parallel and (other or request.seeds is None), what
 
 
 def check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
