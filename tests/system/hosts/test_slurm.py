@@ -35,7 +35,7 @@ FOREVER = {"run": {"total_env_steps": 10_000_000}, "algorithm": dict(WAITING_TAL
 LOCAL = {"local": {"workers": 0}}
 LIMIT_S = 600.0
 """Time limits of Slurm are minutes."""
-LONGER_STEPS = 64_000
+LONGER_STEPS = 32_000
 LONGER = {"run": {"total_env_steps": LONGER_STEPS}}
 """Minutes while it is held: an env step of one of 8 takes 10 ms."""
 ONE_EACH = {"n1": {"workers": 1}, "n2": {"workers": 1}}
