@@ -124,6 +124,19 @@ def test_bench_all_prints_one_table_and_one_list(zmqrl: Command, monkeypatch: py
         assert zmqrl("bench", *wrong).code == 2
 
 
+def test_an_upload_of_a_folder_is_of_its_runs(zmqrl: Command, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [finished / name for name in ("seed-1", "seed-2")]
+    closed = SimpleNamespace(close=lambda _: None)
+
+    def upload(service: str, run: str, *_: object) -> SimpleNamespace:
+        found = SimpleNamespace(directory=Path(run), id=service)
+        return SimpleNamespace(run=found, sent=0, step=lambda: None, is_waiting=False, destination=closed)
+
+    monkeypatch.setattr("zmqrl.cli.upload._upload", upload)
+    ended = zmqrl("upload", "wandb", finished, runs[0])
+    assert ended.out.splitlines() == [f"{run}: 0 new rows in wandb, wandb" for run in runs]
+
+
 def test_status_prints_figures_for_prometheus(zmqrl: Command, finished: Path) -> None:
     printed = zmqrl("status", finished / "seed-2" / ".." / "seed-1", "--prometheus")
     labels = f'{{run="{finished / "seed-1"}",env="CartPole-v1",algorithm="zmqrl.bench.noop:NoUpdate",host="'

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from zmqrl.errors import FolderOfRuns
 
 if TYPE_CHECKING:
     from zmqrl.metrics.upload import Upload
@@ -40,10 +43,11 @@ def upload_command(
 ) -> None:
     """Send the rows of metrics.jsonl to W&B or MLflow.
 
-    RUN is a run directory or a run id. The command is a process of its own: it reads the files of the runs, and
-    training does not depend on it. Executed again, it continues after the last row that the service has.
+    RUN is a run directory, a run id, or a folder of runs, as that of `train --seeds`. The command is a process of its
+    own: it reads the files of the runs, and training does not depend on it. Executed again, it continues after the last
+    row that the service has.
     """
-    uploads = [_upload(service, run, project, place, retry_s) for run in dict.fromkeys(runs)]
+    uploads = [_upload(service, run, project, place, retry_s) for run in dict.fromkeys(_each(runs))]
     open_ones = list(uploads)
     try:
         while open_ones:
@@ -59,6 +63,20 @@ def upload_command(
     finally:
         for upload in open_ones:
             upload.destination.close(None)
+
+
+def _each(runs: Sequence[str]) -> Iterator[str]:
+    """Runs of which each folder of runs is replaced by the runs in it."""
+    from zmqrl.run_files.run_info import read_info
+    from zmqrl.run_files.stored_config import refuse_folder_of_runs
+
+    for run in runs:
+        try:
+            if read_info(Path(run)) is None:
+                refuse_folder_of_runs(Path(run))
+            yield run
+        except FolderOfRuns as folder:
+            yield from folder.runs
 
 
 def _upload(service: str, run: str, project: str, place: str | None, retry_s: float) -> Upload:
