@@ -58,6 +58,9 @@ def test_the_runs_of_a_folder_have_their_jobs_and_those_that_wait_a_position(zmq
         assert zmqrl("queue", "add", "cartpole-ppo").code == 0
     queue = QueueFolder(QUEUE)
     run_dirs = [Path(job.record.run_dir) for job in queue.read().jobs.values()]
+    assert not Path("runs").exists()
+    assert len(json.loads(zmqrl("runs", "--json").out)) == 3
+    assert zmqrl("runs", "none").code == 2
     stored(run_dirs[1], 40, live=True)
     queue.create_attempt(1, AttemptRecord(os.geteuid(), 2, "a", (), "r"))
     rows = json.loads(zmqrl("runs", "--json").out)

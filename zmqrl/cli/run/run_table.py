@@ -105,12 +105,12 @@ def _below(folders: Sequence[Path], queue: Path) -> list[RunRow]:
     from zmqrl.queue.listing import job_rows, with_jobs
     from zmqrl.run_files.run_list import runs_below
 
+    jobs = job_rows(QueueFolder(queue).read()) if queue.is_dir() else []
     for folder in folders:
-        if not folder.is_dir():
+        if not folder.is_dir() and not any(Path(job.run).is_relative_to(folder.absolute()) for job in jobs):
             fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
             raise ConfigError.about(folder, "is not a folder", fix)
-    jobs = job_rows(QueueFolder(queue).read()) if queue.is_dir() else []
-    return list(with_jobs(runs_below(*folders), jobs, folders))
+    return list(with_jobs(runs_below(*filter(Path.is_dir, folders)), jobs, folders))
 
 
 def _of_lab(hosts_file: str) -> list[RunRow]:
