@@ -60,6 +60,17 @@ def test_a_stop_holds_the_jobs(zmqrl: Command, folder: SweepFolder) -> None:
     assert "(stopped)" in zmqrl("sweep", "status", "s").out
 
 
+def test_a_stop_of_a_sweep_that_has_ended_changes_nothing(zmqrl: Command, tmp_path: Path) -> None:
+    folder, queue = made(tmp_path)
+    for trial, rate in enumerate(RATES[: folder.sweep.keys.count]):
+        folder.create_record(f"trial-{trial}", {"algorithm.learning_rate": rate})
+        queue.add(replace(record(os.geteuid()), run_dir=str(folder.run_dir(trial, 0))), is_numbered=False)
+        queue.end_job(trial + 1, JobEnd("done", 0))
+        folder.create_record(f"value-{trial}-0-0", {"value": 1.0, "version": "0-1"})
+    assert zmqrl("sweep", "stop", "s").out == "all trials have ended\n"
+    assert not folder.is_stopped
+
+
 def test_a_sweep_without_a_value_is_not_drawn(zmqrl: Command, tmp_path: Path) -> None:
     made(tmp_path)
     compare(zmqrl("sweep", "plot", "s").error, **fields(value="s"))

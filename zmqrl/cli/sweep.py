@@ -76,11 +76,14 @@ def stop_command(sweep: Path) -> None:
     """
     from zmqrl.sweeps.driver import request
     from zmqrl.sweeps.folder import SweepFolder
-    from zmqrl.sweeps.trials import holds
+    from zmqrl.sweeps.trials import has_ended, holds
 
     folder = SweepFolder(sweep)
-    folder.set_stopped(True)  # the driver may have ended: its jobs are held here too
     queue = made_queue(Path(folder.sweep.queue))
+    if has_ended(folder.sweep.keys, folder.trials(queue.read())):
+        click.echo("all trials have ended")
+        return
+    folder.set_stopped(True)  # the driver may have ended: its jobs are held here too
     for action in holds(folder.trials(queue.read())):
         request(folder, queue, action)
     click.echo(f"stopped; to continue: zmqrl sweep resume {sweep}")
