@@ -366,3 +366,7 @@ def test_equal_findings_of_several_hosts_are_one_text() -> None:
         "node04: disk: no space\n   free some",
     ]
     assert grouped([replace(other, host=host) for host in ("a", "b")]) == ["a, b: disk: no space\n   free some"]
+    runs = [
+        HostFault(host, "lock", f"run {n} is active", "wait", "warning") for host, n in (("a", 1), ("b", 1), ("a", 2))
+    ]
+    assert grouped(runs) == ["a, b: lock: run 1 is active\n   wait", "a: lock: run 2 is active\n   wait"]

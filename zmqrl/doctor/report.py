@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
@@ -66,10 +67,12 @@ def print_report(
 def grouped(faults: Sequence[HostFault]) -> list[str]:
     """A text for each finding, with all hosts that have it; the same one if only names and figures differ."""
     groups: dict[tuple[str, ...], list[HostFault]] = {}
+    of_host: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for fault in faults:
         name = re.compile(rf"\b{re.escape(fault.host)}\b")
         key = (fault.check, *(_FIGURES.sub("0", name.sub("HOST", text)) for text in (fault.cause, fault.fix)))
-        groups.setdefault(key, []).append(fault)
+        of_host[fault.host, key] += 1
+        groups.setdefault((*key, str(of_host[fault.host, key])), []).append(fault)
     return [printable(_one(group)) for group in groups.values()]
 
 
