@@ -18,7 +18,9 @@ from zmqrl.config.presets import presets
 from zmqrl.config.sections import Config
 
 FOLDER = Path(__file__).parents[1] / "docs" / "coming-from"
-PAGES = sorted(page.name for page in FOLDER.glob("*.md") if "\n## Settings\n" in page.read_text())
+PAGES = sorted(page.name for page in FOLDER.glob("*.md"))
+OF_LIBRARIES = [page for page in PAGES if "\n## Settings\n" in (FOLDER / page).read_text()]
+"""The others are recipes."""
 ROW = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 SECTION = "|".join(Config.__struct_fields__)
@@ -69,10 +71,10 @@ def test_what_the_page_names_exists(page: str) -> None:
             wrong += [span] if span.replace("hosts.NAME", "hosts.local") not in EXISTING else []
         wrong += [name for name in re.findall(r"\bzmqrl\.(\w+)\(", span) if not hasattr(zmqrl, name)]
     assert wrong == []
-    assert len(rows(page)) > 20
+    assert page not in OF_LIBRARIES or len(rows(page)) > 20
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", OF_LIBRARIES)
 def test_its_settings_have_the_keys_that_the_import_has(page: str) -> None:
     settings = (FOLDER / page).read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
     compared = 0
