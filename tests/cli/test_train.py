@@ -229,8 +229,7 @@ def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, monk
     pairs = ("algorithm.clip=0.1", 'run.mode="sync"', "hosts.local.workers=1", "run.seed=6")
     assert (jobs[1].preset, jobs[1].overrides, jobs[1].needs) == ("cartpole-ppo", pairs, JobNeeds(2))
     for more in (("--parallel",), ("--parallel", "--seeds", "2", "--json")):
-        refused = zmqrl("train", "cartpole-ppo", *more)
-        assert refused.code == 2 and "--parallel" in refused.err
+        assert zmqrl("train", "cartpole-ppo", *more).code == 2
 
 
 @pytest.mark.long

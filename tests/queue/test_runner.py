@@ -167,7 +167,7 @@ def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:
     queue.add(replace(record(ME), needs=JobNeeds(cores=16, gpus=1)))
     with here(tmp_path, shown.append) as own:
         assert not own.step() and not own.step()
-    assert shown == ["job 1 waits: it needs 16 cores, 1 GPUs, which no host of this runner has"]
+    assert shown == ["job 1 waits: it needs 16 cores, 1 GPU, which no host of this runner has"]
 
 
 def test_a_launcher_of_the_last_runner_that_has_no_record_yet_is_waited_for(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,13 +13,11 @@ from typing import Any, TextIO
 import click
 
 from zmqrl.cli import completion
-from zmqrl.cli.start.parallel_seeds import run_in_parallel
+from zmqrl.cli.start.seeds import run_seeds, summary_of
 from zmqrl.cli.start.start_options import CommandOfARun, TrainRequest, check_env, request_of, with_options
 from zmqrl.config.codec import replace
 from zmqrl.config.paths import expanded
 from zmqrl.errors import ConfigError
-
-WORST_FIRST = (130, 2, 4, 1, 3, 0)
 
 
 @click.command("train", cls=CommandOfARun)
@@ -67,7 +64,9 @@ def _run_here(request: TrainRequest, output: TextIO | None) -> int:
         return _run_one(request, output)
     with directory_for(request) as directory:
         request = replace(request, run_dir=directory)
-        return _run_one(request, output) if request.seeds is None else _run_seeds(request, request.seeds, output)
+        return (
+            _run_one(request, output) if request.seeds is None else run_seeds(request, partial(_run_one, output=output))
+        )
 
 
 def _located(request: TrainRequest) -> TrainRequest:
@@ -113,40 +112,6 @@ def _note_workers(request: TrainRequest) -> None:
         click.echo(f"--workers {request.workers} has no effect: mode {request.mode} has no rollout workers", err=True)
 
 
-def _run_seeds(request: TrainRequest, seeds: int, output: TextIO | None) -> int:
-    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
-    from zmqrl.launch.start import configured
-    from zmqrl.launch.summary import line_of_seeds
-    from zmqrl.planning.directory_checks import check_new_directory
-    from zmqrl.run_files.run_info import is_run
-
-    first, folder = configured(request).config.run.seed, request.directory
-    if is_run(folder):
-        fix = "choose another directory for the runs of the seeds"
-        raise ConfigError.about(f"run directory {folder}", "holds a run", fix)
-    runs = {seed: folder / f"seed-{seed}" for seed in range(first, first + seeds)}
-    for directory in runs.values():
-        check_new_directory(directory)
-    codes = run_in_parallel(request, runs) if request.parallel else []
-    for seed, directory in () if request.parallel else runs.items():
-        codes.append(_run_one(replace(request, run_dir=directory, seed=seed, started_at=time.time()), output))
-        if codes[-1] == WORST_FIRST[0] or _summary(directory).get("status") == "stopped":
-            break  # `zmqrl stop` means the whole series
-    if len(codes) < len(runs):
-        click.echo(f"{len(runs) - len(codes)} of {len(runs)} seeds were not run", err=True)
-    line = line_of_seeds([_summary(directory) for directory in runs.values()])
-    if line is not None and not request.as_data:
-        click.echo(line)
-    return min(codes, key=WORST_FIRST.index)
-
-
-def _summary(directory: Path) -> Mapping[str, Any]:
-    """`summary.json`; empty where there is none, as after a dry run, or it is damaged."""
-    from zmqrl.run_files.records import read_summary
-
-    return read_summary(directory) or {}
-
-
 def _source_of_weights(named: str) -> str:
     """The absolute path of what `--init-from` names: a run directory, a file, or the id of a run."""
     path = expanded(named, "--init-from")
@@ -177,7 +142,7 @@ def _result(directory: Path, is_detached: bool) -> str:
     place = {"run_dir": str(directory.absolute()), "run_id": info["run_id"]}
     if is_detached:
         return json.dumps({**place, "pid": info["pid"]})
-    return json.dumps({**place, **_summary(directory)})  # where it could not be written, its content is on stderr
+    return json.dumps({**place, **summary_of(directory)})  # where it could not be written, its content is on stderr
 
 
 def _run_and_show(request: TrainRequest) -> int:
