@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -160,6 +161,21 @@ def test_a_job_that_cannot_be_started_fails(tmp_path: Path) -> None:
         while own.step():
             pass
     assert queue.read().jobs[1].end == JobEnd("failed")
+
+
+def test_a_job_that_cannot_be_started_now_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_queue(tmp_path)
+    queue.add(record(ME))
+
+    def none_left(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    with here(tmp_path) as own:
+        while own.step():
+            pass
+    job = queue.read().jobs[1]
+    assert (job.end, [each.end for each in job.attempts]) == (None, [AttemptEnd("lost")])
 
 
 def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:

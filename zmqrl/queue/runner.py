@@ -50,6 +50,8 @@ POLL_S, IDLE_SHARE = 1.0, 0.005
 """Least time between two looks, which is longer where a look takes more than this share of a core."""
 KILL_S = 5.0
 """Time for a launcher to end that was killed. The next runner continues a job whose launcher was not seen to end."""
+LASTING = FileNotFoundError, NotADirectoryError, PermissionError, IndexError
+"""Why a launcher cannot be started at a later attempt either. Another error may pass, as of a file system away."""
 RETRY_S = 2.0
 """Time until the next attempt after a lost one. Each further one in succession doubles it: its host may return."""
 
@@ -257,7 +259,7 @@ class JobRunner:
                 )
         except (OSError, IndexError) as error:
             self._show(f"job {job.number} cannot be started: {error}")
-            self._ended[attempt.number] = AttemptEnd("failed")
+            self._ended[attempt.number] = AttemptEnd("failed" if isinstance(error, LASTING) else "lost")
             return
         self._children[attempt.number] = _Child(process, run_dir, None if info is None else info.run_id)
 
