@@ -50,8 +50,8 @@ def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file
     except OSError as error:
         raise _unusable(port, error) from error
     with server:
-        _show(server.url)
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # it may come as soon as the URL was printed
+            _show(server.url)
             server.serve_forever()
         click.echo("ended")
     return 0
