@@ -28,7 +28,7 @@ from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder, open_queue
-from zmqrl.queue.hosts import RunnerHosts
+from zmqrl.queue.hosts import RunnerHosts, has_launcher
 from zmqrl.queue.hosts import environment as variables
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd, JobNeeds
 from zmqrl.queue.runner import IDLE_SHARE, POLL_S, JobRunner, serve
@@ -197,6 +197,7 @@ def test_a_launcher_of_the_last_runner_that_has_no_record_yet_is_waited_for(
     words = [sys.executable, "-c", "input()", "--until-eof", "--run-dir", job.record.run_dir]
     with here(tmp_path) as own, subprocess.Popen(words, stdin=subprocess.PIPE) as launcher:
         try:
+            until(lambda: has_launcher(Path(job.record.run_dir)))  # Popen returns before the kernel has set its words
             assert not own.step()
         finally:
             launcher.kill()
