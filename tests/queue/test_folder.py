@@ -17,7 +17,7 @@ from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import HOLD, STOP, QueueFolder, open_queue
-from zmqrl.queue.records import AttemptEnd, AttemptRecord, JobEnd, JobRecord, RunnerRecord
+from zmqrl.queue.records import AttemptEnd, AttemptRecord, JobEnd, JobNeeds, JobRecord, RunnerRecord
 from zmqrl.supervision import owner_record
 
 ME = os.geteuid()
@@ -69,6 +69,16 @@ def test_what_is_written_is_read(queue: QueueFolder) -> None:
         assert (found.jobs[1].end, found.jobs[1].last_end) == (JobEnd("done", 0), AttemptEnd("done", 0))
         assert not found.jobs[2].is_held
     assert not list(queue.path.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"needs": JobNeeds(70_000)}, {"needs": JobNeeds(1, 2000)}, {"overrides": ("x" * (1 << 19),) * 3}],
+)
+def test_a_job_that_would_not_count_is_refused(queue: QueueFolder, changes: dict[str, Any]) -> None:
+    with raises(ConfigError, value="the job"):
+        queue.add(own(**changes))
+    assert not os.listdir(queue.path)
 
 
 def test_a_job_and_its_end_survive_a_power_cut(queue: QueueFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,8 @@ def test_logarithms_of_whole_numbers_have_both_ends() -> None:
         ("parameters: {a: [1]}\nmethod: tpe", "method", 3),
         ("parameters: {a: [1]}\nrungs: [20, 30]", "rungs", 3),
         ("parameters: {a: [1]}\nrungs: [20, 20]", "rungs", 3),
+        ("parameters: {a: [1]}\nneeds: {cores: 70_000}", "needs.cores", 3),
+        ("parameters: {a: [1]}\nneeds: {gpus: 2000}", "needs.gpus", 3),
         (f"parameters: {{a: {list(range(101))}, b: {list(range(101))}}}", "parameters", 2),
     ],
 )

@@ -84,17 +84,21 @@ class QueueFolder:
         return self.path / f"job-{number}"
 
     def add(self, record: JobRecord, is_numbered: bool = True) -> Job:
-        """Create a job with the next number, which its run directory has at its end if it `is_numbered`."""
+        """Create a job with the next number, which its run directory has at its end if it `is_numbered`.
+
+        ConfigError: `read` would refuse it.
+        """
+        run_dir = record.run_dir
         while True:
             number = max(self._numbers()["job"], default=0) + 1
+            if is_numbered:
+                record = replace(record, run_dir=f"{run_dir}-job{number}")
+            content = _content(record)
             try:
                 self.job_folder(number).mkdir()
             except FileExistsError:
                 continue
             os.chmod(self.job_folder(number), 0o755)  # other users' runners read it, whatever the umask
-            if is_numbered:
-                record = replace(record, run_dir=f"{record.run_dir}-job{number}")
-            content = json.dumps(to_json(record)).encode()  # also of a path that is not UTF-8
             _create_durable(self.job_folder(number) / "job", content)
             sync_directory(str(self.path))
             return Job(number, record)
@@ -164,6 +168,17 @@ def _near(numbers: set[int]) -> set[int]:
     """The numbers up to the first gap of more than `MOST_GAP`."""
     pairs = itertools.pairwise([0, *sorted(numbers)])
     return {number for _, number in itertools.takewhile(lambda pair: pair[1] - pair[0] <= MOST_GAP, pairs)}
+
+
+def _content(record: JobRecord) -> bytes:
+    content = json.dumps(to_json(record)).encode()  # also of a path that is not UTF-8
+    try:
+        if len(content) > MOST_BYTES:
+            raise WireError("size", f"{len(content):,} bytes; at most {MOST_BYTES:,} are allowed")
+        decode(JobRecord, content)
+    except WireError as error:
+        raise ConfigError.about("the job", f"cannot be added: {error}") from error
+    return content
 
 
 def _create_durable(path: Path, content: bytes) -> bool:

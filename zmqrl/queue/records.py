@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from zmqrl.config.sections import Bounds, Section
 from zmqrl.messages.fields import PathText, Text
 from zmqrl.types import Count, Finite, Name
 from zmqrl.views.problem import counted
@@ -23,11 +24,11 @@ MOST_LOST = 10
 """Attempts in succession that ended without a result, after which a job fails."""
 
 
-class JobNeeds(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job takes of one host."""
+class JobNeeds(Section, frozen=True, forbid_unknown_fields=True):
+    """What a job takes of one host, in a record and in the file of a sweep."""
 
-    cores: Annotated[int, Meta(ge=1, lt=1 << 16)] = 2
-    gpus: Annotated[int, Meta(ge=0, lt=1 << 10)] = 0
+    cores: Annotated[int, Bounds(ge=1, le=65_535), Meta(ge=1, le=65_535)] = 2
+    gpus: Annotated[int, Bounds(ge=0, le=1023), Meta(ge=0, le=1023)] = 0
 
     def fit(self, cores: int, gpus: int) -> bool:
         """Whether these slots of a host are enough."""

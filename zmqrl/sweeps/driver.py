@@ -28,7 +28,7 @@ from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import HOLD, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
-from zmqrl.queue.records import MOST_LOST, JobNeeds, JobRecord
+from zmqrl.queue.records import MOST_LOST, JobRecord
 from zmqrl.queue.runner import JobRunner, RunnerActive, serve
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.sweeps.folder import SweepFolder
@@ -138,8 +138,7 @@ class SweepDriver:
         overrides += [f"store.keep_every={keys.rungs[0]}"] if keys.rungs else []
         run_dir = str(self._folder.run_dir(action.trial, action.seed))
         what = keys.preset, tuple(overrides), self._sweep.folder, run_dir
-        needs = JobNeeds(keys.needs.cores, keys.needs.gpus)
-        return JobRecord(os.geteuid(), *what, keys.priority, needs, (), time.time())
+        return JobRecord(os.geteuid(), *what, keys.priority, keys.needs, (), time.time())
 
     def _evaluate(self, action: EvaluateCheckpoint) -> bool:
         if action in self._evaluations or len(self._evaluations) * CORES_PER_EVALUATION >= usable_cores():

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct, field
 
 from zmqrl.config.codec import by_dotted_keys
-from zmqrl.config.sections import Bounds, CapacitySection, Count, Positive, Section
+from zmqrl.config.sections import Bounds, Count, Positive, Section
 from zmqrl.config.validate import validated
 from zmqrl.config.yaml_source import read_file
 from zmqrl.errors import ConfigError
+from zmqrl.queue.records import JobNeeds
 from zmqrl.random_streams import stream
 
 MOST_TRIALS = 10_000
@@ -47,7 +48,7 @@ class SweepFile(Section, frozen=True):
     rungs: tuple[Positive, ...] = ()
     startup_trials: Positive = 4
     max_parallel: Positive = 16
-    needs: CapacitySection = CapacitySection(2)
+    needs: JobNeeds = JobNeeds()
     priority: Annotated[int, Bounds(ge=-1000, le=1000)] = 0
 
     @property
