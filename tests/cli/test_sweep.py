@@ -15,7 +15,7 @@ from tests.support.raising import compare, fields
 from tests.sweeps.samples import RATES, made
 from zmqrl.config.codec import replace
 from zmqrl.queue.records import JobEnd
-from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 from zmqrl.sweeps.sweep_file import Sweep
 
 FILE = "preset: cartpole-ppo\nparameters: {algorithm.learning_rate: [1e-3, 1e-2]}\n"
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> SweepFolder:
         found.create_record(f"trial-{trial}", {"algorithm.learning_rate": RATES[trial]})
         queue.add(replace(record(os.geteuid()), run_dir=str(found.run_dir(trial, 0))), is_numbered=False)
         for stage, value in enumerate(values):
-            found.create_record(f"value-{trial}-0-{stage}", {"value": value, "version": "0-1"})
+            found.create_record(f"value-{trial}-0-{stage}", ValueRecord(value))
     queue.end_job(1, JobEnd("done", 0))
     return found
 
@@ -66,7 +66,7 @@ def test_a_stop_of_a_sweep_that_has_ended_changes_nothing(zmqrl: Command, tmp_pa
         folder.create_record(f"trial-{trial}", {"algorithm.learning_rate": rate})
         queue.add(replace(record(os.geteuid()), run_dir=str(folder.run_dir(trial, 0))), is_numbered=False)
         queue.end_job(trial + 1, JobEnd("done", 0))
-        folder.create_record(f"value-{trial}-0-0", {"value": 1.0, "version": "0-1"})
+        folder.create_record(f"value-{trial}-0-0", ValueRecord(1.0))
     assert zmqrl("sweep", "stop", "s").out == "all trials have ended\n"
     assert not folder.is_stopped
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +21,7 @@ from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import STOP, QueueFolder
 from zmqrl.queue.records import JobEnd
 from zmqrl.run_files.stored_config import stored_config
-from zmqrl.sweeps.folder import RECORDS, SWEEP, SweepFolder
+from zmqrl.sweeps.folder import RECORDS, SWEEP, SweepFolder, ValueRecord
 
 ME = os.geteuid()
 
@@ -66,13 +68,70 @@ def test_a_trial_has_its_jobs_and_values(tmp_path: Path) -> None:
         folder.create_record(f"trial-{trial}", {})
     run_dir = with_job(folder, queue, 1)
     assert run_dir.relative_to(tmp_path) == Path("s/trial-1/seed-5")
-    folder.create_record("value-1-0-0", {"value": 2.5, "version": "0-9"})
+    folder.create_record("value-1-0-0", ValueRecord(2.5))
     first, second = folder.trials(queue.read())
     assert (first.jobs, first.values) == ({}, {})
     assert ([job.number for job in second.jobs[0]], second.values) == ([1], {(0, 0): 2.5})
     (folder.path / RECORDS / "trial-2").write_bytes(b"")
     with raises(ConfigError, value=str(folder.path / RECORDS / "trial-2"), fix="remove it"):
         folder.trials(queue.read())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trial-0", b"[]"),
+        ("trial-0", b"[" * 100_000),
+        ("value-0-0-0", b""),
+        ("value-0-0-0", b"[]"),
+        ("value-0-0-0", b"{}"),
+        ("value-0-0-0", b'{"value": "x"}'),
+        ("value-0-0-0", b'{"value": 1e308}'),
+        ("value-0-0-0", None),
+    ],
+)
+def test_a_record_that_is_none_is_named(tmp_path: Path, name: str, content: bytes | None) -> None:
+    folder, queue = made(tmp_path)
+    folder.create_record("trial-0", {})
+    path = folder.path / RECORDS / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if content is None else path.write_bytes(content)
+    with raises(ConfigError, value=str(path), fix="remove it"):
+        folder.trials(queue.read())
+
+
+def test_trials_count_up_to_the_first_without_a_record(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path)
+    for name in ("trial-0", "trial-2", "trial-x"):
+        folder.create_record(name, {})
+    assert len(folder.trials(queue.read())) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"keys": {"seeds": 10**12}},
+        {"keys": {"startup_trials": 0}},
+        {"keys": {"rungs": [0]}},
+        {"keys": {"rungs": list(range(1, 200))}},
+        {"keys": {"needs": {"cores": 70_000}}},
+        {"keys": {"parameters": {str(key): [1, 2] for key in range(20_000)}}},
+        {"queue": "\0"},
+        None,
+    ],
+)
+def test_the_description_of_a_sweep_is_checked_when_it_is_read(tmp_path: Path, change: dict[str, Any] | None) -> None:
+    folder, _ = made(tmp_path)
+    path = folder.path / SWEEP
+    data = json.loads(path.read_bytes())
+    path.unlink()
+    if change is None:
+        os.mkfifo(path)
+    else:
+        keys = {**data["keys"], **change.pop("keys", {})}
+        path.write_text(json.dumps({**data, "keys": keys, **change}))
+    with raises(ConfigError, value=str(folder.path), fix="zmqrl sweep FILE makes one"):
+        SweepFolder(folder.path)
 
 
 def test_a_rung_is_reached_by_the_first_version_that_has_its_env_steps(tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 import pytest
 
+from tests.support.raising import raises
+from zmqrl.errors import ConfigError
 from zmqrl.sweeps.optuna_trials import propose
 from zmqrl.sweeps.sweep_file import Range, SweepFile
 from zmqrl.sweeps.trials import Trial, Verdict
@@ -36,6 +41,12 @@ def test_trials_follow_from_those_of_earlier_batches() -> None:
     same = [propose(KEYS, 13, trials[:count], (of_batch * 2)[:count]) for count in (12, 13, 15)]
     assert same[0] == same[1] == same[2]
     assert propose(KEYS, 12, trials[:12], of_batch) != same[0]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"a": 3, "b": 0.5, "c": 1, "d": 0}, {"a": [32], "b": 9, "c": 1, "d": 0}])
+def test_a_record_of_other_parameters_is_named(parameters: Mapping[str, Any]) -> None:
+    with raises(ConfigError, value="the record of trial 0", fix="remove it"):
+        propose(KEYS, 3, [Trial(parameters)] * 3, [Verdict("complete", 1, 0.0)] * 3)
 
 
 def test_results_lead_to_better_trials() -> None:

@@ -16,7 +16,7 @@ from tests.sweeps.samples import RATES, made
 from zmqrl.config.codec import replace, to_json
 from zmqrl.run_files.run_info import RunInfo
 from zmqrl.supervision.process_table import identify
-from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 
 
 def rows(returns: Iterable[float], start: int = 0) -> str:
@@ -56,5 +56,5 @@ def stored_sweep(folder: Path) -> SweepFolder:
         run_dir = store(sweep.run_dir(trial, 0))
         queue.add(replace(record(os.geteuid()), run_dir=str(run_dir)), is_numbered=False)
         if value is not None:
-            sweep.create_record(f"value-{trial}-0-0", {"value": value, "version": "0-1"})
+            sweep.create_record(f"value-{trial}-0-0", ValueRecord(value))
     return sweep

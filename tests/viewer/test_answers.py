@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from zmqrl.metrics.jsonl import read_metrics
 from zmqrl.metrics.plot import make_plot
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.queue.records import JobEnd
-from zmqrl.sweeps.folder import SWEEP
+from zmqrl.sweeps.folder import RECORDS, SWEEP
 from zmqrl.viewer.answers import Answers, as_json
 from zmqrl.viewer.row_cache import RowCache
 
@@ -82,6 +83,20 @@ def test_sweeps_among_the_runs_are_shown_the_best_trial_on_top(folder: Path) -> 
         {"name": "learning_rate", "heights": [0.0, 1.0], "texts": [[0.0, "0.1"], [1.0, "0.2"]]},
         {"name": "value", "heights": [0.0, 1.0], "texts": [[0.0, "5"], [1.0, "9"]]},
     ]
+
+
+def test_a_sweep_of_another_user_does_not_hide_the_others(folder: Path) -> None:
+    own, other = stored_sweep(folder), folder / "other"
+    shutil.copytree(own.path, other / "s")
+    for trial, value in enumerate(["1" + "0" * 400, '"\\udcff"', "NaN"]):
+        (other / "s" / RECORDS / f"trial-{trial}").write_text(f'{{"algorithm.learning_rate": {value}}}')
+        (other / "s" / RECORDS / f"value-{trial}-0-0").write_text('{"value": 1.0}')
+    found = {each["name"]: each for each in json.loads(as_json(Answers(folder).sweeps({})))}
+    assert found["s"]["best"] == 1 and len(found["other/s"]["table"]) == 4
+    (other / "s" / RECORDS / "value-0-0-0").unlink()
+    os.mkfifo(other / "s" / RECORDS / "value-0-0-0")
+    found = {each["name"]: each for each in json.loads(as_json(Answers(folder).sweeps({})))}
+    assert found["s"]["best"] == 1 and "value-0-0-0" in found["other/s"]["summary"][0]
 
 
 def test_csv_has_the_points_of_the_curves(folder: Path) -> None:

@@ -31,7 +31,7 @@ from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobRecord
 from zmqrl.queue.runner import JobRunner, RunnerActive, serve
 from zmqrl.supervision.run_owner import RunOwner
-from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 from zmqrl.sweeps.trials import (
     Action,
     AddJob,
@@ -44,6 +44,7 @@ from zmqrl.sweeps.trials import (
     has_ended,
     judge,
 )
+from zmqrl.types import LARGEST_FINITE
 from zmqrl.wire.runtime_folder import is_own
 
 PRESET = "best.yaml"
@@ -166,15 +167,15 @@ class SweepDriver:
             elif code not in (0, FAILED):
                 what, fix = "cannot be evaluated on this machine", "see the message of zmqrl eval above"
                 raise ConfigError(what, key=(), value=name, is_subject=True, fix=fix)
-            record = {"value": None} if code else self._value(json.loads(content.splitlines()[-1]))
-            self._folder.create_record(f"value-{action.trial}-{action.seed}-{action.stage}", record)
-            self._show(f"{place}: {'the evaluation failed' if record['value'] is None else record['value']}")
+            value = None if code else self._value(json.loads(content.splitlines()[-1]))
+            self._folder.create_record(f"value-{action.trial}-{action.seed}-{action.stage}", ValueRecord(value))
+            self._show(f"{place}: {'the evaluation failed' if value is None else value}")
         return bool(ended)
 
-    def _value(self, score: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _value(self, score: Mapping[str, Any]) -> float | None:
         by = self._sweep.best_by
-        value = score["return_mean"] if by is None else score["reports"].get(by, math.nan)
-        return {"value": value if math.isfinite(value) else None, "version": score["version"]}
+        value: float = score["return_mean"] if by is None else score["reports"].get(by, math.nan)
+        return value if abs(value) <= LARGEST_FINITE else None
 
     def _name(self, action: AddJob | EvaluateCheckpoint) -> str:
         return f"trial {action.trial}, seed {self._sweep.first_seed + action.seed}"

@@ -1,33 +1,46 @@
 """The folder of a sweep: `sweep.json`, its records, and a run directory for each trial and seed.
 
 Records are created by a link, as those of a queue are, and are read once. `records/trial-<n>` has the
-parameters of a trial, `records/value-<trial>-<seed>-<stage>` the value of a version of its run.
+parameters of a trial, `records/value-<trial>-<seed>-<stage>` the value of a version of its run. The folder may be
+another user's: its content is data alone, and no pipe is waited for.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from zmqrl.config.codec import object_of
 from zmqrl.config.paths import content_of, regular
 from zmqrl.data_stores.checkpoints import checkpoint_names, names_in
-from zmqrl.errors import ConfigError, StoreError
+from zmqrl.errors import ConfigError, StoreError, WireError
+from zmqrl.messages.files import decode
+from zmqrl.queue.folder import OF_A_FILE
 from zmqrl.queue.records import Job, Records
 from zmqrl.run_files.run_list import HEAD_BYTES
 from zmqrl.run_files.stored_config import read_config, stored_place
 from zmqrl.supervision import owner_record
-from zmqrl.sweeps.sweep_file import Sweep
+from zmqrl.sweeps.sweep_file import Sweep, faults
 from zmqrl.sweeps.trials import LAST, Trial
+from zmqrl.types import Finite
 
 SWEEP, STOPPED, RECORDS = "sweep.json", "stopped", "records"
-_COUNT = re.compile(rb'"(env_steps|updates)":"(\d+)"')
+_COUNT = re.compile(rb'"(env_steps|updates)":"(\d{1,18})"')
 _VALUE = re.compile(r"value-(\d{1,6})-(\d{1,6})-(\d{1,6})")
+
+
+class ValueRecord(Struct, frozen=True):
+    """`value-<trial>-<seed>-<stage>`. None: the evaluation failed."""
+
+    value: Finite | None
 
 
 class SweepFolder:
@@ -40,10 +53,12 @@ class SweepFolder:
         self._done: dict[str, int] = {}
         """Env steps, or updates of mode offline, by path of a checkpoint."""
         try:
-            self.sweep = msgspec.json.decode(content_of(path / SWEEP), type=Sweep)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            self.sweep = decode(Sweep, _content(path / SWEEP))
+            for key, what, _ in faults(self.sweep.keys):
+                raise WireError(".".join(key), what)
+        except (WireError, ValueError) as error:
             what, fix = f"is not the folder of a sweep: {error}", "zmqrl sweep FILE makes one"
-            raise ConfigError(what, value=str(path), key=(), is_subject=True, fix=fix) from error
+            raise ConfigError.about(path, what, fix) from error
 
     @classmethod
     def create(cls, path: Path, sweep: Sweep) -> SweepFolder:
@@ -52,9 +67,9 @@ class SweepFolder:
         content = msgspec.json.encode(sweep)
         owner_record.create(path / SWEEP, content)
         found = cls(path)
-        if found.sweep != msgspec.json.decode(content, type=Sweep):
-            what, fix = "is the folder of a sweep with other keys", f"use another --dir, or zmqrl sweep resume {path}"
-            raise ConfigError(what, value=str(path), key=(), is_subject=True, fix=fix)
+        if found.sweep != decode(Sweep, content):
+            fix = f"use another --dir, or zmqrl sweep resume {path}"
+            raise ConfigError.about(path, "is the folder of a sweep with other keys", fix)
         return found
 
     @property
@@ -75,7 +90,7 @@ class SweepFolder:
 
     def parameters(self, trial: int) -> Mapping[str, Any]:
         """Parameters of a trial that has a record."""
-        found: Mapping[str, Any] = self._record(f"trial-{trial}")
+        found: Mapping[str, Any] = self._record(f"trial-{trial}", object_of)
         return found
 
     def create_record(self, name: str, content: Any) -> None:
@@ -84,17 +99,17 @@ class SweepFolder:
 
     def trials(self, queue: Records) -> list[Trial]:
         """All trials, with their jobs among those of the queue."""
-        names, owner = os.listdir(self.path / RECORDS), self.path.stat().st_uid
+        names, owner = {*os.listdir(self.path / RECORDS)}, self.path.stat().st_uid
         values: dict[int, dict[tuple[int, int], float | None]] = defaultdict(dict)
         for match in filter(None, map(_VALUE.fullmatch, names)):
             trial, seed, stage = map(int, match.groups())
-            values[trial][seed, stage] = self._record(match[0])["value"]
+            values[trial][seed, stage] = self._record(match[0], _value)
         jobs: dict[str, list[Job]] = defaultdict(list)
         for job in queue.jobs.values():
             if job.record.uid == owner:
                 jobs[job.record.run_dir].append(job)
-        count = sum(name.startswith("trial-") for name in names)
-        return [self._trial(number, jobs, values[number]) for number in range(count)]
+        numbers = itertools.takewhile(lambda number: f"trial-{number}" in names, itertools.count())
+        return [self._trial(number, jobs, values[number]) for number in numbers]
 
     def _trial(self, number: int, jobs: Mapping[str, list[Job]], values: dict[tuple[int, int], float | None]) -> Trial:
         stages, own, reached = range(len(self.sweep.keys.rungs) + 1), dict[int, list[Job]](), dict[int, Sequence[str]]()
@@ -132,12 +147,25 @@ class SweepFolder:
             pass  # the run has not begun, or is on its way from another host
         return found
 
-    def _record(self, name: str) -> Any:
+    def _record(self, name: str, read: Callable[[bytes], Any]) -> Any:
         if name not in self._known:
             path = self.path / RECORDS / name
             try:
-                self._known[name] = msgspec.json.decode(path.read_bytes())
-            except msgspec.DecodeError as error:
-                what = f"is damaged: {error}"
-                raise ConfigError(what, key=(), value=str(path), is_subject=True, fix="remove it") from error
+                self._known[name] = read(_content(path))
+            except (WireError, ValueError) as error:
+                raise ConfigError.about(path, f"is damaged: {error}", "remove it") from error
         return self._known[name]
+
+
+def _value(content: bytes) -> float | None:
+    return decode(ValueRecord, content).value
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file. WireError: it is none, or not for this user. OSError: the folder is away."""
+    try:
+        return content_of(path)
+    except OSError as error:
+        if error.errno not in OF_A_FILE:
+            raise
+        raise WireError("no file", str(error.strerror)) from error

@@ -30,15 +30,20 @@ def propose(keys: SweepFile, number: int, trials: Sequence[Trial], verdicts: Seq
     spaces = {key: _distribution(optuna.distributions, values) for key, values in keys.space.items()}
     seed = int(stream(keys.seed, "sweep", index=number).integers(MOST_SEED))
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-    for trial, verdict in list(zip(trials, verdicts, strict=True))[: number - number % keys.batch]:
+    known = list(zip(trials, verdicts, strict=True))[: number - number % keys.batch]
+    for before, (trial, verdict) in enumerate(known):
         is_pruned = verdict.status == "pruned"
-        ended = optuna.trial.create_trial(
-            state=optuna.trial.TrialState[{"failed": "FAIL"}.get(verdict.status, verdict.status.upper())],
-            value=None if verdict.status == "failed" else verdict.value,
-            params={key: _as_parameter(values, trial.parameters[key]) for key, values in keys.space.items()},
-            distributions=spaces,
-            intermediate_values={verdict.stage: verdict.value} if is_pruned else {},
-        )
+        try:
+            ended = optuna.trial.create_trial(
+                state=optuna.trial.TrialState[{"failed": "FAIL"}.get(verdict.status, verdict.status.upper())],
+                value=None if verdict.status == "failed" else verdict.value,
+                params={key: _as_parameter(values, trial.parameters[key]) for key, values in keys.space.items()},
+                distributions=spaces,
+                intermediate_values={verdict.stage: verdict.value} if is_pruned else {},
+            )
+        except (KeyError, ValueError) as error:
+            what = f"has a value that the sweep does not try: {error}"
+            raise ConfigError.about(f"the record of trial {before}", what, "remove it") from error
         study.add_trial(ended)
     found = study.ask(spaces).params
     return {key: found[key] if isinstance(values, Range) else values[found[key]] for key, values in keys.space.items()}

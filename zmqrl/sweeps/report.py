@@ -14,6 +14,7 @@ from msgspec import Struct
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.sweeps.folder import SweepFolder
 from zmqrl.sweeps.trials import best_of, judge
+from zmqrl.types import LARGEST_FINITE
 
 LOG_FROM = 20.0
 """Ratio of the greatest to the least value above which an axis is logarithmic."""
@@ -101,8 +102,12 @@ def draw(report: SweepReport, path: Path) -> None:
         pyplot.close(figure)
 
 
+def _is_finite(value: float) -> bool:
+    return not isinstance(value, bool) and abs(value) <= LARGEST_FINITE
+
+
 def _axis(name: str, values: Sequence[Any]) -> Axis:
-    if values and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+    if values and all(isinstance(value, (int, float)) and _is_finite(value) for value in values):
         low, high = min(values), max(values)
         scale = math.log if low > 0 and high / low > LOG_FROM else float
         width = scale(high) - scale(low) or 1.0

@@ -9,17 +9,20 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from zmqrl.config.codec import by_dotted_keys
-from zmqrl.config.sections import Bounds, Count, Positive, Section
+from zmqrl.config.sections import Bounds, Count, Section
 from zmqrl.config.validate import validated
 from zmqrl.config.yaml_source import read_file
 from zmqrl.errors import ConfigError
+from zmqrl.messages.fields import PathText
 from zmqrl.queue.records import JobNeeds
 from zmqrl.random_streams import stream
 
-MOST_TRIALS = 10_000
+MOST_TRIALS, MOST_SEEDS, MOST_RUNGS, MOST_STEPS = 10_000, 1000, 100, 1 << 53
+Positive = Annotated[int, Bounds(ge=1, le=MOST_STEPS), Meta(ge=1, le=MOST_STEPS)]
+"""Bounds for the file, by pydantic, and for `sweep.json`, which may be another user's, by msgspec."""
 Values = tuple[Any, ...]
 
 
@@ -41,7 +44,7 @@ class SweepFile(Section, frozen=True):
     method: Literal["grid", "list", "random", "optuna"] = "grid"
     trials: Annotated[int, Bounds(ge=1, le=MOST_TRIALS)] = 20
     batch: Positive = 4
-    seeds: Positive = 1
+    seeds: Annotated[int, Bounds(ge=1, le=MOST_SEEDS), Meta(ge=1, le=MOST_SEEDS)] = 1
     seed: Count = 1
     set: Mapping[str, Any] = field(default_factory=dict)
     episodes: Annotated[int, Bounds(ge=1, le=1000)] = 20
@@ -85,9 +88,9 @@ class Sweep(Struct, frozen=True, forbid_unknown_fields=True):
     """`sweep.json` in the folder of a sweep: all that decides about it. It never changes."""
 
     keys: SweepFile
-    folder: str
+    folder: PathText
     """Working directory of the runs."""
-    queue: str
+    queue: PathText
     """Folder of the queue."""
     first_seed: int = 1
     best_by: str | None = None
@@ -107,13 +110,14 @@ def read_sweep(path: Path) -> SweepFile:
     """The keys of a file. ConfigError: file, line, key and what is wrong."""
     tree = read_file(path)
     keys = validated(SweepFile, tree)
-    for key, what, fix in _faults(keys):
+    for key, what, fix in faults(keys):
         node = tree.at(key) or tree
         raise ConfigError(what, key=key, fix=fix, source=str(node.source))
     return keys
 
 
-def _faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Key, what is wrong, and fix of what the bounds of the keys do not show."""
     if isinstance(keys.parameters, Mapping) == (keys.method == "list") or not keys.parameters:
         fix = "method list takes a list of mappings, the others `algorithm.learning_rate: [1e-4, 1e-3]`"
         yield ("parameters",), f"cannot be used with method: {keys.method}", fix
@@ -133,5 +137,7 @@ def _faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
         yield ("parameters",), "run.seed cannot be a parameter", "write seeds: N"
     if keys.count > MOST_TRIALS:
         yield ("parameters",), f"{keys.count:,} trials; at most {MOST_TRIALS:,} are allowed", "use method: random"
+    if len(keys.rungs) > MOST_RUNGS:
+        yield ("rungs",), f"{len(keys.rungs):,} rungs; at most {MOST_RUNGS} are allowed", "write rungs: [10000, 20000]"
     if list(keys.rungs) != sorted({each for each in keys.rungs if each % keys.rungs[0] == 0}):
         yield ("rungs",), "must ascend, each a multiple of the first", "write rungs: [10000, 20000]"

@@ -142,7 +142,8 @@ class Answers:
         except (ConfigError, OSError) as error:
             return {"name": self._name(str(path)), "summary": [str(error)], "table": [], "axes": [], "drawn": []}
         drawn = [(trial, report.is_complete(trial)) for trial in report.drawn]
-        shown = {"summary": report.summary(), "table": report.table()[: MOST_TRIALS + 1], "axes": report.axes()}
+        table, axes = report.table()[: MOST_TRIALS + 1], to_json(report.axes())
+        shown = {"summary": report.summary(), "table": table, "axes": axes}
         return {"name": self._name(str(path)), "best": report.best, "drawn": drawn, **shown}
 
     def _runs(self, query: Query) -> list[Path]:
