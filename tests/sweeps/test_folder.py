@@ -134,6 +134,16 @@ def test_the_description_of_a_sweep_is_checked_when_it_is_read(tmp_path: Path, c
         SweepFolder(folder.path)
 
 
+def test_a_sweep_may_be_in_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"\xff")
+    place.mkdir()
+    folder, queue = made(place)
+    folder.create_record("trial-0", {"a": "\udcff"})
+    with_job(folder, queue)
+    (trial,) = SweepFolder(folder.path).trials(queue.read())
+    assert folder.sweep.folder == str(place) and trial.parameters == {"a": "\udcff"} and len(trial.jobs[0]) == 1
+
+
 def test_a_rung_is_reached_by_the_first_version_that_has_its_env_steps(tmp_path: Path) -> None:
     folder, queue = made(tmp_path, rungs=(10, 30))
     folder.create_record("trial-0", {})

@@ -8,6 +8,7 @@ another user's: its content is data alone, and no pipe is waited for.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from collections import defaultdict
@@ -15,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from zmqrl.config.codec import object_of
+from zmqrl.config.codec import object_of, to_json
 from zmqrl.config.paths import content_of, regular
 from zmqrl.data_stores.checkpoints import checkpoint_names, names_in
 from zmqrl.errors import ConfigError, StoreError, WireError
@@ -64,7 +64,7 @@ class SweepFolder:
     def create(cls, path: Path, sweep: Sweep) -> SweepFolder:
         """The folder of `sweep`, which may be there. ConfigError: it is that of another one."""
         (path / RECORDS).mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(sweep)
+        content = _encoded(sweep)
         owner_record.create(path / SWEEP, content)
         found = cls(path)
         if found.sweep != decode(Sweep, content):
@@ -95,7 +95,7 @@ class SweepFolder:
 
     def create_record(self, name: str, content: Any) -> None:
         """Create a record, unless it is there."""
-        owner_record.create(self.path / RECORDS / name, msgspec.json.encode(content))
+        owner_record.create(self.path / RECORDS / name, _encoded(content))
 
     def trials(self, queue: Records) -> list[Trial]:
         """All trials, with their jobs among those of the queue."""
@@ -155,6 +155,10 @@ class SweepFolder:
             except (WireError, ValueError) as error:
                 raise ConfigError.about(path, f"is damaged: {error}", "remove it") from error
         return self._known[name]
+
+
+def _encoded(content: Any) -> bytes:
+    return json.dumps(to_json(content)).encode()  # also of a path that is not UTF-8
 
 
 def _value(content: bytes) -> float | None:
