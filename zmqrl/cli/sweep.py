@@ -120,7 +120,7 @@ def plot_command(sweep: Path, out: Path) -> None:
 
     report = _report(sweep)
     if not report.drawn:
-        raise ConfigError("has no trial with a value yet", key=(), value=str(sweep), is_subject=True)
+        raise ConfigError.about(sweep, "has no trial with a value yet")
     try:
         draw(report, out)
     except (OSError, ValueError) as error:  # a suffix that matplotlib does not know

@@ -25,7 +25,7 @@ from zmqrl.capacity import usable_cores
 from zmqrl.config.foreign.settings import data_of
 from zmqrl.config.overrides import SET, as_one, from_flags
 from zmqrl.data_stores import files
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, EnvFault, Interrupted
 from zmqrl.queue.folder import HOLD, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobRecord
@@ -51,8 +51,6 @@ PRESET = "best.yaml"
 CORES_PER_EVALUATION = 4
 RUNNER_EVERY_S = 10.0
 """Between two attempts to become the runner of the queue, while there is another one."""
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes of an evaluation."""
 END_S = 10.0
 """How long an evaluation may take to end with its stdin."""
 
@@ -63,15 +61,14 @@ class SweepDriver:
     def __init__(self, folder: SweepFolder, queue: QueueFolder, show: Callable[[str], None]) -> None:
         """Take over from the last driver. ConfigError: that one is active, or the folder is another user's."""
         if not is_own(folder.path):  # its jobs would be those of its owner
-            fix = "choose another one (--dir)"
-            raise ConfigError("is not a folder of yours", key=(), value=str(folder.path), is_subject=True, fix=fix)
+            raise ConfigError.about(folder.path, "is not a folder of yours", "choose another one (--dir)")
         self._folder, self._queue, self._show = folder, queue, show
         self._sweep, self._keys = folder.sweep, folder.sweep.keys
         try:
             self._owner = RunOwner.acquire(folder.path, secrets.token_hex(8))
         except ConfigError as error:
-            what, fix = f"has an active driver: {error.what}", "see: zmqrl sweep status"
-            raise ConfigError(what, key=(), value=str(folder.path), is_subject=True, fix=fix) from error
+            what = f"has an active driver: {error.what}"
+            raise ConfigError.about(folder.path, what, "see: zmqrl sweep status") from error
         self._evaluations: dict[EvaluateCheckpoint, subprocess.Popen[bytes]] = {}
         self._killed: Counter[EvaluateCheckpoint] = Counter()
 
@@ -92,8 +89,7 @@ class SweepDriver:
         has_changed = self._collect()
         for action in decide(self._keys, self._trials(), self._folder.is_stopped):
             if (successor := self._owner.successor) is not None:  # this process may have been frozen
-                what = f"was taken over by {successor}"
-                raise ConfigError(what, key=(), value=str(self._folder.path), is_subject=True)
+                raise ConfigError.about(self._folder.path, f"was taken over by {successor}")
             has_changed |= self._do(action)
         return has_changed
 
@@ -159,14 +155,14 @@ class SweepDriver:
             process = self._evaluations.pop(action)
             content, code, name = process.communicate()[0], process.returncode, self._name(action)
             place = f"{name} {self._sweep.stage_name(action.stage)}"
-            if code < 0 or code == INTERRUPTED:
+            if code < 0 or code == Interrupted.exit_code:
                 self._killed[action] += 1
                 if self._killed[action] < MOST_LOST:
                     self._show(f"{place}: the evaluation was killed and is started again")
                     continue
-            elif code not in (0, FAILED):
-                what, fix = "cannot be evaluated on this machine", "see the message of zmqrl eval above"
-                raise ConfigError(what, key=(), value=name, is_subject=True, fix=fix)
+            elif code not in (0, EnvFault.exit_code):
+                fix = "see the message of zmqrl eval above"
+                raise ConfigError.about(name, "cannot be evaluated on this machine", fix)
             value = None if code else self._value(json.loads(content.splitlines()[-1]))
             self._folder.create_record(f"value-{action.trial}-{action.seed}-{action.stage}", ValueRecord(value))
             self._show(f"{place}: {'the evaluation failed' if value is None else value}")
