@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from collections.abc import Sequence
@@ -36,8 +37,10 @@ class Evaluations:
         trial = int(Path(words[5]).parent.name.removeprefix("trial-"))
         score = {"return_mean": -abs(RATES[trial] - 0.2), "reports": {"x": float(trial)}, "version": "0-9"}
         code = self.codes.pop(0) if self.codes else 0
-        communicate = lambda timeout=None: (json.dumps(score).encode(), None)  # noqa: E731
-        return SimpleNamespace(poll=lambda: code, communicate=communicate, returncode=code)
+        content = json.dumps(score).encode()
+        pipes = {"stdin": io.BytesIO(), "stdout": io.BytesIO()}
+        ends: Any = {"poll": lambda: code, "wait": lambda _: code, "communicate": lambda: (content, None)}
+        return SimpleNamespace(returncode=code, **pipes, **ends)
 
 
 @pytest.fixture
@@ -131,24 +134,32 @@ def test_an_evaluation_that_is_always_killed_fails_its_trial(tmp_path: Path, eva
     assert [trial.values[0, 0] is None for trial in folder.trials(queue.read())] == [True, False, False]
 
 
-def test_an_evaluation_that_ignores_the_end_of_its_stdin_is_killed(
+def test_evaluations_that_ignore_the_end_of_their_stdin_are_killed_after_one_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, queue = made(tmp_path)
     started: list[subprocess.Popen[bytes]] = []
+    waits: list[float] = []
 
     class Frozen(subprocess.Popen[bytes]):
         def __init__(self, words: Sequence[str], **options: Any) -> None:
             super().__init__(["sleep", "600"], **options)
             started.append(self)
 
+        def wait(self, timeout: float | None = None) -> int:
+            assert all(process.stdin is not None and process.stdin.closed for process in started)
+            waits.append(timeout or 0.0)
+            return super().wait(timeout)
+
     monkeypatch.setattr("zmqrl.sweeps.driver.subprocess.Popen", Frozen)
-    monkeypatch.setattr("zmqrl.sweeps.driver.END_S", 0.0)
+    monkeypatch.setattr("zmqrl.sweeps.driver.usable_cores", lambda: 8)
     with driver(folder, queue) as own:
         settle(own)
         end_jobs(queue)
         own.step()
-    assert {process.returncode for process in started} == {-9}
+        monkeypatch.setattr("zmqrl.sweeps.driver.END_S", 0.25)
+    assert [process.returncode for process in started] == [-9, -9]
+    assert waits[0] > 0.0 == waits[2]
 
 
 def test_the_jobs_of_a_sweep_are_known_by_any_of_its_paths(tmp_path: Path) -> None:

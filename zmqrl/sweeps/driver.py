@@ -29,7 +29,7 @@ from zmqrl.errors import ConfigError, EnvFault, Interrupted
 from zmqrl.queue.folder import HOLD, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobRecord
-from zmqrl.queue.runner import JobRunner, RunnerActive, serve
+from zmqrl.queue.runner import KILL_S, JobRunner, RunnerActive, serve
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 from zmqrl.sweeps.trials import (
@@ -52,7 +52,7 @@ CORES_PER_EVALUATION = 4
 RUNNER_EVERY_S = 10.0
 """Between two attempts to become the runner of the queue, while there is another one."""
 END_S = 10.0
-"""How long an evaluation may take to end with its stdin."""
+"""How long the evaluations may take to end with their stdin."""
 
 
 class SweepDriver:
@@ -77,11 +77,13 @@ class SweepDriver:
 
     def __exit__(self, *_: object) -> None:
         for process in self._evaluations.values():
-            try:
-                process.communicate(timeout=END_S)  # it ends with its stdin
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+            assert process.stdin is not None
+            process.stdin.close()  # it ends with its stdin
+        deadline = time.monotonic() + END_S
+        for process in self._evaluations.values():
+            assert process.stdout is not None
+            with process.stdout:
+                _await_end(process, deadline)
         self._owner.release()
 
     def step(self) -> bool:
@@ -175,6 +177,15 @@ class SweepDriver:
 
     def _name(self, action: AddJob | EvaluateCheckpoint) -> str:
         return f"trial {action.trial}, seed {self._sweep.first_seed + action.seed}"
+
+
+def _await_end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a file system that is away
+            process.wait(KILL_S)
 
 
 def request(folder: SweepFolder, queue: QueueFolder, action: RequestOfJob) -> None:
