@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import subprocess
@@ -18,8 +19,9 @@ from tests.sweeps.samples import RATES, made
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobEnd, JobNeeds
-from zmqrl.sweeps.driver import PRESET, SweepDriver, request
+from zmqrl.sweeps.driver import PRESET, SweepDriver, drive, request
 from zmqrl.sweeps.folder import SweepFolder
 from zmqrl.sweeps.trials import holds
 
@@ -160,6 +162,36 @@ def test_evaluations_that_ignore_the_end_of_their_stdin_are_killed_after_one_wai
         monkeypatch.setattr("zmqrl.sweeps.driver.END_S", 0.25)
     assert [process.returncode for process in started] == [-9, -9]
     assert waits[0] > 0.0 == waits[2]
+
+
+def test_a_folder_that_is_away_is_named_once_and_does_not_stop_the_runner(
+    tmp_path: Path, evaluations: Evaluations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, queue = made(tmp_path)
+    away, shown = tmp_path / "away", list[str]()
+
+    class Runner(contextlib.nullcontext[Any]):
+        steps = 0
+
+        def __init__(self, *_: object) -> None:
+            super().__init__(self)
+
+        def step(self) -> bool:
+            self.steps += 1
+            if self.steps in (2, 6):
+                folder.path.rename(away)
+            elif self.steps in (4, 9):
+                away.rename(folder.path)
+            elif self.steps == 10:
+                end_jobs(queue)
+            return False
+
+    monkeypatch.setattr("zmqrl.sweeps.driver.JobRunner", Runner)
+    monkeypatch.setattr("zmqrl.queue.runner.POLL_S", 0.0)
+    monkeypatch.setattr("zmqrl.queue.runner.IDLE_SHARE", 1.0)
+    drive(folder, queue, RunnerHosts({}), shown.append)
+    assert sum(str(folder.path) in text for text in shown) == 2 and not any("the queue" in text for text in shown)
+    assert (folder.path / PRESET).exists()
 
 
 def test_the_jobs_of_a_sweep_are_known_by_any_of_its_paths(tmp_path: Path) -> None:

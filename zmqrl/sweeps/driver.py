@@ -84,10 +84,14 @@ class SweepDriver:
             assert process.stdout is not None
             with process.stdout:
                 _await_end(process, deadline)
-        self._owner.release()
+        with contextlib.suppress(OSError):
+            self._owner.release()
 
     def step(self) -> bool:
-        """Do what is to be done now. False: nothing was. ConfigError: another driver has taken over."""
+        """Do what is to be done now. False: nothing was. OSError: a folder cannot be used now.
+
+        ConfigError: Another driver has taken over, or a record is damaged.
+        """
         has_changed = self._collect()
         for action in decide(self._keys, self._trials(), self._folder.is_stopped):
             if (successor := self._owner.successor) is not None:  # this process may have been frozen
@@ -202,18 +206,26 @@ def drive(folder: SweepFolder, queue: QueueFolder, hosts: RunnerHosts, show: Cal
         folder.set_stopped(False)
         for job in (job for trial in folder.trials(queue.read()) for jobs in trial.jobs.values() for job in jobs):
             queue.withdraw(job.number, HOLD)
-        runner, next_at = None, 0.0
+        runner, next_at, has_ended, is_away = None, 0.0, False, False
 
         def step() -> bool:
-            nonlocal runner, next_at
+            nonlocal runner, next_at, has_ended, is_away
             if runner is None and time.monotonic() >= next_at:
                 next_at = time.monotonic() + RUNNER_EVERY_S
                 with contextlib.suppress(RunnerActive):
                     runner = stack.enter_context(JobRunner(queue, hosts, show))
-            has_changed = driver.step()
+            has_changed = has_ended = False
+            try:
+                has_changed = driver.step()
+                has_ended = not has_changed and driver.has_ended()
+                is_away = False
+            except OSError as error:  # the runner serves other jobs too
+                if not is_away:
+                    show(f"the sweep {folder.path} cannot continue: {error}; it is tried again")
+                is_away = True
             return (runner is not None and runner.step()) or has_changed
 
-        serve(step, driver.has_ended, show)
+        serve(step, lambda: has_ended, show)
 
 
 def write_preset(folder: SweepFolder, parameters: Mapping[str, Any]) -> None:
