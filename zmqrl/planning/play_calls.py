@@ -17,7 +17,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_sets.episodes import PlayedEpisodes
 from zmqrl.data_sets.minari_files import h5py_of, write_data_set
 from zmqrl.envs.make import probe
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, EnvFault
 from zmqrl.evaluator.evaluation import EpisodePlayer, Score
 from zmqrl.evaluator.rendering import WINDOW, RenderedEpisode, record
 from zmqrl.messages.check import Stage, data_of
@@ -29,6 +29,8 @@ from zmqrl.types import EnvSpec
 EVERY_S = 1.0
 """Between two stages of episodes: without one, a step takes long."""
 MOST_WARNINGS = 1000
+MOST_STEPS = 1_000_000
+"""Steps of an episode that is scored: without a limit of the env, a greedy policy may never end one."""
 Stages: TypeAlias = Generator[Stage, None, Any]
 
 
@@ -37,6 +39,9 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
 
     Returns:
         Warnings; the score as `zmqrl eval --json` has it; frames and return of the video.
+
+    Raises:
+        EnvFault: An episode has more than `MOST_STEPS` steps, and more than the limit of the env.
     """
     own, frames, return_ = from_json(Config, config), 0, None
     spec, version, policy, warnings = yield from _loaded(Path(run_dir), own, checkpoint)
@@ -48,7 +53,7 @@ def scored(run_dir: str, config: Any, checkpoint: str, seed: int, episodes: int,
         frames, return_ = record(policy, own.scored_env, spec, seed, Path(video))
     yield Stage("construction")
     evaluation = EpisodePlayer(own.scored_env, spec, episodes, seed)
-    score = yield from _played(evaluation.steps(policy), evaluation.close)
+    score = yield from _played(_bounded(evaluation.steps(policy), own.env.id, spec), evaluation.close)
     data = {
         "version": version,
         "episodes": episodes,
@@ -115,6 +120,15 @@ def _loaded(
     yield Stage("network")
     policy = policy_of(run_dir, config, spec, version, content)
     return spec, str(version), policy, [one.getMessage() for one in kept.buffer]
+
+
+def _bounded(steps: Iterator[Score | None], env: str, spec: EnvSpec) -> Iterator[Score | None]:
+    most = max(MOST_STEPS, spec.max_episode_steps or 0)
+    for number, score in enumerate(steps):
+        if score is None and number > most:
+            fix = "set env.max_episode_steps, or --max-episode-steps of zmqrl eval"
+            raise EnvFault(f"an episode has more than {most:,} steps; {fix}", subject=f"env {env!r}")
+        yield score
 
 
 def _played(steps: Iterator[Score | None], close: Callable[[], None], *about: object) -> Generator[Stage, None, Score]:
