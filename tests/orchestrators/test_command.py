@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from zmqrl.config.sections import Config, HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import Reaped
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.command import CommandAccess, CommandConfig, CommandOrchestrator
 from zmqrl.orchestrators.on_hosts import ended_by_engine, ended_over
@@ -70,6 +72,30 @@ def test_jobs_are_awaited_cancelled_and_named(tmp_path: Path) -> None:
     }
     assert os.listdir(tmp_path) == ["zmqrl-other-n1.9"]
     assert ended_by_engine(access, "n1", "r") == HostEnd()
+
+
+def test_jobs_are_cancelled_however_long_the_first_answers_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.0)
+    (tmp_path / "zmqrl-r-n1.7").touch()
+    assert dict(engine(tmp_path).reap(["n1", "n2"], "r", 0.0)) == {
+        "n1": Reaped(killed=("job zmqrl-r-n1.7",)),
+        "n2": Reaped(),
+    }
+
+
+def test_all_hosts_are_asked_at_once() -> None:
+    both = threading.Barrier(2)
+
+    class Engine(HostAccess):
+        lists_jobs = True
+
+        def remaining(self, host: str, run_id: str) -> list[str]:
+            both.wait(WAIT_S)
+            return []
+
+    assert dict(Engine(None, Config()).reap(["n1", "n2"], "r", 0.0)) == {"n1": Reaped(), "n2": Reaped()}
 
 
 def test_empty_lines_of_remaining_are_no_jobs() -> None:

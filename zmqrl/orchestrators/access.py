@@ -61,7 +61,7 @@ class HostAccess:
             yield from reap_over(self.shells(hosts), self.sections(hosts), run_id, grace_s, self.run.learner.host)
 
     def remaining(self, host: str, run_id: str) -> Sequence[str]:
-        """What the engine still has of a host's part of a run, by names that `cancel` takes. HostFailed."""
+        """What the engine still has of a host's part of a run, by names that `cancel` takes. Any thread. HostFailed."""
         del host, run_id
         return ()
 

@@ -200,14 +200,14 @@ def _handshake(host: str, line: str) -> Handshake:
         raise HostFailed(host, f"the first line of the host agent is not a handshake ({error})", fix) from error
 
 
-def in_parallel(calls: Sequence[Any]) -> list[Any]:
-    """Results of bounded calls, each in a separate thread where there are several."""
+def in_parallel(calls: Sequence[Any], most: int | None = None) -> list[Any]:
+    """Results of bounded calls, each in a separate thread where there are several. `most`: at once; None: all."""
     if len(calls) <= 1:
         return [call() for call in calls]
     try:
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(len(calls)) as pool:
+        with ThreadPoolExecutor(most or len(calls)) as pool:
             futures = [pool.submit(call) for call in calls]
     except RuntimeError:  # the interpreter is about to exit, and starts no thread
         return [call() for call in calls]

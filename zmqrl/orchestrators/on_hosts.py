@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from zmqrl.config.sections import HostSection
-from zmqrl.errors import HostFailed, WireError, ZmqrlError, unusable
+from zmqrl.errors import HostFailed, WireError, ZmqrlError, as_host_failed, unusable
 from zmqrl.messages.lines import handshake, reaped
 from zmqrl.messages.orchestrator import Handshake, Reaped
 from zmqrl.orchestrators.agent import HostEnd
+from zmqrl.orchestrators.agents_orchestrator import in_parallel
 from zmqrl.orchestrators.handshake import SENTINEL
 from zmqrl.orchestrators.host_commands import (
     REMOTE_RUNS,
@@ -146,19 +149,22 @@ def ended_by_engine(access: HostAccess, host: str, run_id: str) -> HostEnd:
 def end_jobs(
     access: HostAccess, hosts: Sequence[str], run_id: str, grace_s: float
 ) -> Iterator[tuple[str, Reaped | HostFailed]]:
-    """Cancel what the engine still lists of a run after `grace_s`, and look again. Bounded."""
-    cancel_at = time.monotonic() + grace_s
-    until = cancel_at + CANCEL_S
+    """Cancel what the engine still lists of a run after `grace_s`, and look again. Bounded.
+
+    However long the answers take, what is listed is cancelled at least once.
+    """
+    cancel_at, until = time.monotonic() + grace_s, math.inf
     seen: dict[str, set[str]] = {host: set() for host in hosts}
     killed: dict[str, set[str]] = {host: set() for host in hosts}
     while True:
         left: dict[str, set[str]] = {}
-        for host in list(seen):
-            try:
-                left[host] = set(access.remaining(host, run_id))
-            except HostFailed as error:
+        calls = [partial(_remaining, access, host, run_id) for host in seen]
+        for host, found in zip(list(seen), in_parallel(calls, MOST_AT_ONCE), strict=True):
+            if isinstance(found, HostFailed):
                 del seen[host]
-                yield host, error
+                yield host, found
+            else:
+                left[host] = found
         now = time.monotonic()
         for host, names in left.items():
             seen[host] |= names
@@ -166,12 +172,21 @@ def end_jobs(
         if not any(left.values()) or now >= until:
             break
         if now >= cancel_at:
+            until = min(until, now + CANCEL_S)
             with contextlib.suppress(HostFailed):  # what stays is reported
                 access.cancel(sorted(set().union(*left.values())))
         time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
     for host, names in left.items():
         ended = seen[host] - killed[host] - names
         yield host, Reaped(_jobs(ended), _jobs(killed[host] - names), _jobs(names))
+
+
+def _remaining(access: HostAccess, host: str, run_id: str) -> set[str] | HostFailed:
+    try:
+        with as_host_failed(host):
+            return set(access.remaining(host, run_id))
+    except HostFailed as error:
+        return error
 
 
 def _jobs(names: set[str]) -> tuple[str, ...]:
