@@ -112,10 +112,18 @@ def test_a_command_that_fails_without_a_word_is_named_by_its_exit_code() -> None
     assert ended_over(shell, HostSection(), "r", "n1") == HostEnd(left=("n1/? (unreachable: exit code 1)",))
 
 
-def test_a_job_that_stays_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.3)
+@pytest.mark.parametrize(("cancel", "cause"), [
+    (("true",), ""),
+    (("false",), " (orchestrator.cancel ended with exit code 1)"),
+    (("sh", "-c", "echo no such job >&2; exit 3"), " (orchestrator.cancel ended with exit code 3: no such job)"),
+    (("kil",), " (kil cannot be started: No such file or directory)"),
+])  # fmt: skip
+def test_a_job_that_stays_is_left_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancel: tuple[str, ...], cause: str
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.0)
     (tmp_path / "zmqrl-r-n1.7").touch()
-    assert dict(engine(tmp_path, ("false",)).reap(["n1"], "r", 0.0)) == {"n1": Reaped(left=("job zmqrl-r-n1.7",))}
+    assert dict(engine(tmp_path, cancel).reap(["n1"], "r", 0.0)) == {"n1": Reaped(left=(f"job zmqrl-r-n1.7{cause}",))}
 
 
 def test_an_engine_that_does_not_answer_has_not_confirmed_the_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot
 from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.config.sections import Config as RunConfig
@@ -90,18 +91,21 @@ class CommandAccess(HostAccess):
             yield host, CommandOrchestrator.shell(self.config, self.run, host)
 
     def remaining(self, host: str, run_id: str) -> Sequence[str]:
-        command = _filled(self.config.remaining, host, run_id)
-        done = finished(host, command, ANSWER_S)
-        if done.code != 0:
-            cause = f"orchestrator.remaining ended with exit code {done.code}"
-            reported = printed(done.stderr.decode(errors="replace").splitlines())
-            raise HostFailed(host, f"{cause}: {reported}" if reported else cause, f"try: {shlex.join(command)}")
-        lines = done.stdout.decode(errors="replace").splitlines()
+        lines = _output(host, "remaining", _filled(self.config.remaining, host, run_id)).splitlines()
         return [line.strip() for line in lines if line.strip()]
 
     def cancel(self, names: Sequence[str]) -> None:
-        """The exit code is ignored, since an id may have ended meanwhile; `remaining` shows the result."""
-        finished("orchestrator.cancel", [*self.config.cancel, *names], ANSWER_S)
+        """HostFailed also where an id has ended meanwhile; `remaining` shows the result."""
+        _output(LOCAL, "cancel", [*self.config.cancel, *names])
+
+
+def _output(host: str, key: str, command: Sequence[str]) -> str:
+    done = finished(host, command, ANSWER_S)
+    if done.code != 0:
+        cause = f"orchestrator.{key} ended with exit code {done.code}"
+        reported = printed(done.stderr.decode(errors="replace").splitlines())
+        raise HostFailed(host, f"{cause}: {reported}" if reported else cause, f"try: {shlex.join(command)}")
+    return done.stdout.decode(errors="replace")
 
 
 def _filled(words: Sequence[str], host: str, run_id: str = "") -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,7 +152,7 @@ def end_jobs(
 
     However long the answers take, what is listed is cancelled at least once.
     """
-    cancel_at, until = time.monotonic() + grace_s, math.inf
+    cancel_at, until, cause = time.monotonic() + grace_s, math.inf, ""
     seen: dict[str, set[str]] = {host: set() for host in hosts}
     killed: dict[str, set[str]] = {host: set() for host in hosts}
     while True:
@@ -173,12 +172,11 @@ def end_jobs(
             break
         if now >= cancel_at:
             until = min(until, now + CANCEL_S)
-            with contextlib.suppress(HostFailed):  # what stays is reported
-                access.cancel(sorted(set().union(*left.values())))
+            cause = _cancel(access, sorted(set().union(*left.values())))
         time.sleep(CANCEL_AGAIN_S)  # an engine has no event for the end of a job
     for host, names in left.items():
         ended = seen[host] - killed[host] - names
-        yield host, Reaped(_jobs(ended), _jobs(killed[host] - names), _jobs(names))
+        yield host, Reaped(_jobs(ended), _jobs(killed[host] - names), _jobs(names, cause))
 
 
 def _remaining(access: HostAccess, host: str, run_id: str) -> set[str] | HostFailed:
@@ -189,8 +187,17 @@ def _remaining(access: HostAccess, host: str, run_id: str) -> set[str] | HostFai
         return error
 
 
-def _jobs(names: set[str]) -> tuple[str, ...]:
-    return tuple(f"job {name}" for name in sorted(names))
+def _cancel(access: HostAccess, names: Sequence[str]) -> str:
+    """What failed; it counts only for those that stay. Empty: nothing."""
+    try:
+        access.cancel(names)
+    except HostFailed as error:
+        return error.cause
+    return ""
+
+
+def _jobs(names: set[str], why_left: str = "") -> tuple[str, ...]:
+    return tuple(f"job {name} ({why_left})" if why_left else f"job {name}" for name in sorted(names))
 
 
 def _end_of(host: str, found: Reaped) -> HostEnd:
