@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -27,7 +28,8 @@ FILES = ("sh", "-c", 'cd "$0" && rm -f -- "$@"')
 
 def engine(folder: Path, cancel: tuple[str, ...] = FILES) -> CommandAccess:
     """Jobs are files of a folder."""
-    return CommandAccess(CommandConfig(("true",), (), (*LIST, str(folder)), (*cancel, str(folder))), Config())
+    config = CommandConfig(("true",), ("env", "{name}"), (*LIST, str(folder)), (*cancel, str(folder)))
+    return CommandAccess(config, Config())
 
 
 @pytest.mark.parametrize("keys", [
@@ -42,6 +44,24 @@ def engine(folder: Path, cancel: tuple[str, ...] = FILES) -> CommandAccess:
 def test_a_wrong_template_is_refused(keys: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(ValueError):
         CommandConfig(**keys)
+
+
+@pytest.mark.parametrize(("remaining", "start", "is_refused"), [
+    (("squeue", "-h", "-o", "%i"), ("srun", "{name}"), True),
+    (("ps", "{run_id}"), ("srun", "{name}"), True),
+    (("ps", "{host}"), ("srun", "{name}"), True),
+    (("ps", "{name}"), (), True),
+    (("ps", "{name}"), ("srun", "{run_id}"), True),
+    (("ps", "{name}"), ("srun", "{name}"), False),
+    (("ps", "{name}"), ("srun", "zmqrl-{run_id}-{host}"), False),
+    (("ps", "{run_id} .*{host}"), (), False),
+])  # fmt: skip
+def test_what_may_list_other_jobs_or_misses_those_of_the_run_is_refused(
+    remaining: tuple[str, ...], start: tuple[str, ...], is_refused: bool
+) -> None:
+    """The last one finds the line of the host agent, which has both."""
+    with pytest.raises(ValueError) if is_refused else contextlib.nullcontext():
+        CommandConfig(("env",), start, remaining, ("kill",))
 
 
 @pytest.mark.parametrize("words", [("env", "ON={host}"), ("sh", "-c", 'eval "$*"', "sh", "{command}")])
@@ -99,13 +119,16 @@ def test_all_hosts_are_asked_at_once() -> None:
 
 
 def test_empty_lines_of_remaining_are_no_jobs() -> None:
-    access = CommandAccess(CommandConfig(("true",), (), ("printf", "\\n 7 \\n\\n"), FILES), Config())
+    remaining = ("printf", "\\n 7 \\n\\n", "{name}")
+    access = CommandAccess(CommandConfig(("true",), ("env", "{name}"), remaining, FILES), Config())
     assert access.remaining("n1", "r") == ["7"]
 
 
 def test_a_command_that_fails_without_a_word_is_named_by_its_exit_code() -> None:
-    access = CommandAccess(CommandConfig(("false",), (), ("sh", "-c", "exit 3"), FILES), Config())
-    with raises(HostFailed, cause="orchestrator.remaining ended with exit code 3", fix="try: sh -c 'exit 3'"):
+    remaining = ("sh", "-c", "exit 3", "{name}")
+    access = CommandAccess(CommandConfig(("false",), ("env", "{name}"), remaining, FILES), Config())
+    fix = "try: sh -c 'exit 3' zmqrl-r-n1"
+    with raises(HostFailed, cause="orchestrator.remaining ended with exit code 3", fix=fix):
         access.remaining("n1", "r")
     ((_, shell),) = access.shells(["n1"])
     assert isinstance(shell, PipedShell)

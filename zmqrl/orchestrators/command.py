@@ -40,12 +40,12 @@ class CommandConfig:
     start: tuple[str, ...] = ()
     """Runs the host agent in the same way, as job `{name}` of the run `{run_id}`; empty: by `run`."""
     remaining: tuple[str, ...] = ()
-    """Prints the ids of what the engine still has of `{name}`, one a line; empty: the reaper looks, by `run`."""
+    """Prints the ids of what the engine still has of `{name}`, one a line; empty: the reaper finds it, by `run`."""
     cancel: tuple[str, ...] = ()
     """Ends the ids that are its further words."""
 
     def __post_init__(self) -> None:
-        """ValueError for an unknown placeholder, a missing command, and one of `remaining` and `cancel` alone."""
+        """ValueError for an unknown placeholder, a missing one or command, and `remaining` or `cancel` alone."""
         if not self.run:
             raise ValueError("run must have a command")
         for key, known in KNOWN.items():
@@ -56,6 +56,12 @@ class CommandConfig:
                 raise ValueError(f"{key} has {PLACE_OF_LINE} as a part of a word; it must be a word of its own")
         if bool(self.remaining) != bool(self.cancel):
             raise ValueError("remaining and cancel need each other: set both, or none")
+        if self.remaining and not _selects_a_host(self.remaining):
+            missing = f"remaining must have {NAME}, or {RUN_ID} and {HOST}"
+            raise ValueError(f"{missing}: cancel ends all that it lists, which may be of other runs")
+        if NAME in " ".join(self.remaining) and not _selects_a_host(self.start):
+            missing = f"start must have {NAME}, by which remaining finds the host agent"
+            raise ValueError(f"{missing}: as a name of the job or container, or as a variable of it (env JOB={NAME})")
 
 
 class CommandOrchestrator(ShellOrchestrator):
@@ -106,6 +112,12 @@ def _output(host: str, key: str, command: Sequence[str]) -> str:
         reported = printed(done.stderr.decode(errors="replace").splitlines())
         raise HostFailed(host, f"{cause}: {reported}" if reported else cause, f"try: {shlex.join(command)}")
     return done.stdout.decode(errors="replace")
+
+
+def _selects_a_host(words: Sequence[str]) -> bool:
+    """Whether a command can tell the jobs of one host of one run from others."""
+    found = set(_PLACEHOLDER.findall(" ".join(words)))
+    return NAME in found or {RUN_ID, HOST} <= found
 
 
 def _filled(words: Sequence[str], host: str, run_id: str = "") -> list[str]:
