@@ -119,21 +119,49 @@ def test_a_learners_host_that_does_not_start_ends_the_run_after_the_start_limit(
     assert "the learner's host b did not start within limits.start_s" in first and cause == "the job is pending"
 
 
-@pytest.mark.parametrize(("code", "exit_code"), [(-1, 4), (1, 1)])
+@pytest.mark.parametrize("is_seen", [False, True])
+@pytest.mark.parametrize("code", [-1, 1, 2, 137, 255, None])
 def test_a_learners_host_that_is_lost_before_the_handshake_is_not_a_failure_of_the_run(
-    tmp_path: Path, code: int, exit_code: int
+    tmp_path: Path, code: int | None, is_seen: bool
 ) -> None:
+    """The command of each kind ends with another exit code. `is_seen`: the machine has a turn before the end."""
     run = Run(tmp_path, learner="b")
     run.tell("b", "host_failed", cause="the connection has ended", fix="")
+    if is_seen:
+        assert run.step(1.0) == [Leave()]
     run.tell("b", "agent_exit", code=code, introduced=False)
-    assert run.outcome() == ("failed", exit_code)
+    assert run.outcome() == ("failed", 4)
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.parametrize("learner", ["local", "b"])
+def test_a_learners_host_that_gave_the_launcher_up_is_not_a_failure_of_the_run(
+    tmp_path: Path, learner: str, is_finished: bool
+) -> None:
+    """Such as that of a launcher that was suspended for longer than the lease."""
+    run = Run(tmp_path, learner=learner)
+    run.start()
+    run.tell(learner, "lease_lost", source="launcher")
+    assert run.step(1.0) == [], "the learner writes its last checkpoint"
+    if is_finished:
+        run.tell(learner, "finished")
+    run.tell(learner, "agent_exit", **EXIT)
+    assert run.outcome() == ("failed", 4)
+
+
+def test_a_failure_before_the_loss_of_the_learners_host_is_the_cause(run: Run) -> None:
+    run.start()
+    run.tell("local", "failed", cause="the wheel came off")
+    run.tell("local", "lease_lost", source="launcher")
+    run.tell("local", "agent_exit", code=-1, introduced=True)
+    assert run.outcome() == ("failed", 1)
 
 
 def test_the_cause_of_an_agent_that_starts_too_late_is_the_error(run: Run) -> None:
     run.tell("local", "host_failed", cause="no handshake", fix="raise limits.start_s")
     assert run.step(run.limits.start_s) == [Leave()]
     found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=False)
-    assert (found.exit_code, found.error) == (1, "the host agent of local failed: no handshake\nraise limits.start_s")
+    assert (found.exit_code, found.error) == (4, "the host agent of local failed: no handshake\nraise limits.start_s")
 
 
 def test_a_learner_that_is_not_ready_is_stopped_after_the_start_limit(run: Run) -> None:

@@ -365,7 +365,7 @@ def test_an_agent_of_this_machine_that_starts_too_late_is_reported_without_a_log
     run = StandInRun(run_dir, "start_s=0.0001")  # over before the launcher waits for the first event
     started.append(run)
     code, _, err = run.end()
-    assert code == 1
+    assert code == 4
     cause, fix = run.summary()["error"].splitlines()
     assert cause.endswith("no handshake of the host agent within limits.start_s (0.0001 s)")
     assert fix == "raise limits.start_s if this machine is busy" and fix in err

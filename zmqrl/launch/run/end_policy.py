@@ -18,8 +18,6 @@ from zmqrl.supervision.restarts import BAD_CONFIGURATION
 from zmqrl.views.problem import Problem
 
 FAILED, UNCLEAN, TOO_FEW, INTERRUPTED, DONE = 1, 3, 4, 130, 0
-NO_EXIT_CODE = -1
-"""Exit code of an agent whose connection was lost."""
 TEARDOWN_SLACK_S = 10.0
 KILL_GRACE_S = 2.0
 AGAIN = f"a second interrupt, at least {SAME_PRESS_S:g} s later, kills all processes"
@@ -99,8 +97,6 @@ class EndPolicy:
         self._same_presses = 0
         self._not_ready: str | None = None
         """Why the run was stopped with exit code 4."""
-        self._lacked_hosts = False
-        """None of the other hosts could be used at the start, or the learner's host was lost."""
         self._is_unstarted = False
         """The run was stopped before its learner's host had started: nothing of it is waited for."""
 
@@ -152,9 +148,9 @@ class EndPolicy:
         """The reasons for which a run ends that its learner does not end, the most serious first."""
         reason = None if state.is_ending else state.no_hosts_reason
         if reason is not None:
-            self._lacked_hosts = bool(state.hosts.unusable_others) or _is_learners_host_lost(state)
-            if now < self._start_by or state.hosts.learner.has_agent:  # else its own cause is the error
-                state.fail(reason)
+            if now < self._start_by or state.hosts.learner.has_agent or state.agent_fault is None:
+                lacks_hosts = bool(state.hosts.unusable_others) or _is_learners_host_lost(state)
+                state.fail(reason, lacks_hosts=lacks_hosts)  # else its own cause is the error
             # without a learner no checkpoint is written
             return self._stop(state, now, failed=True) if state.hosts.learner.state == "ready" else [Leave()]
         if state.ended is not None:
@@ -231,7 +227,7 @@ class EndPolicy:
         exits with code 2 as well.
         """
         has_learner = bool(state.hosts.workers) or state.is_learner_ready or self._is_unstarted
-        if state.agent_exit == BAD_CONFIGURATION and not has_learner:
+        if state.agent_exit == BAD_CONFIGURATION and state.hosts.learner.incarnation and not has_learner:
             return Outcome(
                 "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
             )
@@ -239,8 +235,8 @@ class EndPolicy:
             return Outcome("failed", BAD_CONFIGURATION, state.refused)
         failure = state.failure or (None if self._is_unstarted else state.lost_agent_cause)
         if failure is not None and request is not StopRequest.KILL:
-            lacked_hosts = self._lacked_hosts or _is_learners_host_lost(state)
-            return Outcome("failed", TOO_FEW if lacked_hosts else FAILED, failure)
+            lacks_hosts = state.lacks_hosts or _is_learners_host_lost(state)
+            return Outcome("failed", TOO_FEW if lacks_hosts else FAILED, failure)
         left = f"processes remain after the teardown: {', '.join(sorted(teardown.left))}"
         if self._not_ready is not None:  # usually with hosts that cannot be reached
             fault = state.agent_fault if self._is_unstarted else None
@@ -258,10 +254,6 @@ class EndPolicy:
 
 
 def _is_learners_host_lost(state: RunState) -> bool:
-    """Whether its agent has ended without a cause that it or another process reported, or with its connection."""
+    """Whether its agent has ended, or could not be started, without a cause that it or another process reported."""
     learner = state.hosts.learner
-    if not learner.is_gone or state.finished is not None:
-        return False
-    if not learner.incarnation:  # it had not started
-        return state.agent_exit == NO_EXIT_CODE
-    return not learner.fault and state.failure is None
+    return learner.is_gone and state.finished is None and not learner.fault and state.failure is None

@@ -102,7 +102,7 @@ def _on_lease_lost(message: LeaseLost, event: HostEvent, state: RunState) -> Non
     if record.state != "connecting":  # else of its former agent
         lose(state, record, "lost", reports.lease_lost(message, state.plan))
     if record is state.hosts.learner and not state.hosts.ending:  # in good order, but not at the end of the run
-        state.fail(f"{record.host}: {record.cause}")
+        state.fail(f"{record.host}: {record.cause}", lacks_hosts=True)
 
 
 def _on_host_lost(message: HostLost, event: HostEvent, state: RunState) -> None:

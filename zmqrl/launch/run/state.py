@@ -57,6 +57,8 @@ class RunState:
     """Problems, also those that are not kept."""
     failure: str | None = None
     """The first cause, once the run cannot continue."""
+    lacks_hosts: bool = False
+    """The failure is that the learner's host, or all other hosts at the start, were lost or could not be used."""
     refused: str | None = None
     """The first error of a process that rejected the configuration; None once the run has env steps without it. The
     learner may reject it later too: it compiles its first update."""
@@ -193,9 +195,10 @@ class RunState:
         """The most frequent causes of restarts, the most frequent first."""
         return sorted(self._restart_causes.values(), key=lambda cause: -cause.count)[:CAUSES_KEPT]
 
-    def fail(self, cause: str, replaces: bool = False) -> None:
+    def fail(self, cause: str, replaces: bool = False, lacks_hosts: bool = False) -> None:
         """The run cannot continue. The first cause is kept, unless this one explains it."""
-        self.failure = cause if replaces else self.failure or cause
+        if replaces or self.failure is None:
+            self.failure, self.lacks_hosts = cause, lacks_hosts
 
     def note(self, problem: Problem) -> None:
         """A problem, to be reported."""
