@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import paramiko
 import pytest
@@ -24,6 +24,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.on_hosts import reap_over
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 from zmqrl.orchestrators.ssh import MOST_UPLOADS, SshOrchestrator
 from zmqrl.ssh.auth import log_in
 from zmqrl.ssh.clients import connect_all
@@ -185,9 +186,13 @@ def test_hosts_that_take_no_files_hold_the_others_for_a_limited_time(
 
 
 def test_no_agent_is_started_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that hangs is waited for once."""
     monkeypatch.setattr("zmqrl.orchestrators.shell_orchestrator.KILL_WAIT_S", 0.1)
+    end_starts = Mock(side_effect=ShellOrchestrator.end_starts)
+    monkeypatch.setattr(ShellOrchestrator, "end_starts", lambda orchestrator: end_starts(orchestrator))
     slow = Slow(tmp_path, monkeypatch)
     slow.orchestrator.undeploy(0.1)
+    end_starts.assert_called_once()
     slow.go.set()
     until(lambda: slow.connections["a"].close.called)
     assert not slow.connections["a"].start.called

@@ -16,7 +16,6 @@ from zmqrl.config.sections import HostSection
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import Agent
-from zmqrl.orchestrators.base import Teardown
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS, agent_command
 from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, bring_left, run_folder
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
@@ -103,10 +102,9 @@ class SshOrchestrator(ShellOrchestrator):
             self._tunnels[host] = agent.shell, there
         return ["127.0.0.1"], there
 
-    def undeploy(self, grace_s: float) -> Teardown:
-        self.end_starts()
+    def end_starts(self) -> None:
+        super().end_starts()
         self._files.close()
-        return super().undeploy(grace_s)
 
     def read_to_the_end(self, agent: Agent) -> None:
         if isinstance(agent, ShellAgent) and isinstance(agent.shell, Connection):
