@@ -127,7 +127,6 @@ class SlurmOrchestrator(ShellOrchestrator):
             )
         super().__init__(config, plan)
         self._access = SlurmAccess(config, plan.config)  # its `run` has the hosts that have joined too
-        self._closed = threading.Event()
         self._reporter: threading.Thread | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._hosts = nodes_needed(plan.config)
@@ -245,7 +244,7 @@ class SlurmOrchestrator(ShellOrchestrator):
     def _report_pending(self) -> None:
         """A thread: jobs that wait for resources, each with Slurm's reason, once per reason."""
         reported: dict[str, str] = {}
-        while not self._closed.wait(REASON_EVERY_S):
+        while not self.is_ending.wait(REASON_EVERY_S):
             agents = [agent for agent in list(self.agents.values()) if isinstance(agent, SlurmAgent)]
             waiting = [agent for agent in agents if not agent.is_booted and agent.wait(0.0) is None]
             try:
@@ -263,7 +262,6 @@ class SlurmOrchestrator(ShellOrchestrator):
                 return
 
     def undeploy(self, grace_s: float) -> Teardown:
-        self._closed.set()
         teardown = super().undeploy(grace_s)
         if self._watchdog is not None:
             _ended(self._watchdog, slurm_commands.ANSWER_S)
