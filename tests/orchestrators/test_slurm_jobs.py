@@ -23,10 +23,11 @@ from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.launch.run.boots import boots
 from zmqrl.messages.orchestrator import AgentExited, HostUnusable, Reaped
 from zmqrl.orchestrators.base import Orchestrator
+from zmqrl.orchestrators.host_commands import job_name
 from zmqrl.orchestrators.make import access_of, make_orchestrator
 from zmqrl.orchestrators.slurm_access import SlurmAccess
 from zmqrl.orchestrators.slurm_commands import Allocation, cpus_of, error_text, slurm
-from zmqrl.orchestrators.slurm_steps import SlurmConfig, name_of, nodes_of
+from zmqrl.orchestrators.slurm_steps import SlurmConfig, nodes_of
 from zmqrl.planning.checked import resolve_auto_workers
 from zmqrl.planning.configure import load
 from zmqrl.planning.plan_run import plan_run
@@ -175,7 +176,7 @@ def test_what_does_not_end_without_its_launcher_is_cancelled_and_other_jobs_are_
     here: Slurm, tmp_path: Path
 ) -> None:
     plan = plan_of(tmp_path)
-    mine, other = (name_of(run_id, "n1") for run_id in (plan.run_id, "another"))
+    mine, other = (job_name(run_id, "n1") for run_id in (plan.run_id, "another"))
     jobs = [subprocess.Popen(["srun", "-J", name, "sleep", "600"], stderr=subprocess.DEVNULL) for name in (mine, other)]
     try:
         until(lambda: len(here.run("squeue", "-h", "-t", "RUNNING").splitlines()) == 2, here.jobs)

@@ -13,6 +13,7 @@ from zmqrl.config.sections import FORBID_UNKNOWN
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.host_commands import job_name
 from zmqrl.orchestrators.piped import PLACE_OF_LINE, PipedShell, finished
 from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 from zmqrl.ssh.shell import printed
@@ -121,5 +122,5 @@ def _selects_a_host(words: Sequence[str]) -> bool:
 
 
 def _filled(words: Sequence[str], host: str, run_id: str = "") -> list[str]:
-    values = {HOST: host, RUN_ID: run_id, NAME: f"zmqrl-{run_id}-{host}"}
+    values = {HOST: host, RUN_ID: run_id, NAME: job_name(run_id, host)}
     return [_PLACEHOLDER.sub(lambda found: values.get(found[0], found[0]), word) for word in words]

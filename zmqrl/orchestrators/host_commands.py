@@ -56,6 +56,11 @@ _NOT_FOR_EVERY_SHELL = re.compile(r"[!\\\n]")
 """Characters that csh and fish change also between single quotes."""
 
 
+def job_name(run_id: str, host: str) -> str:
+    """Name of a host's job, step or container: `zmqrl down` and users find it by this."""
+    return f"zmqrl-{run_id}-{host}"
+
+
 def agent_command(section: HostSection, run_id: str, host: str, code: str | None = None) -> str:
     """Starts the agent of `host` in the work directory; `code` is the folder of the user's own modules there."""
     start = f"{_python(section, code, run_id)} -m zmqrl.entry zmqrl.agent {shlex.quote(run_id)} 0"

@@ -27,7 +27,7 @@ from zmqrl.messages.orchestrator import Handshake
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.agent import KILL_WAIT_S, HostEnd, Warn
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import agent_command
+from zmqrl.orchestrators.host_commands import agent_command, job_name
 from zmqrl.orchestrators.host_start import start_fault
 from zmqrl.orchestrators.on_hosts import ended_over
 from zmqrl.orchestrators.piped import PipedShell
@@ -38,7 +38,6 @@ from zmqrl.orchestrators.slurm_steps import (
     SlurmConfig,
     check_keys,
     cpus_of,
-    name_of,
     nodes_needed,
     nodes_of,
     srun,
@@ -69,7 +68,7 @@ class SlurmAgent(ShellAgent):
         reap: Callable[[str | None], HostEnd],
     ) -> None:
         """`reap` ends what is left of the run on the node that it is given, by another job."""
-        self.name = name_of(boot.plan.run_id, boot.host)
+        self.name = job_name(boot.plan.run_id, boot.host)
         self._reap = reap
         self._node: str | None = None
         super().__init__(boot, warn, shell, access, log, command)
@@ -154,7 +153,7 @@ class SlurmOrchestrator(ShellOrchestrator):
         return None
 
     def _step(self, host: str) -> list[str]:
-        run, name = self._access.run, name_of(self.plan.run_id, host)
+        run, name = self._access.run, job_name(self.plan.run_id, host)
         return list(srun(self.config, run, host, self._nodes[host], name, cpus_of(run, host), self._allocation))
 
     def _check_accepted(self) -> None:
@@ -233,7 +232,7 @@ class SlurmOrchestrator(ShellOrchestrator):
             self._reporter.start()
         if self._watchdog is None:
             self._watchdog = subprocess.Popen(
-                ["sh", "-c", CANCEL_PENDING, "sh", str(os.getuid()), name_of(self.plan.run_id, "")],
+                ["sh", "-c", CANCEL_PENDING, "sh", str(os.getuid()), job_name(self.plan.run_id, "")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -14,10 +14,11 @@ from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators import slurm_commands
 from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.host_commands import job_name
 from zmqrl.orchestrators.on_hosts import CANCEL_AGAIN_S, CANCEL_S
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.slurm_commands import Allocation, Listing
-from zmqrl.orchestrators.slurm_steps import SlurmConfig, cpus_of, name_of, nodes_needed, nodes_of, srun
+from zmqrl.orchestrators.slurm_steps import SlurmConfig, cpus_of, nodes_needed, nodes_of, srun
 
 SIGNAL_AGAIN_S = 1.5
 """The launcher takes signals within a second of the first as the same."""
@@ -89,7 +90,7 @@ class SlurmAccess(HostAccess):
 
     def remaining(self, host: str, run_id: str) -> Sequence[str]:
         """Jobs or steps by name; without their launcher they end on their own."""
-        return self._listing.ids(host, name_of(run_id, host))
+        return self._listing.ids(host, job_name(run_id, host))
 
     def cancel(self, names: Sequence[str]) -> None:
         slurm_commands.cancel(names)

@@ -77,11 +77,6 @@ def section_of(run: Config, host: str) -> HostSection:
     return run.hosts.get(host, HostSection())
 
 
-def name_of(run_id: str, host: str) -> str:
-    """Name of a host's job or step: `zmqrl down` and users find it by this."""
-    return f"zmqrl-{run_id}-{host}"
-
-
 def nodes_needed(run: Config) -> list[str]:
     """The hosts that are nodes of Slurm, the learner's first; every mapping of hosts to nodes takes this order."""
     taking_part = dict.fromkeys([run.learner.host, *(host for host in run.hosts if workers_of(run, host))])
