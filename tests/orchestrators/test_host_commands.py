@@ -32,7 +32,7 @@ from zmqrl.orchestrators.host_commands import (
     handshake_command,
     reaper_command,
 )
-from zmqrl.orchestrators.host_start import start_fault, unended_prologue
+from zmqrl.orchestrators.host_start import silent_end, start_fault, unended_prologue
 from zmqrl.orchestrators.on_hosts import report_in
 from zmqrl.orchestrators.piped import PipedShell
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent
@@ -270,3 +270,18 @@ def test_the_home_is_expanded_in_a_wrap_and_nothing_else(section: HostSection) -
     there = replace(section, wrap='echo ~/image.sif $HOME "a b"')
     done = subprocess.run(["sh", "-c", handshake_command(there, "h0")], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.startswith(f"{Path.home()}/image.sif $HOME a b env ZMQRL_HOST=h0@pid:[")
+
+
+@pytest.mark.parametrize(("code", "how"), [
+    (0, "exited with code 0"),
+    (125, "exited with code 125"),
+    (-1, "was killed, or its connection was lost,"),
+    (None, "was killed, or its connection was lost,"),
+    (-9, "was killed, or its connection was lost (signal SIGKILL),"),
+    (137, "was killed, or its connection was lost (exit code 137),"),
+    (255, "was killed, or its connection was lost (exit code 255),"),
+])  # fmt: skip
+def test_an_agent_whose_engine_lost_it_has_not_exited(code: int | None, how: str) -> None:
+    """The connection of SSH gives -1, and the commands of other engines codes of their own."""
+    found = silent_end("n1", HostSection(), code, "", "", Path("log"))
+    assert found.cause == f"the host agent {how} before its handshake"

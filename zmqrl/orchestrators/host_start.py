@@ -17,6 +17,7 @@ from zmqrl.orchestrators.host_commands import (
 )
 from zmqrl.ssh.shell import OUTPUT_LINES, printed
 from zmqrl.supervision.host_mark import FOREIGN_PROC, STDIN_ENDED
+from zmqrl.supervision.process_table import cause_of
 
 INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
 KUBECTL_ENDED = "command terminated with exit code"
@@ -93,12 +94,19 @@ def silent_end(host: str, section: HostSection, code: int | None, stderr: str, o
     if any("No space left" in line for line in tail):
         fix = f"free disk space there, or set hosts.{host}.workdir to another disk"
         return HostFailed(host, f"No space left on device for {section.workdir}", fix)
-    how = "was killed, or its connection was lost," if code == -1 else f"exited with code {code}"
-    cause = f"the host agent {how} before its handshake"
+    cause = f"the host agent {_end(code)} before its handshake"
     if not tail and output:
         fix = "another command than the agent has run there (ForceCommand?); use an account with a shell"
         return HostFailed(host, f"{cause}; it printed: {output}", fix)
     return HostFailed(host, ": ".join([cause, *tail[-1:]]), f"see {log}")
+
+
+def _end(code: int | None) -> str:
+    """Clause about an exit code; the command of an engine has one of its own where it lost its program."""
+    if code in range(128):
+        return f"exited with code {code}"
+    known = "" if code is None or code == -1 else f" ({cause_of(code)})"
+    return f"was killed, or its connection was lost{known},"
 
 
 def unended_prologue(host: str, section: HostSection, stderr: str) -> str | None:
