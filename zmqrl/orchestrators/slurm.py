@@ -255,7 +255,7 @@ class SlurmOrchestrator(ShellOrchestrator):
                 if reason is not None and reported.get(agent.host) != reason:
                     reported[agent.host] = reason
                     limit_s = self.plan.config.limits.start_s
-                    fix = f"raise limits.start_s ({limit_s:g} s) to wait longer, or submit the run with --submit"
+                    fix = f"if the run cannot start without it: raise limits.start_s ({limit_s:g} s), or use --submit"
                     self.warn(agent.host, f"the Slurm job {agent.name} is pending ({reason}); {fix}")
             if not waiting and not self.is_connecting:
                 return
