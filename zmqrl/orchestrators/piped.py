@@ -23,7 +23,7 @@ SHOWN = 300
 
 
 class PipedProcess(Pipe):
-    """Owns the process. What it does not read of its stdin delays no other process."""
+    """Owns the process. A thread writes to its stdin: one that does not read it delays no caller of `write`."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ def finished(
         raise _not_started(host, command, error) from error
     except subprocess.TimeoutExpired as error:
         why = f"`{' '.join(command)[:SHOWN]}` did not end within {timeout_s:g} s"
-        raise HostFailed(host, why, "check the state of the command") from error
+        raise HostFailed(host, why, "run it in a terminal, to see what it waits for") from error
     return Finished(process.returncode, stdout, stderr)
 
 

@@ -75,7 +75,7 @@ class ShellAgent(Agent):
 class ShellOrchestrator(AgentsOrchestrator, ABC):
     """A kind needs no more than `shell`. The host `local`, where it participates, is this machine.
 
-    Hosts are reached side by side, each in a thread of its own; one that fails is named, the others are unaffected.
+    Hosts are reached in parallel, each in a thread of its own; one that fails is reported, and the others continue.
     """
 
     sends_code: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class ShellOrchestrator(AgentsOrchestrator, ABC):
         """A new shell of `host`, which the caller closes. HostFailed.
 
         Called for one host after the other, when agents are started, and for `workers: auto`, `down` and `doctor`:
-        what takes its time belongs into `HostShell.start` and `run`, which are called for all hosts at once. `Config`
+        what takes long is done by `HostShell.start` and `run`, which are called for all hosts at once. `Config`
         or `__init__` refuse a wrong value before that.
 
         Args:

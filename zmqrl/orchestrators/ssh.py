@@ -1,4 +1,4 @@
-"""Other hosts: one SSH connection and one channel each; the host `local`, where it participates, as ever."""
+"""Other hosts: one SSH connection and one channel each. The host `local`, where it participates, is this machine."""
 
 from __future__ import annotations
 

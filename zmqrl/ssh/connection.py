@@ -38,7 +38,7 @@ class Connection(FileShell, ABC):
     """One for everything that goes to a host. Its methods may be called from any thread."""
 
     client: Client
-    """What has made it."""
+    """The client that opened this connection, and opens its successor."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.host = target, target.host

@@ -1,4 +1,4 @@
-"""Commands on a host without a run: for the cores of `workers: auto`, for `zmqrl down` and `zmqrl doctor`."""
+"""A shell of a host, of any kind of orchestrator: commands that end, and programs that stay, such as the host agent."""
 
 from __future__ import annotations
 
