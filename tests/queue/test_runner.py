@@ -20,6 +20,7 @@ import pytest
 
 from tests.cli.commands import ENDLESS, IDLE, with_constant
 from tests.queue.samples import attempt, job, record
+from tests.support.clock import Clock
 from tests.support.raising import raises
 from tests.support.running import RUN_S, environment
 from tests.support.waiting import WAIT_S, until
@@ -31,7 +32,7 @@ from zmqrl.queue.folder import QueueFolder, open_queue
 from zmqrl.queue.hosts import RunnerHosts, has_launcher
 from zmqrl.queue.hosts import environment as variables
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd, JobNeeds
-from zmqrl.queue.runner import IDLE_SHARE, POLL_S, JobRunner, serve
+from zmqrl.queue.runner import IDLE_SHARE, POLL_S, RETRY_S, JobRunner, serve
 from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_info import has_launcher_here, read_info
 from zmqrl.run_files.run_list import runs_below
@@ -176,6 +177,24 @@ def test_a_job_that_cannot_be_started_now_is_started_later(tmp_path: Path, monke
             pass
     job = queue.read().jobs[1]
     assert (job.end, [each.end for each in job.attempts]) == (None, [AttemptEnd("lost")])
+
+
+def test_the_pause_is_twice_as_long_after_each_lost_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, starts = Clock(), list[float]()
+    open_queue(tmp_path).add(record(ME))
+
+    def none_left(*_: object, **__: object) -> None:
+        starts.append(clock.now)
+        raise BlockingIOError(errno.EAGAIN, "no process is left")
+
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    monkeypatch.setattr("zmqrl.queue.runner.time", clock)
+    with here(tmp_path) as own:
+        while len(starts) < 4:
+            while own.step():
+                pass
+            clock.sleep(RETRY_S)
+    assert starts == [0, RETRY_S, 3 * RETRY_S, 7 * RETRY_S]
 
 
 def test_a_job_that_fits_no_host_is_named_once(tmp_path: Path) -> None:

@@ -123,9 +123,9 @@ class Job:
 
     @property
     def lost(self) -> int:
-        """How many attempts in succession have ended without a result, up to the last one."""
-        ends = (attempt.end for attempt in reversed(self.attempts))
-        return sum(1 for _ in itertools.takewhile(lambda end: end is not None and end.outcome == "lost", ends))
+        """How many attempts in succession have ended without a result, up to the last one that has ended."""
+        ends = (attempt.end for attempt in reversed(self.attempts) if attempt.end is not None)
+        return sum(1 for _ in itertools.takewhile(lambda end: end.outcome == "lost", ends))
 
     @property
     def has_begun(self) -> bool:
