@@ -258,6 +258,20 @@ def test_a_runner_that_was_replaced_starts_nothing(tmp_path: Path) -> None:
     assert queue.read().last_attempt == 0
 
 
+def test_a_runner_whose_record_cannot_be_written_now_writes_it_later(tmp_path: Path) -> None:
+    queue = open_queue(tmp_path)
+    queue.add(record(ME, cores=100))
+    taken = queue.runner_folder(ME) / "runner"
+    taken.mkdir(parents=True)
+    queue.runner_folder(ME).chmod(0o755)
+    with here(tmp_path) as own:
+        with pytest.raises(IsADirectoryError):
+            own.step()
+        taken.rmdir()
+        assert not own.step()
+        assert [seen.hosts for _, seen, _ in queue.runners()] == [(HERE,)]
+
+
 def test_a_runner_that_lost_the_number_of_an_attempt_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = open_queue(tmp_path)
     with here(tmp_path) as own:

@@ -79,6 +79,12 @@ class QueueFolder:
         """Where the runner of a user has its records."""
         return self.path / f"runner-{uid}"
 
+    def announce(self, record: RunnerRecord, runner: str) -> None:
+        """Replace the record of the last runner of a user by that of the next one, whose id is `runner`."""
+        folder = self.runner_folder(record.uid)
+        owner_record.create(folder / f".{runner}", msgspec.json.encode(record))
+        (folder / f".{runner}").replace(folder / "runner")
+
     def job_folder(self, number: int) -> Path:
         """Where a user has the records of a job."""
         return self.path / f"job-{number}"

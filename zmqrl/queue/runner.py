@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostUnreachable, Interrupted
 from zmqrl.launcher_place.unit import stop_s_of
@@ -106,7 +104,7 @@ class JobRunner:
         except ConfigError as error:
             what, fix = f"your runner is active already: {error.what}", "one runner serves all your jobs of a queue"
             raise RunnerActive(what, key=("--queue",), value=str(folder.path), fix=fix) from error
-        self._write_record(own / "runner")
+        self._is_announced = False
         self._heartbeats = _Heartbeats()
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, AttemptEnd] = {}
@@ -138,6 +136,9 @@ class JobRunner:
             ConfigError: Another runner of this user has taken over.
         """
         self._check_owner()
+        if not self._is_announced:
+            self._folder.announce(RunnerRecord(self._me.uid, tuple(self._hosts.capacity)), self._me.runner)
+            self._is_announced = True
         records = self._folder.read()
         runners, observed = self._heartbeats.of(self._folder), self._observed(records)
         self._report_without_host(records)
@@ -170,12 +171,6 @@ class JobRunner:
     def _check_owner(self) -> None:
         if (successor := self._owner.successor) is not None:
             raise ConfigError("was taken over", key=("--queue",), value=str(self._folder.path), fix=successor)
-
-    def _write_record(self, path: Path) -> None:
-        new = path.with_name(f".{self._me.runner}")
-        record = RunnerRecord(self._me.uid, tuple(self._hosts.capacity))
-        owner_record.create(new, msgspec.json.encode(record))
-        new.replace(path)
 
     def _observed(self, records: Records) -> dict[int, AttemptEnd | None]:
         found: dict[int, AttemptEnd | None] = {}
