@@ -24,7 +24,9 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.presets import presets
 from zmqrl.launch.start import Prepared
 from zmqrl.queue.folder import QueueFolder
+from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import JobEnd, JobNeeds
+from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_directory import default_directory
 
 ROOT = Path(__file__).parents[2]
@@ -210,26 +212,86 @@ def test_an_interrupted_seed_is_the_last(zmqrl: Command, monkeypatch: pytest.Mon
     assert seen == [5]
 
 
-def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = QueueFolder(Path("here/queue"))
+@pytest.fixture
+def ended_jobs(monkeypatch: pytest.MonkeyPatch) -> dict[int, JobEnd]:
+    """Ends of the jobs of the queue `here/queue`, by number, in place of a runner, on a machine of 3 cores, 1 GPU."""
+    queue, ends = QueueFolder(Path("here/queue")), dict[int, JobEnd]()
 
     def serve(step: object, has_ended: Callable[[], bool], show: object) -> None:
-        for number in queue.read().jobs:
-            assert not has_ended()
-            queue.end_job(number, JobEnd("done", 0) if number == 1 else JobEnd("failed", 3))
+        for number, job in queue.read().jobs.items():
+            if job.end is None:
+                assert not has_ended()
+                queue.end_job(number, ends[number])
         assert has_ended()
 
     monkeypatch.setattr("zmqrl.queue.runner.serve", serve)
-    monkeypatch.setattr("zmqrl.capacity.usable_cores", lambda: 3)
-    words = ("--seeds", 2, "--seed", 5, "--workers", 1, "--parallel", "--run-dir", "here")
-    ended = zmqrl("train", "cartpole-ppo", "--mode", "sync", "--set", "algorithm.clip=0.1", *words)
+    monkeypatch.setattr(RunnerHosts, "of", lambda _: RunnerHosts({"a": Capacity(3, 1)}))
+    return ends
+
+
+IN_PARALLEL = ("--seeds", 2, "--seed", 5, "--parallel", "--run-dir", "here")
+
+
+def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, ended_jobs: dict[int, JobEnd]) -> None:
+    ended_jobs.update({1: JobEnd("done", 0), 2: JobEnd("failed", 3)})
+    words = ("--workers", 1, "--mode", "sync", "--set", "algorithm.clip=0.1", *IN_PARALLEL)
+    ended = zmqrl("train", "cartpole-ppo", *words)
     assert ended.code == 3, ended.err
-    jobs = [job.record for job in queue.read().jobs.values()]
+    jobs = [job.record for job in QueueFolder(Path("here/queue")).read().jobs.values()]
     assert [job.run_dir for job in jobs] == [str(Path("here", f"seed-{seed}").absolute()) for seed in (5, 6)]
     pairs = ("algorithm.clip=0.1", 'run.mode="sync"', "hosts.local.workers=1", "run.seed=6")
     assert (jobs[1].preset, jobs[1].overrides, jobs[1].needs) == ("cartpole-ppo", pairs, JobNeeds(2))
-    for more in (("--parallel",), ("--parallel", "--seeds", "2", "--json")):
-        assert zmqrl("train", "cartpole-ppo", *more).code == 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "device", "gpus"),
+    [
+        ("cartpole-ppo", "auto", 0),
+        ("cartpole-ppo", "cuda", 1),
+        ("pong-ppo", "auto", 1),
+        ("pong-ppo", "cpu", 0),
+    ],
+)
+def test_a_parallel_seed_takes_a_gpu_where_its_learner_looks_for_one(
+    zmqrl: Command, ended_jobs: dict[int, JobEnd], preset: str, device: str, gpus: int
+) -> None:
+    ended_jobs.update({1: JobEnd("done", 0), 2: JobEnd("done", 0)})
+    assert zmqrl("train", preset, "--set", f"learner.device={device}", *IN_PARALLEL).code == 0
+    assert {job.record.needs for job in QueueFolder(Path("here/queue")).read().jobs.values()} == {JobNeeds(2, gpus)}
+
+
+def test_parallel_seeds_are_repeated_once_their_jobs_have_ended(
+    zmqrl: Command, ended_jobs: dict[int, JobEnd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = QueueFolder(Path("here/queue"))
+    ended_jobs.update({1: JobEnd("failed", 2), 2: JobEnd("failed", -9), 3: JobEnd("done", 0), 4: JobEnd("done", 0)})
+    assert zmqrl("train", "cartpole-ppo", *IN_PARALLEL).code == 2
+    assert zmqrl("train", "cartpole-ppo", "--set", "algorithm.clip=0.1", *IN_PARALLEL).code == 0
+    assert [job.record.overrides[:-1] for job in queue.read().jobs.values()] == [(), (), *[("algorithm.clip=0.1",)] * 2]
+    ended_jobs.update({5: JobEnd("failed", -9), 6: JobEnd("stopped")})
+    assert zmqrl("train", "cartpole-ppo", *IN_PARALLEL).code == 1
+    monkeypatch.setattr("zmqrl.queue.runner.serve", lambda *_: None)
+    assert zmqrl("train", "cartpole-ppo", *IN_PARALLEL).code == 1
+    refused = zmqrl("train", "cartpole-ppo", "--set", "algorithm.clip=0.1", *IN_PARALLEL)
+    assert refused.code == 2
+    compare(refused.error, value=str(queue.path.absolute()), what="has jobs that have not ended")
+    assert len(queue.read().jobs) == 8
+
+
+@pytest.mark.usefixtures("ended_jobs")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--parallel",),
+        (*IN_PARALLEL, "--json"),
+        (*IN_PARALLEL, "--limit", "local"),
+        (*IN_PARALLEL, "--set", "hosts.a.workers=1"),
+        (*IN_PARALLEL, "--set", "webhook=https://hooks.lab/SECRET"),
+    ],
+)
+def test_what_parallel_seeds_cannot_have_is_refused(zmqrl: Command, words: tuple[object, ...]) -> None:
+    assert zmqrl("train", "cartpole-ppo", *words).code == 2
+    assert not Path("here/queue").exists()
 
 
 @pytest.mark.long

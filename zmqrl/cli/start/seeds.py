@@ -7,13 +7,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zmqrl.cli.start.start_options import TrainRequest
 from zmqrl.config.codec import replace
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, ZmqrlError
+
+if TYPE_CHECKING:
+    from zmqrl.config.sections import Config
+    from zmqrl.queue.hosts import RunnerHosts
+    from zmqrl.queue.records import JobNeeds
 
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 QUEUE = "queue"
@@ -22,20 +27,21 @@ CORES = 2
 
 
 def run_seeds(request: TrainRequest, run_one: Callable[[TrainRequest], int]) -> int:
-    """Each seed in `DIR/seed-<seed>`; the worst exit code. An interrupted or stopped one is the last."""
+    """Each seed in `DIR/seed-<seed>`; the worst exit code."""
     from zmqrl.launch.start import configured
     from zmqrl.launch.summary import line_of_seeds
     from zmqrl.planning.directory_checks import check_new_directory
     from zmqrl.run_files.run_info import is_run
 
-    first, folder = configured(request).config.run.seed, request.directory
+    config, folder = configured(request).config, request.directory
     if is_run(folder):
         fix = "choose another directory for the runs of the seeds"
         raise ConfigError.about(f"run directory {folder}", "holds a run", fix)
+    first = config.run.seed
     runs = {seed: folder / f"seed-{seed}" for seed in range(first, first + (request.seeds or 0))}
     for directory in runs.values():
         check_new_directory(directory)
-    codes = _in_parallel(request, runs) if request.parallel else _one_by_one(request, runs, run_one)
+    codes = _in_parallel(request, config, runs) if request.parallel else _one_by_one(request, runs, run_one)
     if len(codes) < len(runs):
         click.echo(f"{len(runs) - len(codes)} of {len(runs)} seeds were not run", err=True)
     line = line_of_seeds([summary_of(directory) for directory in runs.values()])
@@ -52,6 +58,7 @@ def summary_of(directory: Path) -> Mapping[str, Any]:
 
 
 def _one_by_one(request: TrainRequest, runs: Mapping[int, Path], run_one: Callable[[TrainRequest], int]) -> list[int]:
+    """Exit codes of the seeds up to one that was interrupted or stopped."""
     codes = []
     for seed, directory in runs.items():
         codes.append(run_one(replace(request, run_dir=directory, seed=seed, started_at=time.time())))
@@ -60,30 +67,47 @@ def _one_by_one(request: TrainRequest, runs: Mapping[int, Path], run_one: Callab
     return codes
 
 
-def _in_parallel(request: TrainRequest, runs: Mapping[int, Path]) -> list[int]:
-    """Run the seeds, as many at a time as this machine has cores for; the exit code of each."""
-    from zmqrl.capacity import usable_cores
-    from zmqrl.cli.queue import made_queue
+def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]) -> list[int]:
+    """Run each seed as a job of this machine, as many at a time as it has slots for. Exit codes of these jobs."""
+    from zmqrl.cli.queue import check_one_host, made_queue
     from zmqrl.config.presets import preset_name
+    from zmqrl.config.webhook import check_repeated
     from zmqrl.queue.hosts import RunnerHosts
-    from zmqrl.queue.records import JobNeeds, JobRecord
+    from zmqrl.queue.records import JobRecord
     from zmqrl.queue.runner import JobRunner, serve
 
-    queue, preset = made_queue(request.directory.absolute() / QUEUE), str(preset_name(str(request.preset)))
+    check_repeated(request.overrides)
+    check_one_host(config)
+    queue, hosts = made_queue(request.directory.absolute() / QUEUE), RunnerHosts.of(None)
+    needs, preset = _needs(request, config, hosts), str(preset_name(str(request.preset)))
     options = {"run.mode": request.mode, "hosts.local.workers": request.workers, "run.init_from": request.init_from}
     given = [*request.overrides, *(f"{key}={json.dumps(it)}" for key, it in options.items() if it is not None)]
-    cores = min(usable_cores(), CORES if request.workers is None else int(request.workers) + 1)
-    known = {job.record.run_dir for job in queue.read().jobs.values()}  # of a start that was interrupted
-    for seed, directory in runs.items():
-        if str(directory.absolute()) in known:
-            continue
-        what = preset, (*given, f"run.seed={seed}"), os.getcwd(), str(directory.absolute())
-        queue.add(JobRecord(os.geteuid(), *what, 0, JobNeeds(cores), (), time.time()), is_numbered=False)
+    more = f"to continue: zmqrl queue run --until-empty --queue {queue.path}"
     try:
-        with JobRunner(queue, RunnerHosts.of(None), click.echo) as runner:
+        with JobRunner(queue, hosts, click.echo) as runner:
+            if runner.has_jobs():  # of a start that was interrupted, maybe with another configuration
+                fix = f"{more}; or choose another directory"
+                raise ConfigError.about(queue.path, "has jobs that have not ended", fix)
+            numbers = list[int]()
+            for seed, directory in runs.items():
+                what = preset, (*given, f"run.seed={seed}"), os.getcwd(), str(directory.absolute())
+                record = JobRecord(os.geteuid(), *what, 0, needs, (), time.time())
+                numbers.append(queue.add(record, is_numbered=False).number)
             serve(runner.step, lambda: not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
-        click.echo(f"to continue: zmqrl queue run --until-empty --queue {queue.path}")
+        click.echo(more)
         raise
-    ends = [job.end for job in queue.read().jobs.values()]
-    return [1 if end is None or end.exit_code is None else end.exit_code for end in ends]
+    ends = {job.number: job.end for job in queue.read().jobs.values()}
+    codes = (None if end is None else end.exit_code for end in map(ends.get, numbers))
+    return [code if code in WORST_FIRST else ZmqrlError.exit_code for code in codes]  # others: of a signal, or none
+
+
+def _needs(request: TrainRequest, config: Config, hosts: RunnerHosts) -> JobNeeds:
+    """Slots of a seed: on a machine with GPUs also one of these if the learner looks for one."""
+    from zmqrl.queue.records import JobNeeds
+
+    (here,) = hosts.capacity.values()
+    device = config.learner.device
+    takes_gpu = device.startswith("cuda") or (device == "auto" and config.network.kind != "mlp")
+    cores = CORES if request.workers is None else request.workers + 1
+    return JobNeeds(min(here.cores, cores), min(here.gpus, int(takes_gpu)))

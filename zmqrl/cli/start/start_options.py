@@ -241,9 +241,9 @@ def _refused(request: TrainRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _refused_parallel(request: TrainRequest) -> tuple[bool, str]:
-    other = request.env is not None or request.dry_run or request.as_data or request.on is not None
-    what = "--parallel requires --seeds N, and cannot be combined with --env, --dry-run, --json or --on"
-    return request.parallel and (other or request.seeds is None), what
+    others = request.env, request.dry_run, request.as_data, request.on, request.limit
+    what = "--parallel requires --seeds N, and cannot be combined with --env, --dry-run, --json, --on or --limit"
+    return request.parallel and (any(others) or request.seeds is None), what
 
 
 def check_env(preset: str | None, env: str | None, algo: str | None, resume: str | None) -> None:
