@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -73,6 +74,19 @@ def test_the_runs_of_a_folder_have_their_jobs_and_those_that_wait_a_position(zmq
     (tmp_path / "other").mkdir()
     assert zmqrl("runs", "other").out == ""
     assert "JOB" not in zmqrl("runs", "--queue", "none").out
+
+
+def test_runs_are_listed_without_a_queue_that_cannot_be_read(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: QueueFolder) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "queue")
+
+    QUEUE.mkdir()
+    stored(tmp_path / "runs" / "own", 40, live=True)
+    monkeypatch.setattr(QueueFolder, "read", refused)
+    ended = zmqrl("runs", "--json")
+    assert (ended.code, len(json.loads(ended.out)), len(ended.err.splitlines())) == (0, 1, 1)
 
 
 def test_another_folder_is_named_by_an_option_or_a_variable(zmqrl: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,11 +101,16 @@ def runs_command(
 
 
 def _below(folders: Sequence[Path], queue: Path) -> list[RunRow]:
+    from zmqrl.logs.printable import printable
     from zmqrl.queue.folder import QueueFolder
-    from zmqrl.queue.listing import job_rows, with_jobs
+    from zmqrl.queue.listing import JobRow, job_rows, with_jobs
     from zmqrl.run_files.run_list import runs_below
 
-    jobs = job_rows(QueueFolder(queue).read()) if queue.is_dir() else []
+    jobs = list[JobRow]()
+    try:
+        jobs = job_rows(QueueFolder(queue).read()) if queue.is_dir() else []
+    except OSError as error:  # such as the queue of another user
+        click.echo(printable(f"jobs are not in the list: --queue {queue} cannot be read: {error.strerror}"), err=True)
     for folder in folders:
         if not folder.is_dir() and not any(Path(job.run).is_relative_to(folder.absolute()) for job in jobs):
             fix = "give the folder of the runs: zmqrl runs DIR" if folder == RUNS else ""
