@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -34,6 +36,23 @@ from zmqrl.config.sections import Config
 @pytest.mark.whole
 def test_the_rest_is_passed_on(given: list[str], kept: list[str]) -> None:
     assert without_flags(given) == kept
+
+
+@pytest.mark.parametrize(("given", "passed"), [((), []), (("--queue", "q"), ["--queue", "q"])])
+def test_a_page_of_another_host_has_the_queue_of_that_host(
+    zmqrl: Command, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], passed: list[str]
+) -> None:
+    seen: list[list[str]] = []
+
+    def relay(words: list[str], *_: object) -> int:
+        seen.append(words)
+        return 2
+
+    there = SimpleNamespace(accepted=(), check_version=lambda: None, relay=relay)
+    monkeypatch.setattr("zmqrl.launcher_place.launcher_host.connected", lambda *_: contextlib.nullcontext(there))
+    monkeypatch.setenv("ZMQRL_QUEUE", "/queue/here")
+    assert zmqrl("view", *given, "--on", "h").code == 2
+    assert seen == [["--until-eof", "view", *passed, "--", "runs"]]
 
 
 @pytest.mark.parametrize(

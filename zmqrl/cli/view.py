@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from zmqrl.cli.queue import IN
 from zmqrl.cli.run.on import LoginCommand, login_file
@@ -38,7 +39,8 @@ def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file
     (127.0.0.1), until Ctrl-C, to who has the printed URL, and needs no internet.
     """
     if on is not None:
-        return _view_on(on, hosts_file, runs, folder, port)
+        source = click.get_current_context().get_parameter_source("folder")
+        return _view_on(on, hosts_file, runs, folder if source is ParameterSource.COMMANDLINE else None, port)
     if hosts_file is not None:
         raise click.UsageError("--hosts requires --on HOST")
     from zmqrl.viewer.server import ViewServer
@@ -57,8 +59,11 @@ def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file
     return 0
 
 
-def _view_on(host: str, hosts_file: Path | None, folder: Path, queue: Path, port: int) -> int:
-    """The command on `host` serves the page there, and ends with this one, whose stdin it has."""
+def _view_on(host: str, hosts_file: Path | None, folder: Path, queue: Path | None, port: int) -> int:
+    """The command on `host` serves the page there, and ends with this one, whose stdin it has.
+
+    `queue`: that of `--queue`; without it the default and the variable of `host` count.
+    """
     from zmqrl.config.load import resolve_logins
     from zmqrl.config.on_host import on_local
     from zmqrl.launcher_place.launcher_host import connected
@@ -72,7 +77,8 @@ def _view_on(host: str, hosts_file: Path | None, folder: Path, queue: Path, port
         there.check_version()
         page = _RemotePage(there, port)
         try:
-            words = ["--until-eof", "view", "--queue", str(queue), "--", str(folder)]
+            given = [] if queue is None else ["--queue", str(queue)]
+            words = ["--until-eof", "view", *given, "--", str(folder)]
             code = there.relay(words, page.take, printable_writer(sys.stderr.buffer))
         except KeyboardInterrupt:
             click.echo("ended")
