@@ -249,8 +249,8 @@ def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, i
     queue = open_queue(folder)
     for job in list(_found(queue, numbers)):
         if job.record.uid != os.geteuid():
-            raise ConfigError("is a job of another user", key=(), value=str(job.number), is_subject=True)
+            raise ConfigError.about(job.number, "is a job of another user")
         if job.end is not None:
-            raise ConfigError("has ended", key=(), value=str(job.number), is_subject=True, fix=job.end.status)
+            raise ConfigError.about(job.number, "has ended", job.end.status)
     for number in numbers:
         act(queue, number)

@@ -97,8 +97,7 @@ class JobRunner:
             own.mkdir()
             own.chmod(0o755)
         if not is_own(own):
-            what = "is not a folder of yours"
-            raise ConfigError(what, key=(), value=str(own), is_subject=True, fix="its owner or root must remove it")
+            raise ConfigError.about(own, "is not a folder of yours", "its owner or root must remove it")
         try:
             self._owner = RunOwner.acquire(own, self._me.runner)
         except ConfigError as error:
