@@ -15,7 +15,7 @@ ACTIVE = {uid: RunnerSeen(frozenset(HOSTS), 0.0) for uid in (ANNA, BEN, CLEO)}
 
 
 def record(uid: int = ANNA, priority: int = 0, cores: int = 2, gpus: int = 0, after: tuple[int, ...] = ()) -> JobRecord:
-    return JobRecord(uid, "cartpole-ppo", (), "/", "/runs/x", priority, JobNeeds(cores, gpus), after, 0.0)
+    return JobRecord(uid, "cartpole-ppo", (), "/", "/runs/x", priority, JobNeeds(cores, gpus), after)
 
 
 def job(number: int, uid: int = ANNA, *attempts: JobAttempt, **fields: Any) -> Job:

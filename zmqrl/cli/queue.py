@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,7 +83,7 @@ def add_command(
         raise ConfigError("no such job", key=("--after",), value=str(unknown[0]), fix="see: zmqrl queue list")
     run_dir = str(default_path(config.run.name).absolute())
     name = str(preset_name(preset))
-    record = JobRecord(os.geteuid(), name, overrides, os.getcwd(), run_dir, priority, slots, after, time.time())
+    record = JobRecord(os.geteuid(), name, overrides, os.getcwd(), run_dir, priority, slots, after)
     job = queue.add(record)
     click.echo(f"job {job.number} added; zmqrl queue run starts it; its run directory: {job.record.run_dir}")
 

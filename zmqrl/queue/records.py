@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from zmqrl.config.sections import Bounds, Section
 from zmqrl.messages.fields import PathText, Text
-from zmqrl.types import Count, Finite, Name
+from zmqrl.types import Count, Name
 from zmqrl.views.problem import counted
 
 Outcome = Literal["done", "failed", "yielded", "lost"]
@@ -51,7 +51,6 @@ class JobRecord(Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=-1000, le=1000)]
     needs: JobNeeds
     after: tuple[Count, ...]
-    added_at: Finite
 
 
 class AttemptRecord(Struct, frozen=True, forbid_unknown_fields=True):

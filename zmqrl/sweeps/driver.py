@@ -141,7 +141,7 @@ class SweepDriver:
         overrides += [f"store.keep_every={keys.rungs[0]}"] if keys.rungs else []
         run_dir = str(self._folder.run_dir(action.trial, action.seed))
         what = keys.preset, tuple(overrides), self._sweep.folder, run_dir
-        return JobRecord(os.geteuid(), *what, keys.priority, keys.needs, (), time.time())
+        return JobRecord(os.geteuid(), *what, keys.priority, keys.needs, ())
 
     def _evaluate(self, action: EvaluateCheckpoint) -> bool:
         if action in self._evaluations or len(self._evaluations) * CORES_PER_EVALUATION >= usable_cores():

@@ -91,7 +91,7 @@ def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]
             numbers = list[int]()
             for seed, directory in runs.items():
                 what = preset, (*given, f"run.seed={seed}"), os.getcwd(), str(directory.absolute())
-                record = JobRecord(os.geteuid(), *what, 0, needs, (), time.time())
+                record = JobRecord(os.geteuid(), *what, 0, needs, ())
                 numbers.append(queue.add(record, is_numbered=False).number)
             serve(runner.step, lambda: not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
