@@ -63,7 +63,7 @@ def test_every_key_that_is_named_exists() -> None:
         ("network.channels=(1, 2)", "must be a list; write [1, 2]"),
         ("run.total_env_steps=100k", "must be a valid integer; write 100000"),
         ("run.total_env_steps=1,000,000", "must be a valid integer; write 1000000"),
-        ("seeds=3", "--seeds N of the command line runs N seeds, one after the other; in Python, loop over seed="),
+        ("seeds=3", "--seeds N of the command line runs N seeds; in Python, loop over seed="),
         ("run.max_wall_s=10m", "must be a valid number; write 600"),
         ("run.max_wall_s=1h", "; write 3600"),
         ("run.max_wall_s=1.5 h", "; write 5400"),

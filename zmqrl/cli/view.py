@@ -36,7 +36,7 @@ def view_command(runs: Path, port: int, folder: Path, on: str | None, hosts_file
 
     DIR is a folder. Default: runs/. The page has the list of runs, the jobs of the queue, sweeps, curves of the runs
     that are selected, and hosts, problems, logs and configuration of a run. It is served on this machine alone
-    (127.0.0.1), until Ctrl-C, to who has the printed URL, and needs no internet.
+    (127.0.0.1), until Ctrl-C, to those who have the printed URL, and needs no internet.
     """
     if on is not None:
         source = click.get_current_context().get_parameter_source("folder")

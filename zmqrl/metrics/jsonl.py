@@ -125,7 +125,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, float]]:
 class Lines:
     """Lines from byte `end` on, in blocks. Afterwards `end` is behind the last whole one.
 
-    Another may be being written after it. A line of more than `MOST_LINE_BYTES` is none, and ends the file.
+    The bytes after it are a line that is being written. A line of more than `MOST_LINE_BYTES` is not read, nor is what
+    follows it.
     """
 
     def __init__(self, path: Path, end: int = 0, cut_too: bool = False) -> None:

@@ -194,7 +194,7 @@ def _create_durable(path: Path, content: bytes) -> bool:
 
 
 def _read(path: Path, kind: type[Kind], damaged: Kind | None = None) -> Kind | None:
-    """The record in a file, or `damaged` for another content; None: it does not count. OSError: the folder is away."""
+    """The record in a file, or `damaged` for another content; None: it does not count. OSError: see `OF_A_FILE`."""
     try:
         with open(path, "rb", opener=no_link) as file:
             found = os.fstat(file.fileno())

@@ -64,7 +64,12 @@ OPTIONS = (
         "other hosts, set hosts.NAME.workers instead.",
     ),
     click.option("--seed", type=int, metavar="N", help="Seed of all random streams."),
-    click.option("--seeds", type=click.IntRange(1), metavar="N", help="Run N seeds, one after the other."),
+    click.option(
+        "--seeds",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Train a run for each of N seeds: run.seed, run.seed + 1, ...",
+    ),
     click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory. Default: runs/<name>-<time>."),
     click.option(
         "--resume",

@@ -116,8 +116,7 @@ _NO_KEYS = {
     "updates per env step",
     "distributed_batch_size": "algorithm.batch_size or algorithm.minibatch_size, for any number of workers",
     "eval_time_limit": "env.max_episode_steps bounds the episodes, evaluator.final_limit_s the last score",
-    "n_seeds num_seeds seeds": "--seeds N of the command line runs N seeds, one after the other; in Python, loop over "
-    "seed=",
+    "n_seeds num_seeds seeds": "--seeds N of the command line runs N seeds; in Python, loop over seed=",
     "callback callbacks on_step": "in Python, on_metrics=, on_score= and on_checkpoint= are functions that are called "
     "during the run",
     "load load_path reset_num_timesteps restore resume": "--resume DIR or zmqrl.resume(DIR) continues a run",
