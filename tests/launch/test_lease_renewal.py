@@ -127,4 +127,4 @@ def test_a_file_server_that_is_away_for_longer_than_the_lease_ends_no_run(
 @pytest.mark.whole
 def test_a_launcher_that_hangs_loses_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, summary = ended(tmp_path, monkeypatch, 3 * LEASE_S, wait_s=1.0)
-    assert code == 1 and "no launcher heartbeat for limits.host_lease_s (2 s)" in summary["error"]
+    assert code == 4 and "no launcher heartbeat for limits.host_lease_s (2 s)" in summary["error"]
