@@ -14,8 +14,9 @@ from tests.support.raising import raises
 from zmqrl.config.codec import replace
 from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection
 from zmqrl.errors import HostFailed
+from zmqrl.orchestrators.pods.agent import PodShell
 from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, label, pod_of
-from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig, PodShell
+from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig
 
 RUN = Config(learner=LearnerSection(host="trainer"), hosts={"trainer": HostSection(), "w1": HostSection(workers=1)})
 SECRET = {"name": "registry"}

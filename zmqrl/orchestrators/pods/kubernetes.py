@@ -7,15 +7,13 @@ minute: nothing remains of a run whose launcher was killed, or whose launcher's 
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import re
 import secrets
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from zmqrl.config.codec import replace
@@ -25,20 +23,17 @@ from zmqrl.config.sections import FORBID_UNKNOWN, DefaultsSection, HostSection
 from zmqrl.config.sections import Config as RunConfig
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
-from zmqrl.orchestrators.agent import Agent, HostEnd
+from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import Teardown
-from zmqrl.orchestrators.host_commands import quoted
-from zmqrl.orchestrators.piped import PipedProcess, PipedShell
-from zmqrl.orchestrators.pods.kubectl import ANSWER_S, CONTAINER, HOST, RUN, Pod, Pods, Wait, label, output_of
+from zmqrl.orchestrators.pods.agent import PodAgent, PodShell
+from zmqrl.orchestrators.pods.kubectl import ANSWER_S, CONTAINER, HOST, RUN, Pods, Wait, label, output_of
 from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, run_folder
-from zmqrl.orchestrators.shell_orchestrator import ShellAgent, ShellOrchestrator
-from zmqrl.ssh.shell import FileShell, Finished, HostShell
+from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
+from zmqrl.ssh.shell import HostShell
 
 WATCH_EVERY_S = 5.0
 PROBE_S = 60.0
 """How long `zmqrl doctor` and `workers: auto` wait for a pod."""
-FILE_S = 600.0
-"""How long the copy of a file may take."""
 ENDED_FOR_S = 60
 """How long Kubernetes keeps a Job that has ended."""
 HOLD = (
@@ -72,84 +67,6 @@ class KubernetesConfig:
     """Further fields of the `spec` of the pods, such as `volumes`, `imagePullSecrets`, `tolerations`."""
     container: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of their container, such as `volumeMounts`, `envFrom`, `imagePullPolicy`."""
-
-
-class PodShell(FileShell):
-    """Commands in a pod, which the first one starts."""
-
-    def __init__(self, host: str, pods: Pods, job: Mapping[str, Any], wait: Wait) -> None:
-        self.host, self._pods, self._job, self._wait = host, pods, job, wait
-        self._is_closed = False
-
-    @cached_property
-    def pod(self) -> Pod:
-        """The pod, which runs. HostFailed."""
-        return self._pods.start(self.host, self._job, self._wait)
-
-    def lost(self) -> str | None:
-        """What has ended the pod; None while it runs, and while the API server does not answer."""
-        try:
-            pod = next((pod for pod in self._pods.listed(self.host) if pod.name == self.pod.name), None)
-        except HostFailed:
-            return None
-        if pod is not None and pod.state == "running":
-            return None
-        return "it was deleted" if pod is None else pod.reason or f"it is {pod.state}"
-
-    def check_answer(self) -> None:
-        """Wait until the pod runs. HostFailed."""
-        assert self.pod.state == "running"
-
-    def run(self, command: str, timeout_s: float) -> Finished:
-        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).run(command, timeout_s)
-
-    def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).start(command, stderr)
-
-    def put(self, content: bytes | Path, path: str) -> None:
-        """Write a file in the pod, at once; its folders are made. HostFailed, also where a part of it was lost."""
-        data = content.read_bytes() if isinstance(content, Path) else content
-        folder, part = quoted(posixpath.dirname(path)), quoted(f"{path}.part")
-        written = f"mkdir -p {folder} && cat > {part} && [ $(wc -c < {part}) = {len(data)} ]"
-        self._script(f"{written} && mv {part} {quoted(path)}", data)
-
-    def get(self, path: str, target: Path) -> None:
-        """Copy a file of the pod to here. HostFailed, also where a part of it was lost."""
-        size, _, data = self._script(f"wc -c < {quoted(path)} && cat {quoted(path)}").partition(b"\n")
-        if size.strip() != str(len(data)).encode():
-            stated = size.decode(errors="replace").strip() or "?"
-            raise HostFailed(self.host, f"{len(data)} of {stated} bytes of {path} arrived", "copy it again")
-        target.write_bytes(data)
-
-    def remove_tree(self, path: str) -> None:
-        """Remove a folder of the pod, which may be in a volume. HostFailed."""
-        self._script(f"rm -rf {quoted(path)}")
-
-    def close(self) -> None:
-        """Delete the Job of the pod."""
-        if "pod" in vars(self) and not self._is_closed:
-            self._is_closed = True
-            with contextlib.suppress(HostFailed):
-                output_of(self.host, self._pods.deleting(self.pod.job))
-
-    def _script(self, script: str, input: bytes = b"") -> bytes:
-        return output_of(self.host, [*self._pods.in_pod(self.pod.name), "sh", "-c", script], input, FILE_S)
-
-
-class PodAgent(ShellAgent):
-    """A host agent in a pod."""
-
-    shell: PodShell
-
-    def cut_off(self) -> HostFailed | None:
-        why = None if self.progress.finished is not None else self.shell.lost()
-        is_learner = self.host == self.boot.plan.config.learner.host
-        fix = "resume the run" if is_learner else f"for another pod: zmqrl scale {self.host}={len(self.boot.workers)}"
-        return None if why is None else HostFailed(self.host, f"Kubernetes ended pod {self.shell.pod.name}: {why}", fix)
-
-    def end(self) -> HostEnd:
-        self.shell.close()  # else its pod would wait for a minute
-        return super().end()
 
 
 class KubernetesOrchestrator(ShellOrchestrator):
