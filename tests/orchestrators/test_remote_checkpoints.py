@@ -15,8 +15,10 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.agent.plans import stand_in_plan
 from tests.orchestrators.test_host_commands import SHELLS
 from tests.support.waiting import WAIT_S, until
+from zmqrl.config.codec import replace
 from zmqrl.config.sections import HostSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN
@@ -26,7 +28,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import reap_over
-from zmqrl.orchestrators.remote_checkpoints import Mirror, bring, remove, send
+from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, Mirror, bring, remove, send
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, HostShell
 
@@ -40,6 +42,8 @@ class Shell:
         """`login`: the login shell."""
         self._login = login
         self.slow_s, self.fails = 0.0, False
+        self.failures = 0
+        """How many of the next copies fail."""
         self.gets: list[float] = []
 
     def check_answer(self) -> None:
@@ -54,6 +58,9 @@ class Shell:
     def get(self, path: str, target: Path) -> None:
         self.gets.append(time.monotonic())
         time.sleep(self.slow_s)
+        if self.failures:
+            self.failures -= 1
+            raise HostFailed("far", "the stream was cut", "try again")
         shutil.copyfile(path, target)
 
     def put(self, path: Path, target: str) -> None:
@@ -244,3 +251,50 @@ def test_a_failure_and_its_recovery_are_each_reported_once(shell: Shell, far: Pa
     until(lambda: here.is_dir() and names(here) == ["full-0-1"], "the file")
     mirror.close()
     assert len(warnings) == 1 and warnings[0].startswith("far: ") and "the connection is lost" in warnings[0]
+
+
+@pytest.fixture
+def learner_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LearnerFiles, list[str]]:
+    """Of a run whose learner is on the host far; what it warns of."""
+    monkeypatch.setattr("zmqrl.orchestrators.remote_checkpoints.RETRIES_AFTER_S", (0.01, 0.01))
+    plan = stand_in_plan(here.parent / "run")
+    config = replace(plan.config, learner=replace(plan.config.learner, host="far"))
+    config = replace(config, run=replace(config.run, checkpoint_every_s=0.01))
+    warnings: list[str] = []
+    plan = replace(plan, config=config, store_path=str(here))
+    return LearnerFiles(plan, lambda host, text: warnings.append(text)), warnings
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_what_the_learner_left_is_collected_by_a_further_attempt_or_stays(
+    shell: Shell, far: Path, here: Path, learner_files: tuple[LearnerFiles, list[str]], failures: int
+) -> None:
+    collecting, warnings = learner_files
+    write(far / "checkpoints", "v0-7")
+    shell.failures = failures
+    assert collecting.collect(cast(Connection, shell), str(far)) == (failures == 2)
+    assert warnings == ([] if failures == 2 else ["the stream was cut; try again"])
+    assert far.exists() == (failures == 3) and (not here.exists() or names(here) == (["v0-7"] if failures == 2 else []))
+
+
+def test_an_error_of_this_machine_does_not_end_the_teardown(
+    shell: Shell, far: Path, learner_files: tuple[LearnerFiles, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensors, "verify", lambda content: bytes(1 << 62))
+    write(far / "checkpoints", "v0-7")
+    assert not learner_files[0].collect(cast(Connection, shell), str(far))
+    assert "MemoryError" in learner_files[1][0] and far.exists()
+
+
+def test_a_copy_that_was_begun_ends_before_the_rest_is_collected(
+    shell: Shell, far: Path, here: Path, learner_files: tuple[LearnerFiles, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would use the same second name there."""
+    monkeypatch.setattr("zmqrl.orchestrators.remote_checkpoints.CLOSE_S", 0.0)
+    write(far / "checkpoints", "full-0-5")
+    shell.slow_s = 0.5
+    learner_files[0].mirror(cast(Connection, shell), str(far))
+    until(lambda: shell.gets, "the copy")
+    learner_files[0].close()
+    assert learner_files[0].collect(cast(Connection, shell), str(far))
+    assert (names(here), len(shell.gets), learner_files[1]) == (["full-0-5"], 1, [])

@@ -16,7 +16,7 @@ from zmqrl.data_stores import files, tensors
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN, checkpoint_names, is_whole, newest_whole
 from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.make import is_shared
-from zmqrl.errors import HostFailed, StoreError
+from zmqrl.errors import HostFailed, StoreError, unusable
 from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
 from zmqrl.ssh.shell import FileShell, Finished
@@ -24,6 +24,8 @@ from zmqrl.ssh.shell import FileShell, Finished
 LOOK_THERE = "see the remaining files there"
 LIST_S = 15.0
 CLOSE_S = 3.0
+RETRIES_AFTER_S = (2.0, 8.0)
+"""Waits before the further attempts to collect what a learner has left."""
 
 
 class LearnerFiles:
@@ -52,17 +54,39 @@ class LearnerFiles:
             every_s = self._plan.config.run.checkpoint_every_s
             self._mirror = Mirror(host, f"{folder}/checkpoints", self._here, every_s, self._warn)
 
-    def collect(self, host: FileShell, folder: str) -> None:
-        """Copy what the learner has left, and remove it there."""
+    def collect(self, host: FileShell, folder: str) -> bool:
+        """Copy what the learner has left, and remove it there. False: not all was copied, which the user is warned of.
+
+        A copy that the mirror has begun ends before: it counts, and has its own deadlines.
+        """
         if not self._keeps_copies(host.host) or not host.is_alive():
-            return
+            return True
+        if self._mirror is not None:
+            self._mirror.join()
+        for after_s in (0.0, *RETRIES_AFTER_S):
+            time.sleep(after_s)
+            why = self._attempt(host, folder)
+            if why is None or not host.is_alive():
+                break
+        if why is not None:
+            self._warn(host.host, why)
+            return False
         try:
-            collect(host, f"{folder}/checkpoints", self._here)
             remove(host, folder)
         except HostFailed as error:
             self._warn(error.host, f"{error.cause}; {error.fix}")
+        return True
+
+    def _attempt(self, host: FileShell, folder: str) -> str | None:
+        """Copy what the learner has left; why that failed."""
+        try:
+            collect(host, f"{folder}/checkpoints", self._here)
         except OSError as error:
-            self._warn(host.host, f"the host's checkpoints cannot be copied to {self._here}: {error.strerror}")
+            return f"the host's checkpoints cannot be copied to {self._here}: {error.strerror}"
+        except Exception as error:  # noqa: BLE001 - also of too little memory: the end of the hosts is verified after it
+            failed = unusable(host.host, error)
+            return f"{failed.cause}; {failed.fix}"
+        return None
 
     def close(self) -> None:
         """End the copies during the run. Safe to call twice."""
@@ -192,6 +216,10 @@ class Mirror:
         """No copy begins any more; one that is being made has `CLOSE_S` to end. Safe to call twice."""
         self._closed.set()
         self._thread.join(CLOSE_S)
+
+    def join(self) -> None:
+        """After `close`: the copies that it has begun have ended. Each of their steps has a deadline."""
+        self._thread.join()
 
     def _run(self) -> None:
         wait_s, failing = self._every_s, False
