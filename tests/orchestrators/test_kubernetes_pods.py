@@ -6,17 +6,21 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.agent.plans import stand_in_plan
 from tests.support.raising import raises
+from tests.support.waiting import until
 from zmqrl.config.codec import replace
+from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection
 from zmqrl.errors import HostFailed
+from zmqrl.launch.run.boots import boots
 from zmqrl.orchestrators.pods.agent import PodShell
 from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, label, pod_of
-from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig
+from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig, KubernetesOrchestrator
 
 RUN = Config(learner=LearnerSection(host="trainer"), hosts={"trainer": HostSection(), "w1": HostSection(workers=1)})
 SECRET = {"name": "registry"}
@@ -179,9 +183,8 @@ def test_a_warning_is_the_reason_where_the_status_has_none(
 
 
 def shell(client: Pods) -> PodShell:
-    made = PodShell("w1", client, {}, Wait(0.0, threading.Event(), lambda _: None))
-    made.pod = Pod("zmqrl-w1-x", "w1", "zmqrl-w1", "running", "")
-    return made
+    pod = Pod("zmqrl-w1-x", "w1", "zmqrl-w1", "running", "")
+    return PodShell("w1", client, {}, Wait(0.0, threading.Event(), lambda _: None), pod)
 
 
 def test_a_file_goes_to_a_pod_and_comes_back(kubectl: Any, tmp_path: Path) -> None:
@@ -207,3 +210,72 @@ def test_a_file_that_comes_back_in_part_is_an_error(kubectl: Any, tmp_path: Path
     with raises(HostFailed, cause=f"{arrived} bytes of {tmp_path}/file arrived"):
         pod.get(f"{tmp_path}/file", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+CLUSTER = """case $3 in
+create) job=$(sed 's/.*"zmqrl.host": "\\([^"]*\\)".*/\\1/')
+    case "$*" in *dry-run*) ;; *) echo $job >$S/jobs/$job-1;; esac
+    echo job.batch/$job-1 ;;
+get) comma=
+    printf '{"items": ['
+    for job in $([ $(cat $S/state) = none ] || ls $S/jobs); do
+        printf '%s{"metadata": {"name": "%s-x", "labels": {"zmqrl.host": "%s"}, "ownerReferences": [{"name": "%s"}]},' \
+            "$comma" $job $(cat $S/jobs/$job) $job
+        printf '"status": {"containerStatuses": [{"name": "zmqrl", "state": {"%s": {}}}]}}' $(cat $S/state)
+        comma=,
+    done
+    echo ']}' ;;
+delete) [ ! -e $S/refuses ] || { echo refused >&2; exit 1; }
+    shift 6
+    case $1 in
+    --selector=*!=*) kept=${1##*!=}; for job in $(ls $S/jobs); do [ $job = $kept-1 ] || rm $S/jobs/$job; done ;;
+    --selector=*) rm -f $S/jobs/* ;;
+    *) rm -f $S/jobs/$1 ;;
+    esac ;;
+exec) [ ! -e $S/cut ] || { echo cut >&2; exit 1; }
+    while [ "$1" != -- ]; do shift; done; shift
+    exec "$@" ;;
+esac
+"""
+"""A kubectl with a Job per host, all of whose pods have one state: $S/jobs, $S/state."""
+
+
+class Pretended(NamedTuple):
+    """A run in pods that are processes of this machine; its agents end at once."""
+
+    orchestrator: KubernetesOrchestrator
+    plan: RunPlan
+    folder: Path
+
+    def deploy(self) -> None:
+        self.orchestrator.deploy(boots(self.plan))
+
+    def jobs(self) -> list[str]:
+        return sorted(os.listdir(self.folder / "jobs"))
+
+
+@pytest.fixture
+def pretended(kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
+    folder = tmp_path / "cluster"
+    (folder / "jobs").mkdir(parents=True)
+    (folder / "state").write_text("running")
+    kubectl(f"S={folder}\n{CLUSTER}")
+    monkeypatch.setattr(KubernetesAccess, "records_end_s", 0.0)
+    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.2)
+    plan = stand_in_plan(tmp_path / "run")
+    hosts = {
+        host: HostSection(workers=workers, python="true", workdir=str(tmp_path / "pods"))
+        for host, workers in (("trainer", 0), ("w1", 1))
+    }
+    config = replace(plan.config, hosts=hosts, learner=replace(plan.config.learner, host="trainer"))
+    plan = replace(plan, config=config, workers={"trainer": 0, "w1": 1}, store_path=str(tmp_path / "here"))
+    settings = KubernetesConfig(image="i", namespace="rl", context="cluster")
+    return Pretended(KubernetesOrchestrator(settings, plan), plan, folder)
+
+
+def test_a_pod_that_waits_delays_no_other_host(pretended: Pretended) -> None:
+    """The start of each takes its time; a lock of all shells would make it a queue."""
+    (pretended.folder / "state").write_text("waiting")
+    pretended.deploy()
+    until(lambda: pretended.jobs() == ["trainer-1", "w1-1"], pretended.jobs, 20.0)
+    assert not pretended.orchestrator.undeploy(0.1).left and not pretended.jobs()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import threading
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,23 @@ FILE_S = 600.0
 class PodShell(FileShell):
     """Commands in a pod, which the first one starts."""
 
-    def __init__(self, host: str, pods: Pods, job: Mapping[str, Any], wait: Wait) -> None:
+    def __init__(self, host: str, pods: Pods, job: Mapping[str, Any], wait: Wait, pod: Pod | None = None) -> None:
+        """`job`: manifest for a pod that is not there yet; `pod`: one that runs."""
         self.host, self._pods, self._job, self._wait = host, pods, job, wait
+        self._pod, self._start_lock = pod, threading.Lock()
         self._is_closed = False
 
-    @cached_property
-    def pod(self) -> Pod:
+    def started(self) -> Pod:
         """The pod, which runs. HostFailed."""
-        return self._pods.start(self.host, self._job, self._wait)
+        with self._start_lock:
+            if self._pod is None:
+                self._pod = self._pods.start(self.host, self._job, self._wait)
+            return self._pod
 
     def lost(self) -> str | None:
         """What has ended the pod; None while it runs, and while the API server does not answer."""
         try:
-            pod = next((pod for pod in self._pods.listed(self.host) if pod.name == self.pod.name), None)
+            pod = next((pod for pod in self._pods.listed(self.host) if pod.name == self.started().name), None)
         except HostFailed:
             return None
         if pod is not None and pod.state == "running":
@@ -45,13 +49,13 @@ class PodShell(FileShell):
 
     def check_answer(self) -> None:
         """Wait until the pod runs. HostFailed."""
-        assert self.pod.state == "running"
+        self.started()
 
     def run(self, command: str, timeout_s: float) -> Finished:
-        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).run(command, timeout_s)
+        return PipedShell(self.host, self._pods.in_pod(self.started().name)).run(command, timeout_s)
 
     def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedShell(self.host, self._pods.in_pod(self.pod.name)).start(command, stderr)
+        return PipedShell(self.host, self._pods.in_pod(self.started().name)).start(command, stderr)
 
     def put(self, content: bytes | Path, path: str) -> None:
         """Write a file in the pod, at once; its folders are made. HostFailed, also where a part of it was lost."""
@@ -74,13 +78,13 @@ class PodShell(FileShell):
 
     def close(self) -> None:
         """Delete the Job of the pod."""
-        if "pod" in vars(self) and not self._is_closed:
+        if self._pod is not None and not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(HostFailed):
-                output_of(self.host, self._pods.deleting(self.pod.job))
+                output_of(self.host, self._pods.deleting(self._pod.job))
 
     def _script(self, script: str, input: bytes = b"") -> bytes:
-        return output_of(self.host, [*self._pods.in_pod(self.pod.name), "sh", "-c", script], input, FILE_S)
+        return output_of(self.host, [*self._pods.in_pod(self.started().name), "sh", "-c", script], input, FILE_S)
 
 
 class PodAgent(ShellAgent):
@@ -92,7 +96,11 @@ class PodAgent(ShellAgent):
         why = None if self.progress.finished is not None else self.shell.lost()
         is_learner = self.host == self.boot.plan.config.learner.host
         fix = "resume the run" if is_learner else f"for another pod: zmqrl scale {self.host}={len(self.boot.workers)}"
-        return None if why is None else HostFailed(self.host, f"Kubernetes ended pod {self.shell.pod.name}: {why}", fix)
+        return (
+            None
+            if why is None
+            else HostFailed(self.host, f"Kubernetes ended pod {self.shell.started().name}: {why}", fix)
+        )
 
     def end(self) -> HostEnd:
         self.shell.close()  # else its pod would wait for a minute
