@@ -261,7 +261,7 @@ def pretended(kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (folder / "state").write_text("running")
     kubectl(f"S={folder}\n{CLUSTER}")
     monkeypatch.setattr(KubernetesAccess, "records_end_s", 0.0)
-    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 0.2)
+    monkeypatch.setattr("zmqrl.orchestrators.on_hosts.CANCEL_S", 1.0)
     plan = stand_in_plan(tmp_path / "run")
     hosts = {
         host: HostSection(workers=workers, python="true", workdir=str(tmp_path / "pods"))
@@ -279,3 +279,15 @@ def test_a_pod_that_waits_delays_no_other_host(pretended: Pretended) -> None:
     pretended.deploy()
     until(lambda: pretended.jobs() == ["trainer-1", "w1-1"], pretended.jobs, 20.0)
     assert not pretended.orchestrator.undeploy(0.1).left and not pretended.jobs()
+
+
+@pytest.mark.parametrize("state", ["waiting", "none"])
+def test_a_job_that_could_not_be_deleted_is_named(pretended: Pretended, state: str) -> None:
+    """Its pod never ran, or was not created."""
+    (pretended.folder / "state").write_text(state)
+    pretended.deploy()
+    until(lambda: pretended.jobs() == ["trainer-1", "w1-1"], pretended.jobs, 20.0)
+    (pretended.folder / "refuses").touch()
+    what = {"waiting": "job {0}-1", "none": "? (its Job was not deleted: kubectl: refused)"}[state]
+    left = pretended.orchestrator.undeploy(0.1).left
+    assert left == tuple(f"{host}/{what.format(host)}" for host in ("trainer", "w1"))

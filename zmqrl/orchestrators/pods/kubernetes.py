@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import Teardown
+from zmqrl.orchestrators.on_hosts import end_jobs
 from zmqrl.orchestrators.pods.agent import PodAgent, PodShell
 from zmqrl.orchestrators.pods.kubectl import ANSWER_S, CONTAINER, HOST, RUN, Pods, Wait, label, output_of
 from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, run_folder
@@ -41,8 +42,8 @@ HOLD = (
     "set -- /proc/[0-9]*; if [ $# -gt $own ]; then idle=0; else idle=$((idle + 1)); fi; done"
 )
 """Process 1 of a pod: ends it when no other process has been there for a minute."""
-DELETE_AFTER = 'read _; exec "$@"'
-"""A shell that outlives the launcher."""
+DELETE_AFTER = 'read _ || exec "$@"'
+"""A shell that outlives the launcher: it deletes unless it is given a line."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class KubernetesOrchestrator(ShellOrchestrator):
         self._access = self.access(config, plan.config)
         self._pods, self._files = self._access.pods(plan.run_id), LearnerFiles(plan, self.warn)
         self._deleter: subprocess.Popen[bytes] | None = None
+        self._begun: set[str] = set()
+        """Hosts for which Jobs were made."""
         hosts = dict.fromkeys([plan.config.learner.host, *(host for host, count in plan.workers.items() if count)])
         for host in [host for host in hosts if host != LOCAL][:2]:
             self._pods.create(host, self._access.job(plan.run_id, host), "--dry-run=server")
@@ -111,6 +114,7 @@ class KubernetesOrchestrator(ShellOrchestrator):
             null = subprocess.DEVNULL
             self._deleter = subprocess.Popen(argv, stdin=-1, stdout=null, stderr=null, start_new_session=True)
             threading.Thread(target=self._watch, name="pods", daemon=True).start()
+        self._begun |= boots.keys() - {LOCAL}
         super().deploy(boots)
 
     def agent(self, boot: Boot, shell: HostShell) -> Agent | None:
@@ -143,12 +147,30 @@ class KubernetesOrchestrator(ShellOrchestrator):
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._files.close()
+        self.end_starts()
+        verified = set(self.agents)
         teardown = super().undeploy(grace_s)
+        left = (*teardown.left, *self._end_rest(verified))
         if self._deleter is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it outlives this process too
-                self._deleter.communicate(timeout=ANSWER_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._deleter.communicate(b"\n", ANSWER_S)
             self._deleter = None
-        return teardown
+        return replace(teardown, left=left)
+
+    def _end_rest(self, verified: Set[str]) -> Iterator[str]:
+        """Delete the Jobs that are left. Yields what remains of hosts without an agent: their pods never ran."""
+        run_id, cause = self.plan.run_id, ""
+        try:
+            output_of(LOCAL, self._pods.deleting(self._pods.selector))
+        except HostFailed as error:
+            cause = error.cause
+        for host, found in end_jobs(self._access, sorted(self._begun - verified), run_id, self._access.records_end_s):
+            if isinstance(found, HostFailed):
+                yield f"{host}/? (unreachable: {found.cause})"
+            elif cause and not (found.left or found.killed):  # a Job without a pod
+                yield f"{host}/? (its Job was not deleted: {cause})"
+            else:
+                yield from (f"{host}/{name}" for name in found.left)
 
 
 class KubernetesAccess(HostAccess):
