@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +16,11 @@ from tests.support.raising import raises
 from tests.support.waiting import until
 from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
-from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection
+from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerSection, StoreSection
+from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.pods.agent import PodShell
 from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, label, pod_of
 from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig, KubernetesOrchestrator
@@ -291,3 +294,39 @@ def test_a_job_that_could_not_be_deleted_is_named(pretended: Pretended, state: s
     what = {"waiting": "job {0}-1", "none": "? (its Job was not deleted: kubectl: refused)"}[state]
     left = pretended.orchestrator.undeploy(0.1).left
     assert left == tuple(f"{host}/{what.format(host)}" for host in ("trainer", "w1"))
+
+
+def test_a_pod_whose_files_could_not_be_collected_is_left_with_the_command_that_copies_them(
+    pretended: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.remote_checkpoints.RETRIES_AFTER_S", ())
+    orchestrator, run_id, here = pretended.orchestrator, pretended.plan.run_id, tmp_path / "here"
+    folder = tmp_path / "pods" / REMOTE_RUNS / run_id / "trainer" / "checkpoints"
+    folder.mkdir(parents=True)
+    content = tensors.dump({}, {})
+    (folder / "v0-7.safetensors").write_bytes(content)
+    pretended.deploy()
+    until(lambda: len(orchestrator.agents) == 2, "the agents", 20.0)
+    orchestrator.agents["trainer"]._is_booted = True  # else it has written nothing
+    (pretended.folder / "cut").touch()
+    (left,) = orchestrator.undeploy(0.1).left
+    assert left.startswith("trainer/pod trainer-1-x (it has checkpoints without a copy") and not here.exists()
+    assert pretended.jobs() == ["trainer-1"]
+    (pretended.folder / "cut").unlink()
+    here.mkdir()
+    subprocess.run(left.partition("to copy them: ")[2][:-1], shell=True, check=True)
+    assert (here / "v0-7.safetensors").read_bytes() == content
+    access = KubernetesAccess(orchestrator.config, pretended.plan.config)
+    access.bring_left("trainer", run_id, tmp_path / "resumed")
+    assert (tmp_path / "resumed" / "v0-7.safetensors").read_bytes() == content and not pretended.jobs()
+
+
+def test_a_learners_pod_outlasts_the_grace_of_the_other_hosts() -> None:
+    def idle_looks(host: str, run: Config) -> int:
+        job = KubernetesAccess(KubernetesConfig(image="i"), run).job("run-1", host)
+        return int(job["spec"]["template"]["spec"]["containers"][0]["command"][-1])
+
+    patient = replace(RUN, limits=replace(RUN.limits, grace_s=7200.0))
+    assert (idle_looks("w1", patient), idle_looks("trainer", RUN)) == (12, 723)
+    assert idle_looks("trainer", patient) * 5 == 7200 + 3600
+    assert idle_looks("trainer", replace(RUN, store=StoreSection(options={"path": "/shared"}))) == 12

@@ -55,11 +55,16 @@ class Objects:
             raise Refused(404, "NotFound", f'{resource} "{name}" not found') from None
 
     def list(self, resource: str, namespace: str | None = None, selector: str = "") -> list[Object]:
-        wanted = dict(part.replace("==", "=").split("=") for part in selector.split(",") if part)
+        parts = [part.replace("==", "=").split("=") for part in selector.split(",") if part]
+        wanted = {key: value for key, value in parts if not key.endswith("!")}
+        unwanted = {(key[:-1], value) for key, value in parts if key.endswith("!")}
         return [
             body
             for (kind, where, _), body in self._held.items()
-            if kind == resource and namespace in (None, where) and wanted.items() <= labels(body).items()
+            if kind == resource
+            and namespace in (None, where)
+            and wanted.items() <= labels(body).items()
+            and not unwanted & labels(body).items()
         ]
 
     def delete(self, resource: str, namespace: str, name: str) -> Object:

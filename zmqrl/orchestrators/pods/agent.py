@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import shlex
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,11 +52,15 @@ class PodShell(FileShell):
         """Wait until the pod runs. HostFailed."""
         self.started()
 
+    def in_pod(self) -> list[str]:
+        """The command that runs its further arguments in the pod. HostFailed."""
+        return self._pods.in_pod(self.started().name)
+
     def run(self, command: str, timeout_s: float) -> Finished:
-        return PipedShell(self.host, self._pods.in_pod(self.started().name)).run(command, timeout_s)
+        return PipedShell(self.host, self.in_pod()).run(command, timeout_s)
 
     def start(self, command: str, stderr: Path) -> PipedProcess:
-        return PipedShell(self.host, self._pods.in_pod(self.started().name)).start(command, stderr)
+        return PipedShell(self.host, self.in_pod()).start(command, stderr)
 
     def put(self, content: bytes | Path, path: str) -> None:
         """Write a file in the pod, at once; its folders are made. HostFailed, also where a part of it was lost."""
@@ -84,13 +89,15 @@ class PodShell(FileShell):
                 output_of(self.host, self._pods.deleting(self._pod.job))
 
     def _script(self, script: str, input: bytes = b"") -> bytes:
-        return output_of(self.host, [*self._pods.in_pod(self.started().name), "sh", "-c", script], input, FILE_S)
+        return output_of(self.host, [*self.in_pod(), "sh", "-c", script], input, FILE_S)
 
 
 class PodAgent(ShellAgent):
     """A host agent in a pod."""
 
     shell: PodShell
+    kept: str | None = None
+    """Name of a pod that is not deleted, and why."""
 
     def cut_off(self) -> HostFailed | None:
         why = None if self.progress.finished is not None else self.shell.lost()
@@ -103,5 +110,15 @@ class PodAgent(ShellAgent):
         )
 
     def end(self) -> HostEnd:
+        if self.kept is not None:
+            self.pipe.close()
+            return HostEnd(left=(self.kept,))
         self.shell.close()  # else its pod would wait for a minute
         return super().end()
+
+    def keep_pod(self, folder: str, to: str) -> None:
+        """Leave the pod at the end: files in its `folder` have no copy in the folder `to` of this machine."""
+        script = f"tar -cC {quoted(folder)} ."
+        command = f"{shlex.join([*self.shell.in_pod(), 'sh', '-c', script])} | tar -xC {shlex.quote(to)}"
+        name = self.shell.started().name
+        self.kept = f"{self.host}/pod {name} (it has checkpoints without a copy; to copy them: {command})"

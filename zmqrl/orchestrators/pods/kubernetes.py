@@ -1,7 +1,7 @@
 """Kubernetes: each host is a pod that a Job owns, and its host agent runs in the pod by `kubectl exec`.
 
 Process 1 of a pod waits. The pod ends when its Job is deleted, and on its own when nothing else has run in it for a
-minute: nothing remains of a run whose launcher was killed, or whose launcher's machine was lost.
+while: of a run whose launcher's machine was lost, only pods remain that have not started.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from zmqrl.config.codec import replace
@@ -21,14 +22,17 @@ from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan
 from zmqrl.config.sections import FORBID_UNKNOWN, DefaultsSection, HostSection
 from zmqrl.config.sections import Config as RunConfig
+from zmqrl.data_stores.checkpoints import COPIED
+from zmqrl.data_stores.make import is_shared
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import Teardown
+from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import end_jobs
 from zmqrl.orchestrators.pods.agent import PodAgent, PodShell
 from zmqrl.orchestrators.pods.kubectl import ANSWER_S, CONTAINER, HOST, RUN, Pods, Wait, label, output_of
-from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, run_folder
+from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, bring, run_folder
 from zmqrl.orchestrators.shell_orchestrator import ShellOrchestrator
 from zmqrl.ssh.shell import HostShell
 
@@ -38,10 +42,15 @@ PROBE_S = 60.0
 ENDED_FOR_S = 60
 """How long Kubernetes keeps a Job that has ended."""
 HOLD = (
-    "trap 'exit 143' TERM; set -- /proc/[0-9]*; own=$#; idle=0; while [ $idle -lt 12 ]; do sleep 5 & wait $!; "
+    "trap 'exit 143' TERM; most=$1; set -- /proc/[0-9]*; own=$#; idle=0; while [ $idle -lt $most ]; do "
+    "sleep 5 & wait $!; "
     "set -- /proc/[0-9]*; if [ $# -gt $own ]; then idle=0; else idle=$((idle + 1)); fi; done"
 )
-"""Process 1 of a pod: ends it when no other process has been there for a minute."""
+"""Process 1 of a pod: ends it when no other process has been there for so many times 5 s."""
+IDLE_S, KEPT_S = 60.0, 3600.0
+"""How long it waits. The second is for a learner whose checkpoints are in its pod: the launcher copies them once all
+other hosts have ended, and the user may have to.
+"""
 DELETE_AFTER = 'read _ || exec "$@"'
 """A shell that outlives the launcher: it deletes unless it is given a line."""
 
@@ -142,26 +151,34 @@ class KubernetesOrchestrator(ShellOrchestrator):
                     agent.kill()
 
     def read_to_the_end(self, agent: Agent) -> None:
-        if isinstance(agent, PodAgent):
-            self._files.collect(agent.shell, run_folder(agent.boot, agent.section))
+        if not isinstance(agent, PodAgent) or not agent.is_booted:
+            return
+        folder = run_folder(agent.boot, agent.section)
+        if not self._files.collect(agent.shell, folder) and agent.shell.lost() is None:
+            agent.keep_pod(f"{folder}/checkpoints", self.plan.store_path)
 
     def undeploy(self, grace_s: float) -> Teardown:
         self._files.close()
         self.end_starts()
-        verified = set(self.agents)
+        agents = self.agents
         teardown = super().undeploy(grace_s)
-        left = (*teardown.left, *self._end_rest(verified))
+        kept = [host for host, agent in agents.items() if isinstance(agent, PodAgent) and agent.kept is not None]
+        left = (*teardown.left, *self._end_rest(agents.keys(), kept))
         if self._deleter is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._deleter.communicate(b"\n", ANSWER_S)
             self._deleter = None
         return replace(teardown, left=left)
 
-    def _end_rest(self, verified: Set[str]) -> Iterator[str]:
-        """Delete the Jobs that are left. Yields what remains of hosts without an agent: their pods never ran."""
+    def _end_rest(self, verified: Set[str], kept: Sequence[str]) -> Iterator[str]:
+        """Delete the Jobs that are left. Yields what remains of hosts without an agent: their pods never ran.
+
+        `verified`: hosts with an agent; `kept`: those whose pods remain.
+        """
         run_id, cause = self.plan.run_id, ""
         try:
-            output_of(LOCAL, self._pods.deleting(self._pods.selector))
+            others = "".join(f",{HOST}!={label(host)}" for host in kept)
+            output_of(LOCAL, self._pods.deleting(f"{self._pods.selector}{others}"))
         except HostFailed as error:
             cause = error.cause
         for host, found in end_jobs(self._access, sorted(self._begun - verified), run_id, self._access.records_end_s):
@@ -209,15 +226,32 @@ class KubernetesAccess(HostAccess):
     def cancel(self, names: Sequence[str]) -> None:
         output_of(LOCAL, self.pods("").deleting(*names))
 
+    def bring_left(self, host: str, run_id: str, checkpoints: Path) -> None:
+        """From a pod that was left because of them; its Job is deleted after it."""
+        folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
+        for pod in self.pods(run_id).listed(host):
+            if pod.host != label(host) or pod.state != "running":
+                continue
+            shell = PodShell(host, self.pods(run_id), {}, Wait(0.0, threading.Event(), lambda reason: None), pod)
+            try:
+                if bring(shell, folder, checkpoints, COPIED, check_here=True):
+                    shell.close()
+            except HostFailed:
+                if shell.lost() is None:
+                    raise
+
     def job(self, run_id: str, host: str) -> dict[str, Any]:
         """Manifest of the Job of a host."""
         config, labels = self.config, {RUN: label(run_id), HOST: label(host)}
-        has_own = host == self.run.learner.host and config.learner_resources is not None
+        is_learners = host == self.run.learner.host
+        has_own = is_learners and config.learner_resources is not None
         resources = config.learner_resources if has_own else config.resources
+        has_files = is_learners and not is_shared(self.run.store)
+        idle_s = KEPT_S + self.run.limits.grace_s if has_files else IDLE_S
         container = {
             "name": CONTAINER,
             "image": config.image,
-            "command": ["sh", "-c", HOLD],
+            "command": ["sh", "-c", HOLD, "sh", str(round(idle_s / 5))],
             "resources": {"requests": resources, "limits": resources},
             **config.container,
         }
