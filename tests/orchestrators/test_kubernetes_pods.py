@@ -7,7 +7,8 @@ import os
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -20,8 +21,9 @@ from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerS
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
+from zmqrl.orchestrators.agent import AgentProgress
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
-from zmqrl.orchestrators.pods.agent import PodShell
+from zmqrl.orchestrators.pods.agent import PodAgent, PodShell
 from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, label, pod_of
 from zmqrl.orchestrators.pods.kubernetes import KubernetesAccess, KubernetesConfig, KubernetesOrchestrator
 
@@ -330,3 +332,29 @@ def test_a_learners_pod_outlasts_the_grace_of_the_other_hosts() -> None:
     assert (idle_looks("w1", patient), idle_looks("trainer", RUN)) == (12, 723)
     assert idle_looks("trainer", patient) * 5 == 7200 + 3600
     assert idle_looks("trainer", replace(RUN, store=StoreSection(options={"path": "/shared"}))) == 12
+
+
+def test_a_pod_that_is_replaced_is_deleted_first_and_not_reported_as_lost(pretended: Pretended) -> None:
+    orchestrator = pretended.orchestrator
+    pretended.deploy()
+    until(lambda: len(orchestrator.agents) == 2, "the agents", 20.0)
+    former = orchestrator.agents["w1"]
+    until(lambda: former.wait(0.0) is not None, "its end", 20.0)
+    orchestrator.deploy({"w1": boots(pretended.plan)["w1"]})
+    until(lambda: orchestrator.agents["w1"] is not former, "the other one", 20.0)
+    assert former.is_released and pretended.jobs() == ["trainer-1", "w1-1"]
+    assert not orchestrator.undeploy(0.1).left
+
+
+def test_an_agent_that_is_released_while_the_cause_of_its_end_is_looked_up_reports_none(pretended: Pretended) -> None:
+    """Its pod is not listed any more: the launcher deletes it."""
+    agent = SimpleNamespace(host="w1", progress=AgentProgress(), is_released=False, wait=lambda timeout_s: 1)
+    agent.pipe = SimpleNamespace(lines=lambda: ())
+
+    def silent_end(code: int) -> HostFailed:
+        agent.is_released = True
+        return HostFailed("w1", "it was deleted", "")
+
+    agent.silent_end = silent_end
+    pretended.orchestrator._read(cast(PodAgent, agent))
+    assert not pretended.orchestrator.monitor(0.0)

@@ -99,6 +99,8 @@ class Agent(ABC):
         self.progress = AgentProgress()
         self._boot_lock = threading.Lock()
         self._is_booted = self._is_refused = self._is_stopped = False
+        self.is_released = False
+        """Whether `release` was called: its end is not the end of its host's part in the run."""
         self.log = AgentLog(log)
         self.pipe = start(log)
         self.began = time.monotonic()
@@ -206,7 +208,8 @@ class Agent(ABC):
         self.pipe.kill()
 
     def release(self) -> None:
-        """Another agent of its host has been started: end this one and what leads to it. In a thread of its own."""
+        """Another agent of its host is started: end this one and what leads to it. In a thread of its own."""
+        self.is_released = True
         self.pipe.close()
 
     @abstractmethod

@@ -145,9 +145,9 @@ class AgentsOrchestrator(Orchestrator, ABC):
         if agent.progress.refused:
             self.put(agent.host, LinesRefused(dict(agent.progress.refused)))
         code = agent.wait(KILL_WAIT_S)
-        if self._is_superseded(agent):
-            return
         why = agent.cut_off() if has_handshake else agent.silent_end(code)
+        if self._is_superseded(agent):  # perhaps meanwhile
+            return
         if why is not None:
             self.put(agent.host, HostUnusable(why.cause, why.fix))
         self.put(agent.host, AgentExited(code, has_handshake))
@@ -165,8 +165,8 @@ class AgentsOrchestrator(Orchestrator, ABC):
         self._on_event(agent, event)
 
     def _is_superseded(self, agent: Agent) -> bool:
-        """Another agent of its host has been started: its end is not the end of the host's part."""
-        return self.agents.get(agent.host, agent) is not agent
+        """Another agent of its host is or was started: its end is not the end of the host's part."""
+        return agent.is_released or self.agents.get(agent.host, agent) is not agent
 
     def _on_event(self, agent: Agent, event: AgentEvent) -> None:
         if self._is_superseded(agent) and isinstance(event, LeaseLost | Unreachable):

@@ -108,8 +108,6 @@ class KubernetesOrchestrator(ShellOrchestrator):
 
     def shells(self, boots: Mapping[str, Boot]) -> Iterator[tuple[str, HostShell]]:
         for host in boots:
-            if host in self.agents:
-                self.agents[host].release()  # its pod holds what another one needs
             wait = Wait(float("inf"), self.is_ending, partial(self._report, host))
             yield host, self._access.shell(host, self.plan.run_id, wait)
 
@@ -130,6 +128,8 @@ class KubernetesOrchestrator(ShellOrchestrator):
         assert isinstance(shell, PodShell)
         access = KubernetesAccess(self.config, boot.plan.config, self._access.known)
         folder = run_folder(boot, access.section(boot.host))
+        if boot.host in self.agents:
+            self.agents[boot.host].release()  # its pod holds what another one needs
         try:
             shell.check_answer()  # the time of the agent begins with that of its pod
             if self.is_ending.is_set():
