@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import cast
@@ -298,3 +299,11 @@ def test_a_copy_that_was_begun_ends_before_the_rest_is_collected(
     learner_files[0].close()
     assert learner_files[0].collect(cast(Connection, shell), str(far))
     assert (names(here), len(shell.gets), learner_files[1]) == (["full-0-5"], 1, [])
+
+
+def test_no_copy_begins_for_a_start_that_ends_after_the_run(
+    shell: Shell, far: Path, learner_files: tuple[LearnerFiles, list[str]]
+) -> None:
+    learner_files[0].close()
+    learner_files[0].mirror(cast(Connection, shell), str(far))
+    assert not [thread for thread in threading.enumerate() if thread.name == "mirror of checkpoints"]

@@ -36,6 +36,7 @@ class LearnerFiles:
         self._plan, self._warn = plan, warn
         self._initial, self._here = Path(plan.run_dir) / INITIAL, Path(plan.store_path)
         self._mirror: Mirror | None = None
+        self._is_closed, self._lock = False, threading.Lock()
 
     def has_files(self, host: str) -> bool:
         """Whether `send` has something to send."""
@@ -49,10 +50,11 @@ class LearnerFiles:
             send(host, self._here, f"{folder}/checkpoints")
 
     def mirror(self, host: FileShell, folder: str) -> None:
-        """Begin to copy its checkpoints to here, until `close`."""
-        if self._keeps_copies(host.host):
-            every_s = self._plan.config.run.checkpoint_every_s
-            self._mirror = Mirror(host, f"{folder}/checkpoints", self._here, every_s, self._warn)
+        """Begin to copy its checkpoints to here, until `close`; nothing after it, as for a start that ends late."""
+        every_s = self._plan.config.run.checkpoint_every_s
+        with self._lock:
+            if self._keeps_copies(host.host) and not self._is_closed:
+                self._mirror = Mirror(host, f"{folder}/checkpoints", self._here, every_s, self._warn)
 
     def collect(self, host: FileShell, folder: str) -> bool:
         """Copy what the learner has left, and remove it there. False: not all was copied, which the user is warned of.
@@ -90,6 +92,8 @@ class LearnerFiles:
 
     def close(self) -> None:
         """End the copies during the run. Safe to call twice."""
+        with self._lock:
+            self._is_closed = True
         if self._mirror is not None:
             self._mirror.close()
 
