@@ -232,6 +232,7 @@ get) comma=
     echo ']}' ;;
 delete) [ ! -e $S/refuses ] || { echo refused >&2; exit 1; }
     shift 6
+    [ ! -e $S/slow ] || cat $S/slow
     case $1 in
     --selector=*!=*) kept=${1##*!=}; for job in $(ls $S/jobs); do [ $job = $kept-1 ] || rm $S/jobs/$job; done ;;
     --selector=*) rm -f $S/jobs/* ;;
@@ -358,3 +359,16 @@ def test_an_agent_that_is_released_while_the_cause_of_its_end_is_looked_up_repor
     agent.silent_end = silent_end
     pretended.orchestrator._read(cast(PodAgent, agent))
     assert not pretended.orchestrator.monitor(0.0)
+
+
+def test_the_end_of_an_agent_without_boot_does_not_wait_for_kubectl(pretended: Pretended) -> None:
+    """The main thread ends one after the other."""
+    pretended.deploy()
+    until(lambda: len(pretended.orchestrator.agents) == 2, "the agents", 20.0)
+    os.mkfifo(pretended.folder / "slow")
+    pretended.orchestrator.agents["w1"].terminate()
+    assert "w1-1" in pretended.jobs()
+    with (pretended.folder / "slow").open("w"):
+        (pretended.folder / "slow").unlink()
+    until(lambda: pretended.jobs() == ["trainer-1"], pretended.jobs, 20.0)
+    assert not pretended.orchestrator.undeploy(0.1).left

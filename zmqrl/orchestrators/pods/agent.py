@@ -109,6 +109,11 @@ class PodAgent(ShellAgent):
             else HostFailed(self.host, f"Kubernetes ended pod {self.shell.started().name}: {why}", fix)
         )
 
+    def terminate(self) -> None:
+        """End it and its pod, without waiting: the main thread may call it for many hosts."""
+        self.pipe.terminate()
+        threading.Thread(target=self.shell.close, name=f"end of {self.host}", daemon=True).start()
+
     def end(self) -> HostEnd:
         if self.kept is not None:
             self.pipe.close()
