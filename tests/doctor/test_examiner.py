@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from zmqrl.doctor.links import HostLink, link_here
 from zmqrl.doctor.machine import examine_folder
 from zmqrl.doctor.measurement import Hello, Measurement
 from zmqrl.doctor.runner import Runner
-from zmqrl.errors import ConfigError
+from zmqrl.errors import ConfigError, HostFailed
 from zmqrl.messages.command import EXAMINATION, BeginExamination
 from zmqrl.messages.doctor import Broken, Curve, EnvFacts, Examined, Folders, read_reply, reply_line
 from zmqrl.messages.doctor_requests import Examine, Finish, request_line
@@ -342,3 +343,20 @@ def test_large_integers_of_an_env_reach_it() -> None:
     request = structs.replace(ASKED, env=env_text(id="odd_env:Env", kwargs={"more": 1 << 70}), seed=str(1 << 70))
     facts = env_of("", request)
     assert "more" in (facts.error or "")
+
+
+def test_an_error_ends_the_wait_for_a_host_that_is_being_opened() -> None:
+    """As Ctrl-C does: a pod may wait for a node."""
+    abandoned = threading.Event()
+
+    def make() -> HostLink:
+        raise HostFailed("far", "abandoned" if abandoned.wait(WAIT_S) else "waited for", "")
+
+    def opening() -> Iterator[tuple[str, Callable[[], HostLink]]]:
+        yield "far", make
+        raise RuntimeError("of the engine")
+
+    examination = Examination({"far": HostRequests(ASKED, None, False)}, "far")
+    with pytest.raises(RuntimeError, match="of the engine"):
+        Runner(examination, print, abandon=abandoned.set).run(opening())
+    assert abandoned.is_set()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -64,8 +66,13 @@ def test_the_learner_has_its_own_resources_and_further_fields_are_those_of_the_a
 @pytest.mark.parametrize("host", ["Node_1.lab", "x" * 80, "-a-", "7"])
 def test_any_name_of_a_host_gives_names_that_kubernetes_accepts(host: str) -> None:
     meta = access().job("r" * 70, host)["metadata"]
-    name = meta["generateName"]
-    assert len(name) <= 58 and name == name.lower() and name.replace("-", "").isalnum()
+    name = meta["name"]
+    assert (
+        len(name) <= 63
+        and name != access().job("r" * 70, host)["metadata"]["name"]
+        and name == name.lower()
+        and name.replace("-", "").isalnum()
+    )
     for value in meta["labels"].values():
         assert len(value) <= 63 and value[0].isalnum() and value[-1].isalnum()
     assert label(host) == meta["labels"]["zmqrl.host"]
@@ -153,13 +160,11 @@ def test_a_machine_without_kubectl_is_told_to_install_it(monkeypatch: pytest.Mon
 
 
 def test_a_job_is_deleted_when_its_pod_is_not_waited_for(kubectl: Any, tmp_path: Path) -> None:
-    client = kubectl(
-        f'echo "$3" >>{tmp_path}/calls; [ $3 = create ] && echo job.batch/zmqrl-w1-1 || echo \'{{"items": []}}\''
-    )
+    client = kubectl(f'echo "$3" >>{tmp_path}/calls; echo \'{{"items": []}}\'')
 
     reasons: list[str] = []
     with raises(HostFailed, cause="its pod did not run: no reason is known yet"):
-        client.start("w1", {}, Wait(0.0, threading.Event(), reasons.append))
+        client.start("w1", {"metadata": {"name": "w1-1"}}, Wait(0.0, threading.Event(), reasons.append))
     assert reasons == []
     assert (tmp_path / "calls").read_text().split() == ["create", "get", "delete"]
 
@@ -180,10 +185,10 @@ def test_a_warning_is_the_reason_where_the_status_has_none(
         for name, reason, message, at in ABOUT
     ]
     (tmp_path / "events").write_text(json.dumps({"items": events}))
-    answers = f"create) echo job.batch/w1-1 ;; get) [ $4 = pods ] && echo '{{\"items\": []}}' || cat {tmp_path}/events"
+    answers = f"get) [ $4 = pods ] && echo '{{\"items\": []}}' || cat {tmp_path}/events"
     client, reasons = kubectl(f"case $3 in {answers} ;; esac"), list[str]()
     with raises(HostFailed, cause="its pod did not run: FailedMount: no secret"):
-        client.start("w1", {}, Wait(0.0, threading.Event(), reasons.append))
+        client.start("w1", {"metadata": {"name": "w1-1"}}, Wait(0.0, threading.Event(), reasons.append))
     assert reasons == ["FailedMount: no secret"]
 
 
@@ -218,9 +223,11 @@ def test_a_file_that_comes_back_in_part_is_an_error(kubectl: Any, tmp_path: Path
 
 
 CLUSTER = """case $3 in
-create) job=$(sed 's/.*"zmqrl.host": "\\([^"]*\\)".*/\\1/')
-    case "$*" in *dry-run*) ;; *) echo $job >$S/jobs/$job-1;; esac
-    echo job.batch/$job-1 ;;
+create) body=$(cat)
+    host=$(printf '%s' "$body" | sed 's/.*"zmqrl.host": "\\([^"]*\\)".*/\\1/')
+    job=$(printf '%s' "$body" | sed 's/.*"metadata": {"name": "\\([^"]*\\)".*/\\1/')
+    case "$*" in *dry-run*) ;; *) echo $host >$S/jobs/$job ;; esac
+    [ ! -e $S/late ] || { echo timeout >&2; exit 1; } ;;
 get) comma=
     printf '{"items": ['
     for job in $([ $(cat $S/state) = none ] || ls $S/jobs); do
@@ -234,7 +241,8 @@ delete) [ ! -e $S/refuses ] || { echo refused >&2; exit 1; }
     shift 6
     [ ! -e $S/slow ] || cat $S/slow
     case $1 in
-    --selector=*!=*) kept=${1##*!=}; for job in $(ls $S/jobs); do [ $job = $kept-1 ] || rm $S/jobs/$job; done ;;
+    --selector=*!=*) kept=${1##*!=}
+        for job in $(ls $S/jobs); do [ $(cat $S/jobs/$job) = $kept ] || rm $S/jobs/$job; done ;;
     --selector=*) rm -f $S/jobs/* ;;
     *) rm -f $S/jobs/$1 ;;
     esac ;;
@@ -257,7 +265,11 @@ class Pretended(NamedTuple):
         self.orchestrator.deploy(boots(self.plan))
 
     def jobs(self) -> list[str]:
-        return sorted(os.listdir(self.folder / "jobs"))
+        return sorted(self.plainly(name) for name in os.listdir(self.folder / "jobs"))
+
+    def plainly(self, text: str) -> str:
+        """The names of Jobs in a text without their random part."""
+        return re.sub(r"zmqrl-(\w+)-[0-9a-f]{6}", r"\1-1", text)
 
 
 @pytest.fixture
@@ -295,7 +307,7 @@ def test_a_job_that_could_not_be_deleted_is_named(pretended: Pretended, state: s
     until(lambda: pretended.jobs() == ["trainer-1", "w1-1"], pretended.jobs, 20.0)
     (pretended.folder / "refuses").touch()
     what = {"waiting": "job {0}-1", "none": "? (its Job was not deleted: kubectl: refused)"}[state]
-    left = pretended.orchestrator.undeploy(0.1).left
+    left = tuple(map(pretended.plainly, pretended.orchestrator.undeploy(0.1).left))
     assert left == tuple(f"{host}/{what.format(host)}" for host in ("trainer", "w1"))
 
 
@@ -313,7 +325,10 @@ def test_a_pod_whose_files_could_not_be_collected_is_left_with_the_command_that_
     orchestrator.agents["trainer"]._is_booted = True  # else it has written nothing
     (pretended.folder / "cut").touch()
     (left,) = orchestrator.undeploy(0.1).left
-    assert left.startswith("trainer/pod trainer-1-x (it has checkpoints without a copy") and not here.exists()
+    assert (
+        pretended.plainly(left).startswith("trainer/pod trainer-1-x (it has checkpoints without a copy")
+        and not here.exists()
+    )
     assert pretended.jobs() == ["trainer-1"]
     (pretended.folder / "cut").unlink()
     here.mkdir()
@@ -372,3 +387,25 @@ def test_the_end_of_an_agent_without_boot_does_not_wait_for_kubectl(pretended: P
         (pretended.folder / "slow").unlink()
     until(lambda: pretended.jobs() == ["trainer-1"], pretended.jobs, 20.0)
     assert not pretended.orchestrator.undeploy(0.1).left
+
+
+def test_a_job_whose_creation_was_not_answered_in_time_is_deleted(pretended: Pretended) -> None:
+    (pretended.folder / "late").touch()
+    pretended.deploy()
+    until(lambda: not pretended.orchestrator.is_connecting, pretended.jobs, 20.0)
+    assert not pretended.jobs()
+    pretended.orchestrator.undeploy(0.1)
+
+
+def test_a_probe_that_waits_can_be_abandoned_and_ends_with_its_deadline(pretended: Pretended) -> None:
+    (pretended.folder / "state").write_text("waiting")
+    reached = KubernetesAccess(pretended.orchestrator.config, pretended.plan.config)
+    ((_, probe),) = reached.shells(["w1"])
+    assert 0 < probe._job["spec"]["activeDeadlineSeconds"] <= 3600
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(probe.check_answer)
+        until(lambda: pretended.jobs() == ["w1-1"], pretended.jobs, 20.0)
+        reached.abandon()
+        with raises(HostFailed, host="w1"):
+            waiting.result(20.0)
+    assert not pretended.jobs()

@@ -6,7 +6,7 @@ import base64
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -23,6 +23,7 @@ from zmqrl.errors import HostFailed, as_host_failed
 from zmqrl.messages.doctor import Reply
 from zmqrl.messages.doctor_requests import Reach, Request
 from zmqrl.messages.orchestrator import Handshake
+from zmqrl.orchestrators.access import HostAccess
 from zmqrl.orchestrators.make import access_of
 from zmqrl.ssh.code_sync import make_archive
 from zmqrl.ssh.shell import ANSWER_S
@@ -40,11 +41,14 @@ class Runner:
         notify: Callable[[str], None],
         answer_s: float = ANSWER_S,
         prologue_s: float = ANSWER_S,
+        abandon: Callable[[], None] = lambda: None,
     ) -> None:
         """`notify` receives text for the user: fingerprints of host keys that were accepted.
 
-        `prologue_s`: how long the handshake of a host with a prologue may take.
+        `prologue_s`: how long the handshake of a host with a prologue may take. `abandon`: ends the wait for hosts that
+        are still being opened.
         """
+        self._abandon = abandon
         self._examination, self._notify, self._answer_s = examination, notify, answer_s
         self._prologue_s = max(prologue_s, ANSWER_S)
         self._first_s = min(answer_s, ANSWER_S)
@@ -131,6 +135,7 @@ class Runner:
         with self._lock:
             self._closing = True
             opened = list(self._opened)
+        self._abandon()
         for link in opened:
             link.hang_up()
         opener.join()
@@ -225,16 +230,18 @@ def examine(
     ssh = replace(config.ssh, host_keys="accept-new") if accept_new_hosts else config.ssh
     examination = Examination(host_requests(config, code, env_limit_s), config.learner.host)
     answer_s = max(ANSWER_S, env_limit_s + MARGIN_S)
-    return Runner(examination, notify, answer_s, config.limits.start_s).run(_opening(replace(config, ssh=ssh), hosts))
+    run, others = replace(config, ssh=ssh), [name for name in hosts if name != LOCAL]
+    access = access_of(run, others)
+    runner = Runner(examination, notify, answer_s, config.limits.start_s, access.abandon)
+    return runner.run(_opening(run, hosts, others, access))
 
 
-def _opening(run: Config, hosts: Mapping[str, HostSection]) -> Opening:
+def _opening(run: Config, hosts: Mapping[str, HostSection], others: Sequence[str], access: HostAccess) -> Opening:
     if LOCAL in hosts:
         yield LOCAL, partial(link_here, hosts[LOCAL])
-    others = [name for name in hosts if name != LOCAL]
     if others:
         here = run.learner.host == LOCAL
-        for name, found in access_of(run, others).shells(others):
+        for name, found in access.shells(others):
             if isinstance(found, HostFailed):
                 yield name, found
             else:

@@ -41,6 +41,10 @@ class HostAccess:
         cause = f"orchestrator.kind {self.run.orchestrator.kind!r} reaches hosts in a run only"
         yield from ((host, HostFailed(host, cause, "check the host in another way")) for host in hosts)
 
+    def abandon(self) -> None:
+        """Any thread: hosts of `shells` that an engine has not started yet are not waited for any longer."""
+        return
+
     def neighbours(self) -> Neighbours:
         """What another user's run on a host means: an error, or a warning where hosts are shared by design."""
         return "refused"

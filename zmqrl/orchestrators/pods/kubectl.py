@@ -73,10 +73,9 @@ class Pods:
         """The command that deletes Jobs, by names or `selector`; their pods end after it."""
         return self.argv("delete", "jobs", "--wait=false", "--ignore-not-found", *jobs)
 
-    def create(self, host: str, job: Mapping[str, Any], *options: str) -> str:
-        """Create a Job; its name. HostFailed."""
-        made = output_of(host, self.argv("create", "--filename=-", "--output=name", *options), json.dumps(job).encode())
-        return made.decode().strip().rpartition("/")[2]
+    def create(self, host: str, job: Mapping[str, Any], *options: str) -> None:
+        """Create a Job. HostFailed; after a time limit the Job may be there nevertheless."""
+        output_of(host, self.argv("create", "--filename=-", "--output=name", *options), json.dumps(job).encode())
 
     def listed(self, host: str) -> Sequence[Pod]:
         """The pods, as they were a moment ago. HostFailed, to all who have waited for the same answer."""
@@ -97,9 +96,10 @@ class Pods:
 
         HostFailed: Kubernetes refuses the Job, its pod ended, or was not waited for any longer.
         """
-        name, until = self.create(host, job), time.monotonic() + wait.limit_s
-        looks, reported = 0, [""]
+        name, looks, reported = job["metadata"]["name"], 0, [""]
         try:
+            self.create(host, job)
+            until = time.monotonic() + wait.limit_s
             while True:
                 looks += 1
                 pod, reason = self._look(host, name)

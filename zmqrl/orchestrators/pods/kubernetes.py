@@ -39,6 +39,8 @@ from zmqrl.ssh.shell import HostShell
 WATCH_EVERY_S = 5.0
 PROBE_S = 60.0
 """How long `zmqrl doctor` and `workers: auto` wait for a pod."""
+PROBE_ENDS_S = 3600
+"""After which Kubernetes ends such a pod, also one that waits: a command that is killed deletes nothing."""
 ENDED_FOR_S = 60
 """How long Kubernetes keeps a Job that has ended."""
 HOLD = (
@@ -99,8 +101,7 @@ class KubernetesOrchestrator(ShellOrchestrator):
 
     @classmethod
     def shell(cls, config: KubernetesConfig, run: RunConfig, host: str) -> PodShell:
-        wait = Wait(PROBE_S, threading.Event(), lambda reason: None)
-        return cls.access(config, run).shell(host, f"probe-{secrets.token_hex(4)}", wait)
+        return cls.access(config, run).probe(host)
 
     @classmethod
     def access(cls, config: KubernetesConfig, run: RunConfig) -> KubernetesAccess:
@@ -201,6 +202,7 @@ class KubernetesAccess(HostAccess):
         """`known`: pods by id of their run, which several objects may share."""
         super().__init__(config, run)
         self.known = {} if known is None else known
+        self._is_abandoned = threading.Event()
 
     def section(self, host: str) -> HostSection:
         """Section of a host, with the Python of the image unless another is set."""
@@ -216,8 +218,17 @@ class KubernetesAccess(HostAccess):
         return PodShell(host, self.pods(run_id), self.job(run_id, host), wait)
 
     def shells(self, hosts: Sequence[str]) -> Iterator[tuple[str, PodShell]]:
-        for host in hosts:
-            yield host, KubernetesOrchestrator.shell(self.config, self.run, host)
+        yield from ((host, self.probe(host)) for host in hosts)
+
+    def probe(self, host: str) -> PodShell:
+        """Shell in a pod that belongs to no run."""
+        run_id = f"probe-{secrets.token_hex(4)}"
+        job = self.job(run_id, host)
+        job["spec"]["activeDeadlineSeconds"] = PROBE_ENDS_S
+        return PodShell(host, self.pods(run_id), job, Wait(PROBE_S, self._is_abandoned, lambda reason: None))
+
+    def abandon(self) -> None:
+        self._is_abandoned.set()
 
     def remaining(self, host: str, run_id: str) -> Sequence[str]:
         pods = self.pods(run_id).listed(host)
@@ -268,6 +279,6 @@ class KubernetesAccess(HostAccess):
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"generateName": f"zmqrl-{name}-", "labels": labels},
+            "metadata": {"name": f"zmqrl-{name}-{secrets.token_hex(3)}", "labels": labels},
             "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": ENDED_FOR_S, "template": template},
         }
