@@ -306,7 +306,7 @@ def test_a_job_that_could_not_be_deleted_is_named(pretended: Pretended, state: s
     pretended.deploy()
     until(lambda: pretended.jobs() == ["trainer-1", "w1-1"], pretended.jobs, 20.0)
     (pretended.folder / "refuses").touch()
-    what = {"waiting": "job {0}-1", "none": "? (its Job was not deleted: kubectl: refused)"}[state]
+    what = {"waiting": "job {0}-1 (kubectl: refused)", "none": "? (its Job was not deleted: kubectl: refused)"}[state]
     left = tuple(map(pretended.plainly, pretended.orchestrator.undeploy(0.1).left))
     assert left == tuple(f"{host}/{what.format(host)}" for host in ("trainer", "w1"))
 
@@ -374,6 +374,15 @@ def test_an_agent_that_is_released_while_the_cause_of_its_end_is_looked_up_repor
     agent.silent_end = silent_end
     pretended.orchestrator._read(cast(PodAgent, agent))
     assert not pretended.orchestrator.monitor(0.0)
+
+
+def test_the_cause_of_an_eviction_may_follow_the_end_of_the_processes(pretended: Pretended) -> None:
+    answers = iter([None, None, "Evicted: The node was low on resource: memory."])
+    pod = SimpleNamespace(lost=lambda: next(answers), started=lambda: SimpleNamespace(name="zmqrl-w1-x"))
+    boot = SimpleNamespace(plan=pretended.plan, workers=(0,))
+    agent = SimpleNamespace(host="w1", progress=AgentProgress(), shell=pod, boot=boot)
+    found = PodAgent.cut_off(cast(PodAgent, agent))
+    assert found is not None and found.cause.endswith("pod zmqrl-w1-x: Evicted: The node was low on resource: memory.")
 
 
 def test_the_end_of_an_agent_without_boot_does_not_wait_for_kubectl(pretended: Pretended) -> None:

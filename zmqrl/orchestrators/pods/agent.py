@@ -6,6 +6,7 @@ import contextlib
 import posixpath
 import shlex
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.host_commands import quoted
 from zmqrl.orchestrators.piped import PipedProcess, PipedShell
-from zmqrl.orchestrators.pods.kubectl import Pod, Pods, Wait, output_of
+from zmqrl.orchestrators.pods.kubectl import LOOK_EVERY_S, Pod, Pods, Wait, output_of
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent
 from zmqrl.ssh.shell import FileShell, Finished
 
 FILE_S = 600.0
 """How long the copy of a file may take."""
+STATE_S = 5.0
+"""How long after the end of its processes the API server may still state that a pod runs."""
 
 
 class PodShell(FileShell):
@@ -100,7 +103,10 @@ class PodAgent(ShellAgent):
     """Name of a pod that is not deleted, and why."""
 
     def cut_off(self) -> HostFailed | None:
-        why = None if self.progress.finished is not None else self.shell.lost()
+        """Why the pod has ended, if it did: its state may follow the end of its processes within `STATE_S`."""
+        why, until = None, time.monotonic() + STATE_S
+        while self.progress.finished is None and (why := self.shell.lost()) is None and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)
         is_learner = self.host == self.boot.plan.config.learner.host
         fix = "resume the run" if is_learner else f"for another pod: zmqrl scale {self.host}={len(self.boot.workers)}"
         return (
