@@ -12,11 +12,11 @@ from pathlib import Path
 
 from zmqrl.config.plan import INITIAL, Boot, RunPlan
 from zmqrl.config.sections import Config, HostSection
-from zmqrl.data_stores import files, tensors
+from zmqrl.data_stores import files
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN, checkpoint_names, is_whole, newest_whole
 from zmqrl.data_stores.copies import pause_s
 from zmqrl.data_stores.make import is_shared
-from zmqrl.errors import HostFailed, StoreError, unusable
+from zmqrl.errors import HostFailed, unusable
 from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
 from zmqrl.ssh.shell import FileShell, Finished
@@ -254,13 +254,11 @@ def _copy(connection: FileShell, path: str, checkpoints: Path) -> bool:
         return False
     try:
         connection.get(f"{folder}/{link}", temporary)
-        content = temporary.read_bytes()
-        tensors.verify(content)
+        if not is_whole(temporary):
+            return False
         files.sync_file(str(temporary))
         files.rename(str(temporary), str(checkpoints / name))
         files.sync_directory(str(checkpoints))
-    except StoreError:
-        return False
     finally:
         temporary.unlink(missing_ok=True)
         _run(connection, f"rm -f {quoted(f'{folder}/{link}')}")

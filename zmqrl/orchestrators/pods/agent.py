@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import posixpath
 import shlex
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.host_commands import quoted
 from zmqrl.orchestrators.piped import PipedProcess, PipedShell
 from zmqrl.orchestrators.pods.kubectl import LOOK_EVERY_S, Pod, Pods, Wait, output_of
+from zmqrl.orchestrators.pods.streams import stream
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent
 from zmqrl.ssh.shell import FileShell, Finished
 
-FILE_S = 600.0
-"""How long the copy of a file may take."""
+REMOVE_S = 60.0
 STATE_S = 5.0
 """How long after the end of its processes the API server may still state that a pod runs."""
 
@@ -67,22 +69,36 @@ class PodShell(FileShell):
 
     def put(self, content: bytes | Path, path: str) -> None:
         """Write a file in the pod, at once; its folders are made. HostFailed, also where a part of it was lost."""
-        data = content.read_bytes() if isinstance(content, Path) else content
         folder, part = quoted(posixpath.dirname(path)), quoted(f"{path}.part")
-        written = f"mkdir -p {folder} && cat > {part} && [ $(wc -c < {part}) = {len(data)} ]"
-        self._script(f"{written} && mv {part} {quoted(path)}", data)
+        with contextlib.ExitStack() as files:
+            if isinstance(content, Path):
+                source: IO[bytes] = files.enter_context(content.open("rb"))
+            else:
+                source = files.enter_context(tempfile.TemporaryFile())
+                source.write(content)
+                source.seek(0)
+            written = (
+                f"mkdir -p {folder} && cat > {part} && [ $(wc -c < {part}) = {os.fstat(source.fileno()).st_size} ]"
+            )
+            output = files.enter_context(open(os.devnull, "wb"))
+            self._stream(f"{written} && mv {part} {quoted(path)}", source, output)
 
     def get(self, path: str, target: Path) -> None:
         """Copy a file of the pod to here. HostFailed, also where a part of it was lost."""
-        size, _, data = self._script(f"wc -c < {quoted(path)} && cat {quoted(path)}").partition(b"\n")
-        if size.strip() != str(len(data)).encode():
-            stated = size.decode(errors="replace").strip() or "?"
-            raise HostFailed(self.host, f"{len(data)} of {stated} bytes of {path} arrived", "copy it again")
-        target.write_bytes(data)
+        try:
+            with target.open("wb") as file, open(os.devnull, "rb") as nothing:
+                lines = self._stream(f"wc -c < {quoted(path)} >&2; cat {quoted(path)}", nothing, file)
+                arrived = os.fstat(file.fileno()).st_size
+            stated = next((line.strip() for line in lines if line.strip().isdecimal()), "?")
+            if stated != str(arrived):
+                raise HostFailed(self.host, f"{arrived} of {stated} bytes of {path} arrived", "copy it again")
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder of the pod, which may be in a volume. HostFailed."""
-        self._script(f"rm -rf {quoted(path)}")
+        output_of(self.host, [*self.in_pod(), "sh", "-c", f"rm -rf {quoted(path)}"], timeout_s=REMOVE_S)
 
     def close(self) -> None:
         """Delete the Job of the pod."""
@@ -91,8 +107,8 @@ class PodShell(FileShell):
             with contextlib.suppress(HostFailed):
                 output_of(self.host, self._pods.deleting(self._pod.job))
 
-    def _script(self, script: str, input: bytes = b"") -> bytes:
-        return output_of(self.host, [*self.in_pod(), "sh", "-c", script], input, FILE_S)
+    def _stream(self, script: str, source: IO[bytes], target: IO[bytes]) -> list[str]:
+        return stream(self.host, [*self.in_pod(), "sh", "-c", script], source, target)
 
 
 class PodAgent(ShellAgent):

@@ -142,9 +142,13 @@ def output_of(host: str, argv: Sequence[str], input: bytes = b"", timeout_s: flo
     """Output of a command of kubectl. HostFailed with its message."""
     done = finished(host, argv, timeout_s, input=input)
     if done.code:
-        cause = done.stderr.decode(errors="replace").strip() or f"exit code {done.code}"
-        raise HostFailed(host, f"kubectl: {cause}", f"try: {shlex.join(argv)[:SHOWN]}")
+        raise failure(host, argv, done.code, done.stderr.decode(errors="replace"))
     return done.stdout
+
+
+def failure(host: str, argv: Sequence[str], code: int, stderr: str) -> HostFailed:
+    """A command of kubectl that failed, with its message."""
+    return HostFailed(host, f"kubectl: {stderr.strip() or f'exit code {code}'}", f"try: {shlex.join(argv)[:SHOWN]}")
 
 
 def is_about(event: Mapping[str, Any], job: str) -> bool:
