@@ -23,6 +23,7 @@ from zmqrl.config.sections import Config, DefaultsSection, HostSection, LearnerS
 from zmqrl.data_stores import tensors
 from zmqrl.errors import HostFailed
 from zmqrl.launch.run.boots import boots
+from zmqrl.messages.orchestrator import HostUnusable
 from zmqrl.orchestrators.agent import AgentProgress
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.pods.agent import PodAgent, PodShell
@@ -434,3 +435,20 @@ def test_a_probe_that_waits_can_be_abandoned_and_ends_with_its_deadline(pretende
         with raises(HostFailed, host="w1"):
             waiting.result(20.0)
     assert not pretended.jobs()
+
+
+def test_the_line_that_kubectl_adds_is_not_the_cause_of_an_agents_end(pretended: Pretended) -> None:
+    ended = "echo no space >&2; echo command terminated with exit code 3 >&2; exit 3"
+    path = pretended.folder.parent / "kubectl"
+    path.write_text(path.read_text().replace('    exec "$@"', f"    {ended}"))
+    pretended.deploy()
+    reported: list[HostUnusable] = []
+
+    def failures() -> list[HostUnusable]:
+        events = [each.event for each in pretended.orchestrator.monitor(0.1)]
+        reported.extend(event for event in events if isinstance(event, HostUnusable))
+        return reported
+
+    until(failures, "the failures", 20.0)
+    assert reported[0].cause.endswith("before its handshake: no space")
+    pretended.orchestrator.undeploy(0.1)

@@ -193,7 +193,11 @@ class Agent(ABC):
     def silent_end(self, code: int | None) -> HostFailed | None:
         """Why it ended before its handshake, where known."""
         self.pipe.close()  # so that the end of its output is in the log
-        return silent_end(self.host, self.section, code, self.log.text(), self.output, self.log.path)
+        return silent_end(self.host, self.section, code, self.stderr(), self.output, self.log.path)
+
+    def stderr(self) -> str:
+        """The end of what it wrote there, without lines that its engine added."""
+        return self.log.text()
 
     def cut_off(self) -> HostFailed | None:
         """Why its engine ended it after its handshake, where the engine reports that."""

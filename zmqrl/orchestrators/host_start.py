@@ -20,8 +20,6 @@ from zmqrl.supervision.host_mark import FOREIGN_PROC, STDIN_ENDED
 from zmqrl.supervision.process_table import cause_of
 
 INSTALL = "install the zmqrl of this machine there (over SSH: zmqrl setup HOSTS.yaml --limit {host})"
-KUBECTL_ENDED = "command terminated with exit code"
-"""Begins the last line of `kubectl exec`."""
 FUNCTIONS = (
     "`sh` reads no start-up file: begin the prologue with those that define module and conda, such as "
     ". /etc/profile.d/modules.sh; . ~/miniconda3/etc/profile.d/conda.sh"
@@ -85,7 +83,7 @@ def silent_end(host: str, section: HostSection, code: int | None, stderr: str, o
     if fault is not None:
         return fault.of(host)
     python, install = section.python, INSTALL.format(host=host)
-    tail = [line for line in stderr.strip().splitlines() if not line.startswith(KUBECTL_ENDED)][-5:]
+    tail = stderr.strip().splitlines()[-5:]
     if code in (NOT_FOUND, NOT_EXECUTABLE):
         where = "" if section.wrap is None else f" within hosts.{host}.wrap (`{section.wrap}`)"
         return HostFailed(host, f"{python} was not found{where}", f"set hosts.{host}.python, or {install}")

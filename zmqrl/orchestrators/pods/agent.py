@@ -25,6 +25,8 @@ from zmqrl.ssh.shell import FileShell, Finished
 REMOVE_S = 60.0
 STATE_S = 5.0
 """How long after the end of its processes the API server may still state that a pod runs."""
+EXEC_ENDED = "command terminated with exit code"
+"""Begins the last line of `kubectl exec`."""
 
 
 class PodShell(FileShell):
@@ -130,6 +132,10 @@ class PodAgent(ShellAgent):
             if why is None
             else HostFailed(self.host, f"Kubernetes ended pod {self.shell.started().name}: {why}", fix)
         )
+
+    def stderr(self) -> str:
+        lines = super().stderr().splitlines()
+        return "\n".join(line for line in lines if not line.startswith(EXEC_ENDED))
 
     def terminate(self) -> None:
         """End it and its pod, without waiting: the main thread may call it for many hosts."""
