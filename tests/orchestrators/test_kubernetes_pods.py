@@ -146,7 +146,7 @@ def test_a_kubectl_that_fails_without_a_word_is_named_by_its_exit_code(kubectl: 
 
 def test_a_failure_is_the_answer_to_all_who_wait(kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each host waits in turn as long as kubectl waits for an API server that is away."""
-    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LIST_EVERY_S", 3600.0)
     client = kubectl(f"echo >>{tmp_path}/calls; exit 1")
     for host in ("w1", "w2"):
         with raises(HostFailed, host=host):
@@ -180,7 +180,7 @@ ABOUT = [
 def test_a_warning_is_the_reason_where_the_status_has_none(
     kubectl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LOOKS_PER_WARNING", 1)
+    monkeypatch.setattr("zmqrl.orchestrators.pods.kubectl.LISTS_PER_WARNING", 1)
     events = [
         {"involvedObject": {"name": name}, "reason": reason, "message": message, "lastTimestamp": at}
         for name, reason, message, at in ABOUT

@@ -21,7 +21,7 @@ from zmqrl.orchestrators.host_commands import for_login_shell, quoted
 from zmqrl.ssh.clients import connect
 from zmqrl.ssh.shell import FileShell, Finished
 
-LOOK_THERE = "see the remaining files there"
+SEE_FILES = "see the files of the host"
 LIST_S = 15.0
 CLOSE_S = 3.0
 RETRIES_AFTER_S = (2.0, 8.0)
@@ -126,7 +126,7 @@ def send(connection: FileShell, checkpoints: Path, folder: str) -> None:
 def collect(connection: FileShell, folder: str, checkpoints: Path) -> None:
     """The final version, the best one and the last FULL. HostFailed when they are unavailable."""
     if not bring(connection, folder, checkpoints, COPIED):
-        raise HostFailed(connection.host, f"a checkpoint in {folder} is damaged", LOOK_THERE)
+        raise HostFailed(connection.host, f"a checkpoint in {folder} is damaged", SEE_FILES)
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
@@ -184,7 +184,7 @@ def _listed(connection: FileShell, folder: str) -> list[str]:
     listed = _run(connection, f"ls {quoted(folder)} 2>/dev/null || test ! -e {quoted(folder)}")
     if listed.code != 0:
         host = connection.host
-        raise HostFailed(host, f"the host's checkpoints in {folder} cannot be listed", LOOK_THERE)
+        raise HostFailed(host, f"the host's checkpoints in {folder} cannot be listed", SEE_FILES)
     return listed.stdout.decode(errors="replace").split()
 
 

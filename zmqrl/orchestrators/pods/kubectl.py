@@ -18,10 +18,10 @@ CONTAINER = "zmqrl"
 RUN, HOST = "zmqrl.run", "zmqrl.host"
 """Labels of Jobs and pods."""
 ANSWER_S = 30.0
-LOOK_EVERY_S = 0.5
-"""Interval of looks at a pod that starts."""
-LOOKS_PER_WARNING = 10
-"""Number of looks without a reason, of which the last requests the warnings."""
+LIST_EVERY_S = 0.5
+"""Interval at which the pods are listed while one starts."""
+LISTS_PER_WARNING = 10
+"""Number of lists without a reason, after which the warnings are requested."""
 NORMAL = ("ContainerCreating", "PodInitializing")
 """Reasons for which every pod waits."""
 
@@ -80,7 +80,7 @@ class Pods:
     def listed(self, host: str) -> Sequence[Pod]:
         """The pods, as they were a moment ago. HostFailed, to all who have waited for the same answer."""
         with self._lock:
-            if time.monotonic() - self._at > LOOK_EVERY_S / 2:
+            if time.monotonic() - self._at > LIST_EVERY_S / 2:
                 try:
                     listed = output_of(host, self.argv("get", "pods", self.selector, "--output=json"))
                     self._listed = [pod_of(item) for item in json.loads(listed)["items"]]
@@ -96,21 +96,21 @@ class Pods:
 
         HostFailed: Kubernetes refuses the Job, its pod ended, or was not waited for any longer.
         """
-        name, looks, reported = job["metadata"]["name"], 0, [""]
+        name, lists, reported = job["metadata"]["name"], 0, [""]
         try:
             self.create(host, job)
             until = time.monotonic() + wait.limit_s
             while True:
-                looks += 1
-                pod, reason = self._look(host, name)
+                lists += 1
+                pod, reason = self._found(host, name)
                 if pod is not None and pod.state == "running":
                     return pod
-                if not reason and looks % LOOKS_PER_WARNING == 0:
+                if not reason and lists % LISTS_PER_WARNING == 0:
                     reason = self._warning(host, name)
                 if reason not in reported:
                     reported.append(reason)
                     wait.report(reason)
-                is_late = wait.is_ending.wait(LOOK_EVERY_S) or time.monotonic() > until
+                is_late = wait.is_ending.wait(LIST_EVERY_S) or time.monotonic() > until
                 if is_late or (pod is not None and pod.state != "waiting"):
                     cause = f"its pod did not run: {reason or reported[-1] or 'no reason is known yet'}"
                     raise HostFailed(host, cause, "see `kubectl get events`")
@@ -119,8 +119,8 @@ class Pods:
                 output_of(host, self.deleting(name))
             raise
 
-    def _look(self, host: str, job: str) -> tuple[Pod | None, str]:
-        """The pod of a Job, and why it does not run: its reason, or that of an API server that is away."""
+    def _found(self, host: str, job: str) -> tuple[Pod | None, str]:
+        """The pod of a Job, and why it does not run: its reason, or why the API server does not answer."""
         try:
             pod = next((pod for pod in self.listed(host) if pod.job == job), None)
         except HostFailed as error:

@@ -113,8 +113,7 @@ class KubernetesOrchestrator(ShellOrchestrator):
             yield host, self._access.shell(host, self.plan.run_id, wait)
 
     def _report(self, host: str, reason: str) -> None:
-        limit_s = self.plan.config.limits.start_s
-        self.warn(host, f"the pod is pending ({reason}); raise limits.start_s ({limit_s:g} s) to wait longer")
+        self.warn(host, f"the pod is pending ({reason}); the host joins when it runs")
 
     def deploy(self, boots: Mapping[str, Boot]) -> None:
         if self._deleter is None:

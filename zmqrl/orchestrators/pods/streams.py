@@ -16,7 +16,7 @@ from zmqrl.orchestrators.pods.kubectl import failure
 
 STALLED_S = 60.0
 """A copy of which no byte moves for so long has failed; the whole may take any time."""
-LOOK_EVERY_S = 0.2
+CHECK_EVERY_S = 0.2
 
 
 def stream(host: str, argv: Sequence[str], stdin: IO[bytes], stdout: IO[bytes]) -> list[str]:
@@ -47,7 +47,7 @@ def _await(host: str, process: subprocess.Popen[bytes], files: Sequence[int]) ->
     before, moved_at = [0, 0], time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LOOK_EVERY_S)
+            process.wait(CHECK_EVERY_S)
             return
         positions = [os.lseek(file, 0, os.SEEK_CUR) for file in files]
         if positions != before:
