@@ -237,7 +237,7 @@ class KubernetesAccess(HostAccess):
         output_of(LOCAL, self.pods("").deleting(*names))
 
     def bring_left(self, host: str, run_id: str, checkpoints: Path) -> None:
-        """From a pod that was left because of them; its Job is deleted after it."""
+        """Copies what is in a pod that was left because of it, and deletes the Job."""
         folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
         for pod in self.pods(run_id).listed(host):
             if pod.host != label(host) or pod.state != "running":
