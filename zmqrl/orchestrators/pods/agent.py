@@ -17,7 +17,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.orchestrators.agent import HostEnd
 from zmqrl.orchestrators.host_commands import quoted
 from zmqrl.orchestrators.piped import PipedProcess, PipedShell
-from zmqrl.orchestrators.pods.kubectl import LOOK_EVERY_S, Pod, Pods, Wait, output_of
+from zmqrl.orchestrators.pods.kubectl import LIST_EVERY_S, Pod, Pods, Wait, output_of
 from zmqrl.orchestrators.pods.streams import stream
 from zmqrl.orchestrators.shell_orchestrator import ShellAgent
 from zmqrl.ssh.shell import FileShell, Finished
@@ -124,7 +124,7 @@ class PodAgent(ShellAgent):
         """Why the pod has ended, if it did: its state may follow the end of its processes within `STATE_S`."""
         why, until = None, time.monotonic() + STATE_S
         while self.progress.finished is None and (why := self.shell.lost()) is None and time.monotonic() < until:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(LIST_EVERY_S)
         is_learner = self.host == self.boot.plan.config.learner.host
         fix = "resume the run" if is_learner else f"for another pod: zmqrl scale {self.host}={len(self.boot.workers)}"
         return (
