@@ -12,7 +12,7 @@ FOLDER=$(realpath "${1:-/var/tmp/evening}")
 ROOT=$(realpath "$(dirname "$0")/..")
 if [ -z "${LAB:-}" ]; then
   cd "$ROOT"
-  exec "$PYTHON" -m tests.lab 4 -- "$ROOT/examples/lab_evening.sh" "$FOLDER"  # runs the part below, beside the hosts
+  exec "$PYTHON" -m tests.lab 4 -- "$ROOT/examples/lab_evening.sh" "$FOLDER"  # runs this script again, where the hosts are
 fi
 
 USERS=(zmqrl-ada zmqrl-bob zmqrl-eva)
