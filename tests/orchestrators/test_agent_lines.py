@@ -21,6 +21,7 @@ from zmqrl.messages.agent import HostFinished, LeaseLost
 from zmqrl.messages.command import Lease, Stop
 from zmqrl.messages.lines import command
 from zmqrl.messages.orchestrator import AgentExited, Event, Handshake, HostUnusable, LinesRefused
+from zmqrl.orchestrators import agents_orchestrator
 from zmqrl.orchestrators.agent import Agent
 from zmqrl.orchestrators.base import HostEvent
 from zmqrl.orchestrators.handshake import SENTINEL, versions
@@ -159,3 +160,17 @@ def test_calls_side_by_side_are_made_one_by_one_when_the_interpreter_exits() -> 
     code += "atexit.register(lambda: print(in_parallel([lambda: 1, lambda: 2])))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert (done.stdout, done.stderr) == ("[1, 2]\n", "")
+
+
+def test_an_agent_without_its_boot_has_no_time_to_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun does not end on a signal that comes before it knows the number of its job."""
+    monkeypatch.setattr(agents_orchestrator, "KILL_WAIT_S", 0.1)
+    deaf = tmp_path / "deaf"
+    code = (
+        "import pathlib, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"pathlib.Path({str(deaf)!r}).touch()\nsignal.pause()"
+    )
+    orchestrator = LocalOrchestrator(agent_command=(sys.executable, "-c", code))
+    orchestrator.deploy(boots(stand_in_plan(tmp_path / "run")))
+    until(deaf.exists, "the agent has begun", WAIT_S)
+    assert orchestrator.undeploy(3600.0).left == ()

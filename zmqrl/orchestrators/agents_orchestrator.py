@@ -93,12 +93,13 @@ class AgentsOrchestrator(Orchestrator, ABC):
 
     def undeploy(self, grace_s: float) -> Teardown:
         agents = list(self.agents.values())
-        for agent in agents:
-            if agent.refuse_boot() and agent.wait(0.0) is None:
+        without_boot = [agent for agent in agents if agent.refuse_boot()]
+        for agent in without_boot:
+            if agent.wait(0.0) is None:
                 agent.terminate()
-        steps: tuple[tuple[Command, float], ...] = ((Stop(), grace_s), (KillAll(), KILL_WAIT_S))
-        for command, wait_s in steps:
-            running = [agent for agent in agents if agent.wait(0.0) is None]
+        with_boot = [agent for agent in agents if agent not in without_boot]
+        for waited, command, wait_s in ((with_boot, Stop(), grace_s), (agents, KillAll(), KILL_WAIT_S)):
+            running = [agent for agent in waited if agent.wait(0.0) is None]
             for agent in running:
                 agent.send(command)
             until = time.monotonic() + wait_s
