@@ -81,3 +81,16 @@ def test_a_fork_that_has_the_command_line_of_its_parent_is_not_taken_for_it() ->
         until(children.read_text)
         assert {place: process.pid for place, process in processes_below(os.getpid()).items()} == {"agent-0": agent.pid}
         agent.kill()
+
+
+def test_a_launcher_that_has_not_begun_is_not_ended_by_the_signal_of_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_under_test, "END_S", 0.1)
+    run = ended_with(Attempt(1, LEDGER, np.zeros(0, ROW), ROWS))
+    run.plan = stand_in_plan(tmp_path, mode="async")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as launcher:
+        run._process = launcher
+        run.request_stop()
+        launcher.communicate(b"\n")
+    assert launcher.returncode == 0

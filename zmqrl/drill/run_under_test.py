@@ -18,9 +18,10 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import RunSnapshot
 from zmqrl.drill.shared_view import SharedView
-from zmqrl.run_files.run_info import read_info
+from zmqrl.run_files.run_info import launcher_state, read_info
 from zmqrl.run_files.stored_config import stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
+from zmqrl.supervision.run_owner import OwnerState
 from zmqrl.types import Array, Ledger, Version
 from zmqrl.wire.runtime_folder import private_folder, remove_left_folder
 
@@ -29,6 +30,7 @@ GONE_S = 5.0
 """Within this everything must be gone once launcher or host agent was killed."""
 END_S = 60.0
 """How long a run may take to stop."""
+POLL_EVERY_S = 0.02
 _VERSION = re.compile(r"v(\d+)-(\d+)\.safetensors")
 
 
@@ -165,10 +167,15 @@ class RunUnderTest:
         return self.await_end(before)
 
     def request_stop(self) -> None:
-        """What `zmqrl stop` does."""
+        """What `zmqrl stop` does, once the launcher has begun: a signal before that would kill it."""
         assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGUSR1)
+        until = time.monotonic() + END_S
+        while self._process.poll() is None and time.monotonic() < until:
+            info = read_info(self.run_dir)
+            if info is not None and launcher_state(self.run_dir, info, watch=False) is OwnerState.HERE:
+                os.kill(info.pid, signal.SIGUSR1)
+                return
+            time.sleep(POLL_EVERY_S)
 
     def await_end(self, before: Mapping[str, ProcessId], broker_killed: bool = False) -> int:
         """Wait for the end of a run after a stop request. Returns the exit code."""
