@@ -118,7 +118,7 @@ def made(folder: Path, method: str) -> Iterator[Sweep]:
 
 
 def disturb(sweep: Sweep, calm_s: float) -> Counter[str]:
-    """Kill processes at random times until the sweep has ended; the kills by kind."""
+    """Kill processes at random times until the sweep has ended; the kills by kind, of which each has one."""
     chance, kills = random.Random(1), Counter[str]()
     deadline = time.monotonic() + 20 * RUN_S
     sweep.keep(RUNNER, SWEEP)
@@ -128,7 +128,8 @@ def disturb(sweep: Sweep, calm_s: float) -> Counter[str]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             sweep.processes[SWEEP].wait(pause_s)
         pause_s = MISSED_S
-        rarest = sorted(KINDS, key=kills.__getitem__) if kills.total() < KILLS else []
+        missing, left = KINDS.keys() - kills.keys(), KILLS - kills.total()
+        rarest = sorted(missing if left <= len(missing) else KINDS, key=kills.__getitem__) if left else []
         if (kind := next((kind for kind in rarest if sweep.kill(kind, chance)), None)) is not None:
             kills[kind] += 1
             pause_s = chance.uniform(0.1, 0.7) * calm_s / KILLS
