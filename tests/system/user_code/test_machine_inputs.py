@@ -391,7 +391,8 @@ def renumber(lab: Lab, index: int, address: str) -> None:
 def test_another_address_of_the_learners_machine(lab: Lab, mode: str, tunnel: bool) -> None:
     run = FarRun(lab, mode, on_lab(lab, mode, tunnel=tunnel))
     try:
-        run.wait_for_steps(300)
+        run.wait_for_steps(300)  # of either host
+        until(lambda: all(run.host(name).get("state") == "ready" for name in "ab"), lambda: str(run.status()["hosts"]))
         renumber(lab, 0, "10.77.0.110")
         changed, seen = time.monotonic(), set()
         until(lambda: seen.add(run.host("a")["state"]) or {"lost", "connecting"} & seen, lambda: seen)
@@ -413,7 +414,8 @@ def test_another_address_of_the_learners_machine(lab: Lab, mode: str, tunnel: bo
 def test_a_host_without_messages_is_shown_as_silent(lab: Lab) -> None:
     run = FarRun(lab, "silent", on_lab(lab, "async"))
     try:
-        run.wait_for_steps(100)
+        run.wait_for_steps(100)  # of either host
+        until(lambda: run.host("b").get("state") == "ready", lambda: str(run.host("b")))
         lab.link(2, up=False)
         until(lambda: run.host("b")["state"] == "silent", lambda: str(run.host("b")))
         assert run.host("b")["last_s"] >= 5.0 and run.host("a")["state"] == "ready"
