@@ -56,7 +56,7 @@ class FarRun(Run):
 
     def wait_for_steps(self, env_steps: int) -> None:
         """Until so many are stored."""
-        until(lambda: self.status().get("env_steps", 0) >= env_steps, f"{env_steps} env steps", RUN_S)
+        self.wait_for(lambda: self.status().get("env_steps", 0) >= env_steps)
 
     def close(self) -> None:
         """Whatever became of the test: the launcher is killed, and what it started here ends by itself."""
