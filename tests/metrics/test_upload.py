@@ -20,7 +20,7 @@ from tests.support.running import environment
 from tests.support.waiting import WAIT_S
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.attempts import current_metrics
-from zmqrl.metrics.upload import Destination, MetricsTail, NumberedRow, Upload, UploadedRun, UploadError
+from zmqrl.metrics.upload import Destination, MetricsTail, NumberedRow, Upload, UploadedRun, UploadError, reserve
 from zmqrl.metrics.upload_mlflow import MlflowRun
 
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow"}
@@ -251,3 +251,30 @@ def test_a_service_that_is_not_there_ends_the_upload_with_a_message(tmp_path: Pa
     command = [sys.executable, "-m", "zmqrl", "upload", "mlflow", "run", "--to", "http://127.0.0.1:9", "--retry", "0"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=WAIT_S)
     assert (done.returncode, done.stdout, done.stderr.count("zmqrl: ")) == (1, "", 1), done.stderr
+
+
+def test_two_uploads_of_one_run_to_one_place_are_refused(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from zmqrl.metrics.upload import *; "
+    program += "held = reserve(sys.argv[1], UploadedRun('r-1', Path('run'), 'zmqrl', {}), None); print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    run = UploadedRun("r-1", tmp_path, "zmqrl", {})
+    with subprocess.Popen([sys.executable, "-c", program, "mlflow"], env=environment(), **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "\n"
+        with raises(ConfigError, what=f"{tmp_path}: another process uploads this run to mlflow"):
+            reserve("mlflow", run, None)
+        reserve("wandb", run, None).close()
+        other.kill()
+        other.wait()
+    reserve("mlflow", run, None).close()
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_a_missing_key_of_wandb_is_not_tried_again(tmp_path: Path) -> None:
+    _run(tmp_path, 10)
+    own = {name: value for name, value in environment().items() if not name.startswith("WANDB")}
+    command = [sys.executable, "-m", "zmqrl", "upload", "wandb", "run"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**own, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert done.returncode == 2 and "--to FOLDER" in done.stderr and "trying again" not in done.stderr, done.stderr

@@ -52,7 +52,8 @@ def test_the_token_of_the_url_becomes_a_cookie(server: ViewServer) -> None:
     status, headers, content = asked(server, f"/api/video?run={run}&video=1-v1.mp4", cookie=own)
     assert (status, headers["Content-Type"], content) == (200, "video/mp4", b"\0\xff")
     assert asked(server, f"/api/video?run={run}&video=..%2Fconfig.json", cookie=own)[0] == 400
-    for path, expected in (("/view.py", 404), ("/../view.py", 404), ("/api/details?run=/etc", 400)):
+    one = f"/api/differences?run={run}"
+    for path, expected in (("/view.py", 404), ("/../view.py", 404), ("/api/details?run=/etc", 400), (one, 400)):
         assert asked(server, path, cookie=own)[0] == expected
 
 

@@ -188,6 +188,7 @@ def check_minibatch(size: int, segments: int, segment_steps: int, num_envs: int)
             key=("algorithm", "minibatch_size"),
             value=str(size),
             is_subject=True,
+            fix=f"set at most {rows}, or larger env.num_envs or env.segment_steps",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING
 
 import click
@@ -48,7 +49,7 @@ def upload_command(
     row that the service has.
     """
     uploads = [_upload(service, run, project, place, retry_s) for run in dict.fromkeys(_each(runs))]
-    open_ones = list(uploads)
+    open_ones = [upload for upload, _ in uploads]
     try:
         while open_ones:
             for upload in [*open_ones]:
@@ -79,11 +80,11 @@ def _each(runs: Sequence[str]) -> Iterator[str]:
             yield from folder.runs
 
 
-def _upload(service: str, run: str, project: str, place: str | None, retry_s: float) -> Upload:
+def _upload(service: str, run: str, project: str, place: str | None, retry_s: float) -> tuple[Upload, socket]:
     from zmqrl.cli.run.find_run import find_run
     from zmqrl.config.codec import to_json
     from zmqrl.config.webhook import without_secrets
-    from zmqrl.metrics.upload import Upload, UploadedRun
+    from zmqrl.metrics.upload import Upload, UploadedRun, reserve
     from zmqrl.metrics.upload_mlflow import MlflowRun
     from zmqrl.metrics.upload_wandb import WandbRun
     from zmqrl.run_files.stored_config import read_config
@@ -93,7 +94,8 @@ def _upload(service: str, run: str, project: str, place: str | None, retry_s: fl
     uploaded = UploadedRun(info.lineage or info.run_id, directory, project, config)
     folder = None if place is None else Path(place)
     target = MlflowRun(uploaded, place) if service == "mlflow" else WandbRun(uploaded, folder)
-    return Upload(uploaded, target, retry_s, lambda text: click.echo(text, err=True))
+    upload = Upload(uploaded, target, retry_s, lambda text: click.echo(text, err=True))
+    return upload, reserve(service, uploaded, place)
 
 
 def _end(directory: Path) -> tuple[bool, int | None]:

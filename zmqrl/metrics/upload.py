@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -126,6 +129,26 @@ class Upload:
             self.destination.write(self._waiting)
             self.sent += len(self._waiting)
             self._waiting = []
+
+
+def reserve(service: str, run: UploadedRun, place: str | None) -> socket.socket:
+    """Refuse the same upload to other processes of this machine as long as the returned socket is open.
+
+    It is an abstract socket with the upload in its name: the kernel closes it with the process.
+
+    Raises:
+        ConfigError: Another process has it.
+    """
+    digest = hashlib.sha256(repr((service, run.project, run.id, place)).encode()).hexdigest()
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(f"\0zmqrl-upload-{digest[:32]}")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            what, fix = f"{run.directory}: another process uploads this run to {service}", "end it, or wait for its end"
+            held.close()
+            raise ConfigError(what, key=(), fix=fix) from None
+    return held
 
 
 def imported(module: str, extra: str) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from zmqrl.errors import ConfigError
 from zmqrl.metrics.upload import Destination, NumberedRow, UploadedRun, UploadError, imported, service_errors
 
 SETTINGS = {
@@ -33,7 +34,7 @@ class WandbRun(Destination):
     def open(self) -> int:
         wandb, run = imported("wandb", "wandb"), self._run
         begin = 0 if self._folder is None else self._stored(self._folder)
-        with service_errors("W&B", wandb.Error, OSError):
+        with service_errors("W&B", wandb.Error, OSError), _usage_errors(wandb.errors):
             self._session = wandb.init(
                 project=run.project,
                 id=run.id,
@@ -66,6 +67,16 @@ class WandbRun(Destination):
             raise UploadError(f"process {writer} writes {self._run.id} in {folder}")
         found = (record.history.step.num for file in files for record in records(file) if record.HasField("history"))
         return 1 + max(found, default=-1)
+
+
+@contextmanager
+def _usage_errors(kinds: Any) -> Iterator[None]:
+    """Errors that remain when the service is tried again."""
+    try:
+        yield
+    except (kinds.UsageError, kinds.AuthenticationError) as error:
+        fix = "check --project and `wandb login` (or WANDB_API_KEY), or write offline directories: --to FOLDER"
+        raise ConfigError(f"W&B: {str(error).rstrip('.')}", key=(), fix=fix) from error
 
 
 def records(file: Path) -> Iterator[Any]:

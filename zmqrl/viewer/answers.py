@@ -128,7 +128,10 @@ class Answers:
 
     def differences(self, query: Query) -> list[tuple[str, Any, Any]]:
         """Keys of the configuration whose values differ in two runs, with both values; null: the run lacks the key."""
-        one, other = [_config(run) for run in self._runs(query)[:2]]
+        runs = self._runs(query)
+        if len(runs) < 2:
+            raise ConfigError("two runs are required: run=A&run=B")
+        one, other = [_config(run) for run in runs[:2]]
         keys = sorted({*one, *other})
         return [(key, one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)]
 
