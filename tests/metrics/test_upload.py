@@ -254,11 +254,14 @@ def test_a_service_that_is_not_there_ends_the_upload_with_a_message(tmp_path: Pa
 
 
 def test_two_uploads_of_one_run_to_one_place_are_refused(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from zmqrl.metrics.upload import *; "
-    program += "held = reserve(sys.argv[1], UploadedRun('r-1', Path('run'), 'zmqrl', {}), None); print(flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    program = (
+        "import sys; from pathlib import Path; from zmqrl.metrics.upload import *\n"
+        "held = reserve(sys.argv[1], UploadedRun('r-1', Path('run'), 'zmqrl', {}), None)\n"
+        "print(flush=True); input()"
+    )
+    command, pipe = [sys.executable, "-c", program, "mlflow"], subprocess.PIPE
     run = UploadedRun("r-1", tmp_path, "zmqrl", {})
-    with subprocess.Popen([sys.executable, "-c", program, "mlflow"], env=environment(), **pipes) as other:
+    with subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "\n"
         with raises(ConfigError, what=f"{tmp_path}: another process uploads this run to mlflow"):
             reserve("mlflow", run, None)
