@@ -132,7 +132,8 @@ def report_fault(role: str, boot: Mapping[str, Any], error: BaseException) -> No
     lines = "".join(traceback.format_exception(error)).splitlines()[-20:]
     detail = getattr(error, "detail", None)
     fd = STDOUT if role == AGENT else boot.get("fds", {}).get("events")
-    text = f"{type(error).__name__}: {shown(error)}"
+    is_sentence = role == AGENT and isinstance(error, ConfigError)  # about the host, as the launcher shows it
+    text = str(shown(error)) if is_sentence else f"{type(error).__name__}: {shown(error)}"
     if not isinstance(error, Exception):
         from zmqrl.plugins import described
 

@@ -36,7 +36,7 @@ def test_a_hard_limit_that_is_too_low(
     check_descriptors(boot)
     limit_to(1024, monkeypatch)
     what = f"{role}, needs {needed:,} file descriptors, and the limit is 1,024 (ulimit -Hn)"
-    with raises(ConfigError, value=host, what=what):
+    with raises(ConfigError, key=(), what=what):
         check_descriptors(boot)
 
 

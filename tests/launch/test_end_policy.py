@@ -318,3 +318,12 @@ def test_a_learner_that_finds_its_directory_taken_over_has_not_refused_the_confi
     run.state.fail("taken over")
     found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=True)
     assert (found.exit_code, found.error) == (1, "taken over")
+
+
+def test_the_error_of_a_refusal_names_a_learners_host_that_is_another_one(tmp_path: Path) -> None:
+    run = Run(tmp_path, learner="b")
+    run.tell("b", "agent", public="b")
+    run.tell("b", "fault", error="busy: run r of user anna", detail={}, lines=[])
+    run.tell("b", "agent_exit", code=2, introduced=True)
+    found = run.policy.outcome(run.state, StopRequest.NONE, CLEAN, is_taken_over=False)
+    assert (found.exit_code, found.error) == (2, "b: busy: run r of user anna")

@@ -119,13 +119,23 @@ def state_of(pid: int) -> str:
     return "live" if process is not None and is_alive(process) else "gone"
 
 
+def test_a_run_is_described_in_the_same_words_at_each_attempt(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher reports each cause of a failed attempt once, and tries every 2 s."""
+    entry = replace(entry_of(own, "walker-6a2b"), user="anna", since=1_800_000_000.0, workers=1)
+    before = str(entry)
+    later = time.time() + 3.0
+    monkeypatch.setattr("time.time", lambda: later)
+    assert str(entry) == before
+    assert before.startswith("run walker-6a2b of user anna since 2027-01-1") and before.endswith("(1 worker, from lap)")
+
+
 @needs_root
 def test_another_users_run_is_refused_by_name_and_left_alone(folder: Path, tmp_path: Path, others: int) -> None:
-    path = put(folder, entry_of(others, "walker-6a2b", NOBODY), NOBODY)
-    what = "busy: run walker-6a2b of user nobody, for 2 h (15 workers, from lap)"
+    entry = entry_of(others, "walker-6a2b", NOBODY)
+    path, what = put(folder, entry, NOBODY), f"busy: {entry}"
     fix = "contact nobody, or exclude the host (--limit); zmqrl does not stop it"
     with (
-        raises(ConfigError, value="node01", what=what, fix=fix),
+        raises(ConfigError, key=(), what=what, fix=fix),
         registered(boot_of(tmp_path), "", print, folder),
     ):
         pass
@@ -242,9 +252,10 @@ def test_a_forged_entry_cannot_name_the_process_of_another(folder: Path, tmp_pat
 
 @needs_root
 def test_a_forged_user_name_is_replaced(folder: Path, tmp_path: Path, others: int) -> None:
-    put(folder, entry_of(others, uid=NOBODY), NOBODY, user="anna")
+    entry = entry_of(others, uid=NOBODY)
+    put(folder, entry, NOBODY, user="anna")
     with (
-        raises(ConfigError, key=(), what="busy: run other-1 of user nobody, for 2 h (15 workers, from lap)"),
+        raises(ConfigError, key=(), what=f"busy: {entry}"),
         registered(boot_of(tmp_path), "", print, folder),
     ):
         pass
@@ -349,7 +360,7 @@ def test_of_two_users_that_come_at_once_one_is_in(everybodys: Path, tmp_path: Pa
     said = sorted(agent.stdout.readline() for agent in agents)
     for agent in agents:
         agent.communicate()
-    assert said[0] == "in\n" and said[1].startswith("out node01: busy: run "), said
+    assert said[0] == "in\n" and said[1].startswith("out busy: run "), said
 
 
 def test_a_successor_on_the_host_stays_registered(folder: Path, tmp_path: Path, own: int) -> None:

@@ -72,7 +72,6 @@ def check_descriptors(boot: Boot) -> None:
         raise ConfigError(
             f"{role}, needs {most:,} file descriptors, and the limit is {limit:,} (ulimit -Hn)",
             key=(),
-            value=boot.host,
             fix="raise it (nofile in /etc/security/limits.conf, LimitNOFILE= of a systemd unit), or set fewer workers",
         )
 
@@ -81,12 +80,10 @@ def check_host(boot: Boot) -> None:
     """Raise `ConfigError` when this host cannot participate: one that joined by a file has made no handshake."""
     processor = processor_refusal(os.uname().machine, boot.plan.config.run.mode)
     if processor is not None:
-        raise ConfigError(processor, key=(), value=boot.host)
+        raise ConfigError(processor, key=())
     missing = missing_runtime(boot.plan.config, versions())
     if missing is not None:
-        raise ConfigError(
-            missing, key=(), value=boot.host, fix="run there, in a checkout of zmqrl: pip install '.[onnx]'"
-        )
+        raise ConfigError(missing, key=(), fix="run there, in a checkout of zmqrl: pip install '.[onnx]'")
     check_descriptors(boot)
 
 

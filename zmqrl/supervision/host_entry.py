@@ -79,8 +79,9 @@ class Entry(Struct, frozen=True):
         return owner == self.uid and is_alive(self.process)
 
     def __str__(self) -> str:
-        age = _age(time.time() - self.since)
-        return f"run {self.run_id} of user {self.user}, for {age} ({self.workers} workers, from {self.launcher})"
+        since = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(self.since))  # an age would differ at each attempt
+        workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
+        return f"run {self.run_id} of user {self.user} since {since} ({workers}, from {self.launcher})"
 
 
 def own_entry(boot: Boot, launcher: str) -> Entry:
@@ -230,10 +231,3 @@ def _parsed(content: bytes, owner: int) -> Entry | None:
         and 0 <= entry.since < YEAR_33658
     )
     return replace(entry, user=user_name(owner)) if sound and entry.uid == owner and entry.pid > 0 else None
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -124,7 +124,7 @@ class HostLock:
                 break
             self.release(entry)
             if time.monotonic() >= until or all(time.time() - other.since > REGISTER_S for other in others):
-                raise _busy(entry, others)
+                raise _busy(others)
             time.sleep(random.uniform(*PAUSE_S))  # both came at once and saw each other: one comes back first
         own = [other for other in live if other.uid == entry.uid and other.run_id != entry.run_id]
         if neighbours == "ignored":
@@ -230,9 +230,9 @@ def _entries(folder: int, owner: int) -> dict[str, Entry]:
     return {name: entry for name, entry in shown.items() if entry is not None}
 
 
-def _busy(entry: Entry, others: list[Entry]) -> ConfigError:
+def _busy(others: list[Entry]) -> ConfigError:
     what, fix = f"busy: {'; '.join(map(str, others[:3]))}", f"contact {others[0].user}, or exclude the host (--limit)"
-    return ConfigError(what, key=(), value=entry.host, fix=f"{fix}; zmqrl does not stop it")
+    return ConfigError(what, key=(), fix=f"{fix}; zmqrl does not stop it")
 
 
 def _shared(others: list[Entry]) -> str:

@@ -228,9 +228,8 @@ class EndPolicy:
         """
         has_learner = bool(state.hosts.workers) or state.is_learner_ready or self._is_unstarted
         if state.agent_exit == BAD_CONFIGURATION and state.hosts.learner.incarnation and not has_learner:
-            return Outcome(
-                "failed", BAD_CONFIGURATION, state.agent_fault or "the host agent rejected the configuration"
-            )
+            refusal, host = state.agent_fault or "the host agent rejected the configuration", state.hosts.learner.host
+            return Outcome("failed", BAD_CONFIGURATION, refusal if host == LOCAL else f"{host}: {refusal}")
         if state.failure is not None and state.refused is not None and not is_taken_over:
             return Outcome("failed", BAD_CONFIGURATION, state.refused)
         failure = state.failure or (None if self._is_unstarted else state.lost_agent_cause)
