@@ -93,7 +93,7 @@ def test_the_table(zmqrl: Command, runs: Path) -> None:
         "REASON",
     ]
     host = [socket.gethostname(), user_name(os.getuid())]
-    assert rows[0] == ["runs/c", "c", "CartPole-v1", "ppo", "ended", "5", "-", "-", rows[0][8], *host]
+    assert rows[0] == ["runs/c", "c", "CartPole-v1", "ppo", "ending", "5", "-", "-", rows[0][8], *host]
     assert rows[1] == ["runs/b", "b", "Acrobot-v1", "dqn", "failed", "5", "-", "-", "2h", *host, "\\x1b]0;title"]
     assert rows[2] == ["runs/sweep/a", "a", "CartPole-v1", "ppo", "done", "5,000", "7.2", "9.5", "3d", *host]
 

@@ -379,9 +379,10 @@ def test_the_status_of_a_run_on_another_machine_is_shown_while_it_renews_its_dir
     with monkeypatch.context() as patch:
         patch.setattr(owner_record, "machine", lambda: "another")
         owner = run_owner.RunOwner.acquire(directory, data["run_id"])
-    live = zmqrl("status", directory)
+    live, shown = zmqrl("status", directory), json.loads(zmqrl("status", directory, "--json").out)
     owner.release()
     ended = zmqrl("status", directory)
+    assert (shown["live"], shown["state"]) == (True, "ending"), "its processes have ended, its launcher has not"
     assert live.out.startswith(f"{data['run_id']}: ended, ") and "env steps in" in live.out, "the last phase"
     assert "ended without a summary: the launcher" in ended.out and f"zmqrl down {directory}" in ended.out
 

@@ -59,7 +59,8 @@ def read_summary(run_dir: Path, run_id: str | None = None) -> dict[str, Any] | N
 
 def state_of(live: bool, record: Mapping[str, Any] | None) -> str:
     """The phase of a live run, by its status; of another one how it ended, by its summary: `unknown` without one."""
-    return str((record or {}).get("phase" if live else "status", "starting" if live else "unknown"))
+    state = str((record or {}).get("phase" if live else "status", "starting" if live else "unknown"))
+    return "ending" if live and state == "ended" else state  # its processes have ended; the launcher sums up
 
 
 def damaged_records(run_dir: Path) -> Iterator[str]:

@@ -38,7 +38,7 @@ RUN_FIGURES = (
     MetricFamily("zmqrl_run_train_return_mean", "gauge", "Mean return of 100 episodes.", "train_return_mean_100"),
     MetricFamily("zmqrl_run_eval_return_mean", "gauge", "Mean return of the last score.", "eval_return_mean"),
     MetricFamily("zmqrl_run_ready_workers", "gauge", "Workers that are ready.", "ready_workers"),
-    MetricFamily("zmqrl_run_expected_workers", "gauge", "Workers that the run should have.", "expected_workers"),
+    MetricFamily("zmqrl_run_expected_workers", "gauge", "Workers of the hosts of the run.", "expected_workers"),
 )
 HOST_FIGURES = (
     MetricFamily("zmqrl_host_state", "gauge", "1 for the state of a host of a live run.", "state"),
