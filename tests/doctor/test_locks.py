@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 
 from zmqrl.config.codec import replace
+from zmqrl.config.hosts import LOCAL
 from zmqrl.doctor.machine import held_locks
+from zmqrl.doctor.needs import needs_of
+from zmqrl.planning.configure import load
 from zmqrl.supervision.host_entry import Entry
 from zmqrl.supervision.host_lock import HostLock
 from zmqrl.supervision.process_table import identify
@@ -30,3 +33,13 @@ def test_the_live_ones_are_shown_oldest_first(tmp_path: Path) -> None:
 
 def test_no_register_holds_no_lock(tmp_path: Path) -> None:
     assert held_locks(HostLock(tmp_path / "none")) == ()
+
+
+def test_only_a_host_that_a_launch_would_not_use_is_refused() -> None:
+    loaded = load("cartpole-ppo", overrides=["hosts.a.workers=1", "hosts.b.workers=1", "hosts.b.cores=2"])
+    needs = needs_of(loaded, Path("hosts.yaml"))
+    assert {name: host.neighbours for name, host in needs.hosts.items()} == {
+        LOCAL: "warned",
+        "a": "refused",
+        "b": "warned",
+    }

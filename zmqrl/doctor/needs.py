@@ -13,6 +13,7 @@ from zmqrl.config.sections import Config
 from zmqrl.data_stores.make import shared_directory
 from zmqrl.doctor.host_requests import examined_hosts
 from zmqrl.errors import ZmqrlError
+from zmqrl.launch.run.boots import refuses_others
 from zmqrl.launch.start import planned
 from zmqrl.orchestrators.handshake import versions
 from zmqrl.orchestrators.make import access_of, is_by_ssh
@@ -123,7 +124,7 @@ def _hosts(config: Config) -> dict[str, HostNeed]:
             login="" if name == LOCAL or not is_by_ssh(config) else f"ssh {port}{user}{host.ssh or name}",
             by_ssh=is_by_ssh(config),
             worker_device=host.worker_device or "cpu",
-            neighbours="refused" if name == LOCAL else access.neighbours(),
+            neighbours=access.neighbours() if refuses_others(name, host) else "warned",
         )
     return found
 

@@ -112,7 +112,7 @@ class Locks(_Reply, frozen=True):
 
     Agent to doctor: in answer to `Examine`.
 
-    A run of another user is a fault, a run of the same user a warning.
+    A run of another user is a fault where it keeps the run from the host; any other run is a warning.
     """
 
     held: tuple[Lock, ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zmqrl.config.codec import replace
 from zmqrl.config.hosts import LOCAL
 from zmqrl.config.plan import Boot, RunPlan, TcpListen, worker_indexes
-from zmqrl.config.sections import LearnerSection
+from zmqrl.config.sections import HostSection, LearnerSection
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 
 
@@ -23,7 +23,6 @@ def boots(plan: RunPlan) -> dict[str, Boot]:
 def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen | None = None) -> Boot:
     """Boot of the agent of one host. `listen`: where the broker listens, for the learner's host."""
     section = plan.config.hosts.get(host)
-    is_shared = host == LOCAL or (section is not None and section.cores is not None)
     plan = replace(plan, config=replace(plan.config, on_end=None, webhook=None))
     return Boot(
         "agent",
@@ -34,8 +33,13 @@ def boot_of(plan: RunPlan, host: str, workers: Sequence[int], listen: TcpListen 
         workers=tuple(workers),
         listen=listen,
         streams_logs=host != LOCAL,
-        neighbours="ignored" if is_shared else "refused",
+        neighbours="refused" if refuses_others(host, section) else "ignored",
     )
+
+
+def refuses_others(host: str, section: HostSection | None) -> bool:
+    """Whether a run of another user keeps this one from the host, unless its orchestrator shares hosts by design."""
+    return host != LOCAL and (section is None or section.cores is None)
 
 
 def _listen(plan: RunPlan, hosts: Sequence[str]) -> TcpListen:
