@@ -98,7 +98,7 @@ def test_a_fault_of_the_first_steps_gives_one_message_with_the_user_traceback(fa
 )
 def test_a_name_of_env_report_that_an_episode_does_not_have(env: str, name: str, numbers: str, fix: str) -> None:
     what = f"no step of an episode of env {env} had info[{name!r}] (numbers of its info: {numbers})"
-    with raises(ConfigError, key=("env", "report"), value=name, what=what, fix=fix):
+    with raises(ConfigError, key=("env", "report", name), what=what, fix=fix):
         _checked(EnvSection(id=env, num_envs=6, max_episode_steps=20, report={name: "last"}))
 
 

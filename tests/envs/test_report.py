@@ -69,8 +69,7 @@ def test_an_episode_without_the_name_and_one_that_ran_when_the_name_was_new() ->
     values, yes = np.full((1, 1, 1), np.nan), np.ones((1, 1), bool)
     with raises(
         ConfigError,
-        key=("env", "report"),
-        value="cost",
+        key=("env", "report", "cost"),
         what="no step of an episode of env room had info['cost']",
         fix="return it in at least one step of each episode, or remove it",
     ):

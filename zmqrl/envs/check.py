@@ -123,6 +123,6 @@ def _observe(reports: EpisodeReports, values: Array, valid: Array, done: Array, 
     try:
         reports.observe(0, values[None], valid[None], done[None])
     except ConfigError as error:
-        fix = near(error.value, numbers).rstrip() or error.fix
+        fix = near(error.key[-1], numbers).rstrip() or error.fix
         listed = ", ".join(sorted(numbers)) or "none"
         raise error.replaced(what=f"{error.what} (numbers of its info: {listed})", fix=fix) from None

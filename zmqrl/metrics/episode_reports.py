@@ -82,7 +82,7 @@ class EpisodeReports:
     def _missing(self, name: str) -> ConfigError:
         what = f"no step of an episode of env {self._env} had info[{name!r}]"
         fix = "return it in at least one step of each episode, or remove it"
-        return ConfigError(what, key=("env", "report"), value=name, fix=fix)
+        return ConfigError(what, key=("env", "report", name), fix=fix)
 
 
 class _Parts:
