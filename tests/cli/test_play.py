@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -53,12 +54,26 @@ def test_seeds_are_not_written_into_a_run(zmqrl: Command, finished: Path) -> Non
     compare(ended.error, value=f"run directory {finished}/seed-1", what="holds a run")
 
 
-def test_eval_of_the_folder_of_seeds_names_the_runs_and_a_command(zmqrl: Command, finished: Path) -> None:
+def test_eval_of_the_folder_of_seeds_names_the_runs(zmqrl: Command, finished: Path) -> None:
     ended = zmqrl("eval", finished, "--episodes", "1")
     assert ended.code == 2
     compare(ended.error, runs=(f"{finished}/seed-1", f"{finished}/seed-2"))
-    assert f"zmqrl eval {finished}/seed-1" in ended.err
     assert zmqrl("eval", finished / "seed-1", "--episodes", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("eval", "{}"), "eval {}/seed-1"),
+        (("export", "{}", "to here", "--to", "numpy"), "export {}/seed-1 'to here' --to numpy --checkpoint best"),
+        (("record", "{}", "data"), "record {}/seed-1 data"),
+    ],
+)
+def test_the_whole_command_for_one_run_of_a_folder_is_named(
+    zmqrl: Command, finished: Path, words: Sequence[str], shown: str
+) -> None:
+    ended = zmqrl(*(word.format(finished) for word in words))
+    assert (ended.code, ended.err.rstrip().partition("name one of them: ")[2]) == (2, f"zmqrl {shown.format(finished)}")
 
 
 def test_eval_of_a_run_without_a_checkpoint(zmqrl: Command, finished: Path, tmp_path: Path) -> None:

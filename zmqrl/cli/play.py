@@ -114,7 +114,7 @@ def record_command(
     if (folder / DATA).exists():
         raise ConfigError.about(folder, "has a data set", "name another folder")
     with run_directory(run) as run_dir:
-        config = _opened(run_dir, "record", most_steps)
+        config = _opened(run_dir, "record", most_steps, str(folder))
         seed, target = config.run.seed if seed is None else seed, str(folder.absolute())
         played = _called("recorded", run_dir, config, checkpoint, seed, episodes, target, on_stage=_Remark())
     version, steps, mean, std = played
@@ -189,10 +189,10 @@ def _print_return(stage: Stage) -> None:
         click.echo(f"version {version}, seed {seed}: return {return_:.2f}")
 
 
-def _opened(run_dir: Path, command: str, most_steps: int | None) -> Config:
+def _opened(run_dir: Path, command: str, most_steps: int | None, *words: str) -> Config:
     from zmqrl.run_files.trust import opened
 
-    config = opened(run_dir, lambda run: f"zmqrl {command} {shlex.quote(run)}")
+    config = opened(run_dir, lambda run: shlex.join(("zmqrl", command, run, *words)))
     return config if most_steps is None else replace(config, env=replace(config.env, max_episode_steps=most_steps))
 
 

@@ -126,7 +126,8 @@ def export_command(run: str, folder: Path, form: Form | Literal["csv"], checkpoi
         if form == "csv":
             written = export_csv(run_dir, folder)
         else:
-            written = export(folder, form, *exported_of(run_dir, checkpoint))
+            words = str(folder), "--to", form, "--checkpoint", checkpoint
+            written = export(folder, form, *exported_of(run_dir, checkpoint, *words))
         for path in written:
             click.echo(str(path))
 

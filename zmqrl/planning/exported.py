@@ -23,14 +23,16 @@ from zmqrl.types import Version, Weights
 from zmqrl.views.problem import report_cells
 
 
-def exported_of(run_dir: Path, checkpoint: str) -> tuple[ActingSpec, Weights, CardSource]:
+def exported_of(run_dir: Path, checkpoint: str, *words: str) -> tuple[ActingSpec, Weights, CardSource]:
     """The acting spec and the weights of a checkpoint, and what is known of it.
+
+    `words`: what the user types behind the run, for messages.
 
     Raises:
         ConfigError: `run_dir` is not a run directory, or has no checkpoint of this name.
         StoreError: It has no version.
     """
-    config = opened(run_dir, _command)
+    config = opened(run_dir, lambda run: shlex.join(("zmqrl", "export", run, *words)))
     env = trained_env(run_dir, config)
     store, place = stored_checkpoints(run_dir, config)
     version, content = named_checkpoint(store, place, checkpoint)
@@ -94,10 +96,6 @@ def _name(run: Path, folder: Path) -> dict[str, Any]:
 def _episodes(path: Path) -> Iterator[dict[str, str]]:
     with open(path, encoding="utf-8", newline="", opener=regular) as file:
         yield from csv.DictReader(file)
-
-
-def _command(run: str) -> str:
-    return f"zmqrl export {shlex.quote(run)}"
 
 
 TABLES: Mapping[str, tuple[str, Callable[[Path], Iterable[dict[str, Any]]]]] = {
