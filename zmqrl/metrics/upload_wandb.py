@@ -76,7 +76,7 @@ def _usage_errors(kinds: Any) -> Iterator[None]:
         yield
     except (kinds.UsageError, kinds.AuthenticationError) as error:
         fix = "check --project and `wandb login` (or WANDB_API_KEY), or write offline directories: --to FOLDER"
-        raise ConfigError(f"W&B: {str(error).rstrip('.')}", key=(), fix=fix) from error
+        raise ConfigError(f"W&B: {error}", key=(), fix=fix) from error
 
 
 def records(file: Path) -> Iterator[Any]:
