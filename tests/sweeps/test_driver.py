@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +61,12 @@ def driver(folder: SweepFolder, queue: QueueFolder) -> SweepDriver:
 def settle(own: SweepDriver) -> None:
     while own.step():
         pass
+
+
+def interrupt(text: str) -> None:
+    """End `drive` at the second job."""
+    if text.endswith("job 5"):
+        raise KeyboardInterrupt
 
 
 def end_jobs(queue: QueueFolder) -> None:
@@ -202,6 +209,34 @@ def test_the_jobs_of_a_sweep_are_known_by_any_of_its_paths(tmp_path: Path) -> No
             for _ in range(10):
                 own.step()
     assert len(queue.read().jobs) == len(RATES)
+
+
+def test_jobs_of_a_removed_sweep_are_ended_and_not_used(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(tmp_path)
+    with driver(folder, queue) as own:
+        settle(own)
+    queue.end_job(1, JobEnd("done", 0))
+    queue.end_job(2, JobEnd("failed", 1))
+    shutil.rmtree(folder.path)
+    folder = SweepFolder.create(folder.path, replace(folder.sweep, jobs_before=3))
+    assert SweepFolder.create(folder.path, replace(folder.sweep, jobs_before=6)).sweep.jobs_before == 3
+    with pytest.raises(KeyboardInterrupt):
+        drive(folder, queue, RunnerHosts({}), interrupt)
+    jobs = queue.read().jobs
+    assert [number for number, job in jobs.items() if job.is_stopped] == [3]
+    assert [jobs[number].record.run_dir for number in (4, 5)] == [jobs[number].record.run_dir for number in (1, 2)]
+    queue.end_job(3, JobEnd("stopped"))
+    with driver(folder, queue) as own:
+        settle(own)
+    assert not evaluations.words and len(queue.read().jobs) == 6
+
+
+def test_a_queue_that_was_made_again_is_refused(tmp_path: Path) -> None:
+    folder, queue = made(tmp_path)
+    folder.sweep = replace(folder.sweep, jobs_before=1)
+    with driver(folder, queue) as own, raises(ConfigError, value=str(queue.path)):
+        settle(own)
+    assert [job.is_stopped for job in queue.read().jobs.values()] == [True]
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

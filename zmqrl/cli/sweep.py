@@ -50,10 +50,12 @@ def run_command(file: Path, hosts: Path | None, sweep: Path | None, folder: Path
     Its runs are jobs of the queue. Unless your runner is active, this command is the runner too: on the hosts of HOSTS
     (hosts.yaml) that have a capacity. Default: this machine.
     """
+    from zmqrl.config.codec import replace
     from zmqrl.sweeps.folder import SweepFolder
     from zmqrl.sweeps.sweep_file import read_sweep
 
     made = _resolved(read_sweep(file), folder)
+    made = replace(made, jobs_before=max(made_queue(folder).read().jobs, default=0))
     return _run(SweepFolder.create(sweep or Path("runs", file.stem), made), hosts)
 
 

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,7 +27,7 @@ from zmqrl.config.foreign.settings import data_of
 from zmqrl.config.overrides import SET, as_one, from_flags
 from zmqrl.data_stores import files
 from zmqrl.errors import ConfigError, EnvFault, Interrupted
-from zmqrl.queue.folder import HOLD, QueueFolder
+from zmqrl.queue.folder import HOLD, STOP, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobRecord
 from zmqrl.queue.runner import KILL_S, JobRunner, RunnerActive, serve
@@ -121,6 +122,10 @@ class SweepDriver:
             self._folder.create_record(f"trial-{action.trial}", self._parameters_of(action.trial))
         elif isinstance(action, AddJob):
             job = self._queue.add(self._record(action), is_numbered=False)
+            if job.number <= self._sweep.jobs_before:  # it would count as one of a removed sweep
+                self._queue.request(job.number, STOP)
+                what, fix = "is not the queue of this sweep: it was made again", f"remove {self._folder.path} too"
+                raise ConfigError.about(self._queue.path, what, fix)
             self._show(f"{self._name(action)}: job {job.number}")
         else:
             request(self._folder, self._queue, action)
@@ -204,8 +209,11 @@ def drive(folder: SweepFolder, queue: QueueFolder, hosts: RunnerHosts, show: Cal
     with ExitStack() as stack:
         driver = stack.enter_context(SweepDriver(folder, queue, show))
         folder.set_stopped(False)
-        for job in (job for trial in folder.trials(queue.read()) for jobs in trial.jobs.values() for job in jobs):
-            queue.withdraw(job.number, HOLD)
+        for job in queue.read().jobs.values():
+            if job.record.uid == os.geteuid() and Path(job.record.run_dir).is_relative_to(folder.path):
+                if job.end is None and job.number <= folder.sweep.jobs_before:
+                    queue.request(job.number, STOP)
+                queue.withdraw(job.number, HOLD)
         runner, next_at, has_ended, is_away = None, 0.0, False, False
 
         def step() -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zmqrl.config.codec import object_of, to_json
+from zmqrl.config.codec import object_of, replace, to_json
 from zmqrl.config.paths import content_of, regular
 from zmqrl.data_stores.checkpoints import checkpoint_names, names_in
 from zmqrl.errors import ConfigError, StoreError, WireError
@@ -67,7 +67,7 @@ class SweepFolder:
         content = _encoded(sweep)
         owner_record.create(path / SWEEP, content)
         found = cls(path)
-        if found.sweep != decode(Sweep, content):
+        if replace(found.sweep, jobs_before=sweep.jobs_before) != decode(Sweep, content):
             fix = f"use another --dir, or zmqrl sweep resume {path}"
             raise ConfigError.about(path, "is the folder of a sweep with other keys", fix)
         return found
@@ -98,7 +98,7 @@ class SweepFolder:
         owner_record.create(self.path / RECORDS / name, _encoded(content))
 
     def trials(self, queue: Records) -> list[Trial]:
-        """All trials, with their jobs among those of the queue."""
+        """All trials, with their jobs among those of the queue. One of a removed sweep counts until it has ended."""
         names, owner = {*os.listdir(self.path / RECORDS)}, self.path.stat().st_uid
         values: dict[int, dict[tuple[int, int], float | None]] = defaultdict(dict)
         for match in filter(None, map(_VALUE.fullmatch, names)):
@@ -106,7 +106,7 @@ class SweepFolder:
             values[trial][seed, stage] = self._record(match[0], _value)
         jobs: dict[str, list[Job]] = defaultdict(list)
         for job in queue.jobs.values():
-            if job.record.uid == owner:
+            if job.record.uid == owner and (job.number > self.sweep.jobs_before or job.end is None):
                 jobs[job.record.run_dir].append(job)
         numbers = itertools.takewhile(lambda number: f"trial-{number}" in names, itertools.count())
         return [self._trial(number, jobs, values[number]) for number in numbers]
@@ -117,7 +117,8 @@ class SweepFolder:
             run_dir = self.run_dir(number, seed)
             if found := jobs.get(str(run_dir)):
                 own[seed], end = found, found[0].end
-                if (end is None or end.status != "stopped") and any((seed, stage) not in values for stage in stages):
+                is_used = found[0].number > self.sweep.jobs_before and (end is None or end.status != "stopped")
+                if is_used and any((seed, stage) not in values for stage in stages):
                     reached[seed] = self._reached(run_dir, end is not None and end.status == "done")
         return Trial(self.parameters(number), own, reached, values)
 

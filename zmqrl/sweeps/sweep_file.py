@@ -95,6 +95,8 @@ class Sweep(Struct, frozen=True, forbid_unknown_fields=True):
     first_seed: int = 1
     best_by: str | None = None
     """`evaluator.best_by`: whose mean the value is in place of the return."""
+    jobs_before: int = 0
+    """Number of the last job that was in the queue before: this one and earlier jobs are of a sweep that was removed."""
 
     def stage_name(self, stage: int) -> str:
         """A rung, or the end, for messages."""
