@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.cli.commands import Command
 from tests.queue.samples import record
 from tests.support.raising import compare, fields
 from tests.sweeps.samples import RATES, made
+from zmqrl.cli.sweep import resume_command
 from zmqrl.config.codec import replace
 from zmqrl.queue.records import JobEnd
 from zmqrl.sweeps.folder import SweepFolder, ValueRecord
@@ -94,6 +96,23 @@ def test_a_file_is_run_in_a_folder_of_its_name(zmqrl: Command, monkeypatch: pyte
     assert folder.path == Path("runs/lr").absolute()
     expected = Sweep(folder.sweep.keys, os.getcwd(), str(Path("lab").absolute()), first_seed=3, best_by="x")
     assert folder.sweep == expected
+
+
+def test_a_sweep_continues_where_its_output_is_closed(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drive(folder: SweepFolder, queue: object, hosts: object, show: Callable[[str], None]) -> None:
+        for _ in range(3):
+            show("job 1 starts")
+        (folder.path / "best.yaml").touch()
+
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr("zmqrl.sweeps.driver.drive", drive)
+    with capsys.disabled(), os.fdopen(write, "w", buffering=1) as output:
+        monkeypatch.setattr("sys.stdout", output)
+        code = resume_command.main(["s"], standalone_mode=False)
+    assert code == 0 and (folder.path / "best.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import click
 
 from zmqrl.cli.queue import IN, check_one_host, made_queue
 from zmqrl.errors import ConfigError
+from zmqrl.logs.standard_output import lossy_output
 from zmqrl.views.base import UNKNOWN, aligned
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def _resolved(keys: SweepFile, queue: Path) -> Sweep:
     return replace(sweep, first_seed=first.run.seed, best_by=first.evaluator.best_by)
 
 
+@lossy_output()  # a sweep does not end where its output is closed, as a run does not
 def _run(folder: SweepFolder, hosts: Path | None) -> int:
     """Exit code: 1 if no trial is complete at the end."""
     from zmqrl.queue.hosts import RunnerHosts

@@ -14,6 +14,7 @@ import click
 from zmqrl.cli.start.start_options import TrainRequest
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError, ZmqrlError
+from zmqrl.logs.standard_output import lossy_output
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -26,6 +27,7 @@ CORES = 2
 """What a seed takes with --parallel; with --workers N one more than N."""
 
 
+@lossy_output()  # as one run
 def run_seeds(request: TrainRequest, run_one: Callable[[TrainRequest], int]) -> int:
     """Each seed in `DIR/seed-<seed>`; the worst exit code."""
     from zmqrl.launch.start import configured
