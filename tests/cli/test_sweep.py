@@ -120,9 +120,12 @@ def test_a_sweep_continues_where_its_output_is_closed(
     [
         (["none.yaml"], fields(source="none.yaml")),
         (["run", "lr.yaml", "none.yaml"], fields(source="none.yaml")),
-        (["bad.yaml"], fields("algorithm.learning_rtae")),
+        (["bad.yaml"], fields("algorithm.learning_rtae", source="bad.yaml:2")),
+        (["set.yaml"], fields("algorithm.clop", source="set.yaml:3", others=(("run", "sed"),))),
+        (["list.yaml"], fields("algorithm.lr", source="list.yaml:3")),
+        (["preset.yaml"], fields("run.preset", source="preset.yaml:1")),
         (["hosts.yaml"], fields("hosts", "a")),
-        (["store.yaml"], fields("store.kind", "object")),
+        (["store.yaml"], fields("store.kind", "object", source="store.yaml:4")),
         (["secret.yaml"], fields("--set", 'webhook="https://hooks.lab/..."')),
         (["status", "."], fields(value=".")),
         (["resume", "none"], fields(value="none")),
@@ -131,6 +134,9 @@ def test_a_sweep_continues_where_its_output_is_closed(
 def test_what_is_refused(zmqrl: Command, words: list[str], error: dict[str, Any]) -> None:
     Path("lr.yaml").write_text(FILE)
     Path("bad.yaml").write_text(FILE.replace("rate", "rtae"))
+    Path("set.yaml").write_text(f"{FILE}set: {{algorithm.clop: 1, run: {{sed: 2}}}}\n")
+    Path("list.yaml").write_text("preset: cartpole-ppo\nmethod: list\nparameters: [{algorithm.lr: 1}]\n")
+    Path("preset.yaml").write_text(FILE.replace("cartpole", "cartpool"))
     Path("hosts.yaml").write_text(f"{FILE}set: {{hosts.a.workers: 1}}\n")
     Path("secret.yaml").write_text(f"{FILE}set: {{webhook: https://hooks.lab/SECRET}}\n")
     Path("store.yaml").write_text(f"{FILE}rungs: [10]\nset: {{store.kind: object, store.url: file:///x}}\n")

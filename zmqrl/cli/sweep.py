@@ -53,9 +53,11 @@ def run_command(file: Path, hosts: Path | None, sweep: Path | None, folder: Path
     """
     from zmqrl.config.codec import replace
     from zmqrl.sweeps.folder import SweepFolder
-    from zmqrl.sweeps.sweep_file import read_sweep
+    from zmqrl.sweeps.sweep_file import located, read_sweep
 
-    made = _resolved(read_sweep(file), folder)
+    keys = read_sweep(file)
+    with located(file):
+        made = _resolved(keys, folder)
     made = replace(made, jobs_before=max(made_queue(folder).read().jobs, default=0))
     return _run(SweepFolder.create(sweep or Path("runs", file.stem), made), hosts)
 

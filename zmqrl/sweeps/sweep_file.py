@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from zmqrl.config.codec import by_dotted_keys
+from zmqrl.config.overrides import SET
+from zmqrl.config.presets import PRESET
 from zmqrl.config.sections import Bounds, Count, Section
 from zmqrl.config.validate import validated
 from zmqrl.config.yaml_source import read_file
@@ -116,6 +119,25 @@ def read_sweep(path: Path) -> SweepFile:
         node = tree.at(key) or tree
         raise ConfigError(what, key=key, fix=fix, source=str(node.source))
     return keys
+
+
+@contextmanager
+def located(file: Path) -> Iterator[None]:
+    """Errors of keys that a file of a sweep sets name it and the line, in place of `--set`, by which the runs set them.
+
+    A key of method list has the line of `parameters`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.source and not error.source.startswith(SET.name):
+            raise
+        tree = read_file(file)
+        lines = {".".join(path).removeprefix("parameters.").removeprefix("set."): it for path, it in tree.nodes()}
+        node = lines.get("preset" if error.key == PRESET else ".".join(error.key))
+        node = node or (lines["parameters"] if error.source else None)
+        more = tuple(line.replace(SET.name, str(file), 1) for line in error.more)
+        raise (error if node is None else error.replaced(source=str(node.source), more=more)) from error.__cause__
 
 
 def faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
