@@ -126,6 +126,7 @@ def test_a_sweep_continues_where_its_output_is_closed(
         (["preset.yaml"], fields("run.preset", source="preset.yaml:1")),
         (["hosts.yaml"], fields("hosts", "a")),
         (["store.yaml"], fields("store.kind", "object", source="store.yaml:4")),
+        (["rungs.yaml"], fields("rungs", "2,000", source="rungs.yaml:3")),
         (["secret.yaml"], fields("--set", 'webhook="https://hooks.lab/..."')),
         (["status", "."], fields(value=".")),
         (["resume", "none"], fields(value="none")),
@@ -137,6 +138,7 @@ def test_what_is_refused(zmqrl: Command, words: list[str], error: dict[str, Any]
     Path("set.yaml").write_text(f"{FILE}set: {{algorithm.clop: 1, run: {{sed: 2}}}}\n")
     Path("list.yaml").write_text("preset: cartpole-ppo\nmethod: list\nparameters: [{algorithm.lr: 1}]\n")
     Path("preset.yaml").write_text(FILE.replace("cartpole", "cartpool"))
+    Path("rungs.yaml").write_text(f"{FILE}rungs: [1000, 2000]\nset: {{run.total_env_steps: 1999}}\n")
     Path("hosts.yaml").write_text(f"{FILE}set: {{hosts.a.workers: 1}}\n")
     Path("secret.yaml").write_text(f"{FILE}set: {{webhook: https://hooks.lab/SECRET}}\n")
     Path("store.yaml").write_text(f"{FILE}rungs: [10]\nset: {{store.kind: object, store.url: file:///x}}\n")

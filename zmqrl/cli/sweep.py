@@ -150,8 +150,13 @@ def _resolved(keys: SweepFile, queue: Path) -> Sweep:
     check_repeated(sweep.overrides({}))
     with check_process.none_left():
         trials = range(min(keys.count, MOST_CHECKED))
-        first, *_ = [load_config(keys.preset, overrides=sweep.overrides(keys.parameters_of(each))) for each in trials]
+        configs = [load_config(keys.preset, overrides=sweep.overrides(keys.parameters_of(each))) for each in trials]
+    first = configs[0]
     check_one_host(first)
+    total = min(config.run.total_env_steps for config in configs)
+    if keys.rungs and keys.rungs[-1] > total and not first.mode.offline:
+        what, fix = "is above run.total_env_steps", f"write rungs up to {total:,}, or raise run.total_env_steps"
+        raise ConfigError(what, key=("rungs",), value=f"{keys.rungs[-1]:,}", is_subject=True, fix=fix)
     if keys.rungs and first.store.kind != "directory":
         fix = "remove rungs, or the store"
         raise ConfigError("cannot be used with rungs", key=("store", "kind"), value=first.store.kind, fix=fix)
