@@ -24,6 +24,7 @@ from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobEnd, JobNeeds
 from zmqrl.sweeps.driver import PRESET, SweepDriver, drive, request
 from zmqrl.sweeps.folder import SweepFolder
+from zmqrl.sweeps.report import SweepReport
 from zmqrl.sweeps.trials import holds
 
 
@@ -268,6 +269,31 @@ def test_a_number_of_the_env_may_be_the_value(tmp_path: Path, evaluations: Evalu
         end_jobs(queue)
         settle(own)
     assert [trial.values for trial in folder.trials(queue.read())] == [{(0, 0): 0.0}, {(0, 0): 1.0}, {(0, 0): 2.0}]
+
+
+def test_a_failed_trial_is_reported_once_with_its_reason(tmp_path: Path, evaluations: Evaluations) -> None:
+    folder, queue = made(tmp_path, seeds=2)
+    evaluations.codes = [1]
+    shown = list[str]()
+    with SweepDriver(folder, queue, shown.append) as own:
+        settle(own)
+        queue.end_job(2, JobEnd("failed", 1))  # of trial 0
+        queue.end_job(4, JobEnd("stopped"))
+        queue.end_job(5, JobEnd("done", 0))
+        settle(own)
+        queue.end_job(1, JobEnd("stopped"))
+        settle(own)
+    assert [text for text in shown if text.startswith("trial ") and " failed: " in text] == [
+        "trial 0 failed: job 2 failed",
+        "trial 1 failed: job 4 was stopped",
+        "trial 2 failed: an evaluation failed",
+    ]
+    table = SweepReport(folder, queue).table()
+    assert [row[1] for row in table[1:]] == [
+        "failed (job 2 failed)",
+        "failed (job 4 was stopped)",
+        "failed (an evaluation failed)",
+    ]
 
 
 def test_a_stopped_sweep_holds_its_jobs(tmp_path: Path) -> None:

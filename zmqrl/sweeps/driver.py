@@ -72,6 +72,7 @@ class SweepDriver:
             raise ConfigError.about(folder.path, what, "see: zmqrl sweep status") from error
         self._evaluations: dict[EvaluateCheckpoint, subprocess.Popen[bytes]] = {}
         self._killed: Counter[EvaluateCheckpoint] = Counter()
+        self._failed: set[int] = set()
 
     def __enter__(self) -> SweepDriver:
         return self
@@ -94,7 +95,12 @@ class SweepDriver:
         ConfigError: Another driver has taken over, or a record is damaged.
         """
         has_changed = self._collect()
-        for action in decide(self._keys, self._trials(), self._folder.is_stopped):
+        trials = self._trials()
+        for number, verdict in enumerate(judge(self._keys, trials)):
+            if verdict.status == "failed" and number not in self._failed:
+                self._failed.add(number)
+                self._show(f"trial {number} failed: {trials[number].reason()}")
+        for action in decide(self._keys, trials, self._folder.is_stopped):
             if (successor := self._owner.successor) is not None:  # this process may have been frozen
                 raise ConfigError.about(self._folder.path, f"was taken over by {successor}")
             has_changed |= self._do(action)

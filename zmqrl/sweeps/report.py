@@ -57,9 +57,12 @@ class SweepReport:
         """Head, and a row per trial, the best first."""
         rows: list[tuple[Any, ...]] = [("trial", "state", "value", *self._keys)]
         for n in sorted(range(len(self._trials)), key=self._rank):
-            verdict, own = self._verdicts[n], self._trials[n].parameters
-            at = f" {self._folder.sweep.stage_name(verdict.stage)}" if verdict.status == "pruned" else ""
-            rows.append((n, f"{verdict.status}{at}", verdict.value, *map(own.get, self._keys)))
+            verdict, trial = self._verdicts[n], self._trials[n]
+            state: str = verdict.status
+            if state in ("pruned", "failed"):
+                at = self._folder.sweep.stage_name(verdict.stage)
+                state += f" {at}" if state == "pruned" else f" ({trial.reason()})"
+            rows.append((n, state, verdict.value, *map(trial.parameters.get, self._keys)))
         return rows
 
     def axes(self) -> list[Axis]:

@@ -41,6 +41,14 @@ class Trial:
                 return True
         return False
 
+    def reason(self) -> str:
+        """Why the trial has failed. Its other jobs are stopped then: a job that was stopped is named last."""
+        if None in self.values.values():
+            return "an evaluation failed"
+        ends = [(job.end.status, job.number) for job, *_ in self.jobs.values() if job.end is not None]
+        status, number = min(end for end in ends if end[0] != "done")  # failed, skipped, stopped
+        return f"job {number} {'' if status == 'failed' else 'was '}{status}"
+
 
 class Verdict(NamedTuple):
     """What a trial has come to: how many stages it has passed, and its value at the last one that has a value."""
