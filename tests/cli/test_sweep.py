@@ -16,7 +16,9 @@ from tests.support.raising import compare, fields
 from tests.sweeps.samples import RATES, made
 from zmqrl.cli.sweep import resume_command
 from zmqrl.config.codec import replace
+from zmqrl.queue.folder import open_queue
 from zmqrl.queue.records import JobEnd
+from zmqrl.sweeps.driver import SweepDriver
 from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 from zmqrl.sweeps.sweep_file import Sweep
 
@@ -37,11 +39,16 @@ def folder(tmp_path: Path) -> SweepFolder:
 
 
 def test_trials_are_listed_the_best_first_and_drawn(zmqrl: Command, folder: SweepFolder) -> None:
-    shown = zmqrl("sweep", "status", "s").out.splitlines()
-    assert shown == [
+    lines = [
         "3 of 3 trials: 1 complete, 1 pruned, 1 running",
         "best: trial 0, 9.00: algorithm.learning_rate=0.1",
+        f"no driver is active; to continue: zmqrl sweep resume {folder.path}",
     ]
+    assert zmqrl("sweep", "status", "s").out.splitlines() == lines
+    assert zmqrl("sweep", "table", "s").err.splitlines() == lines[-1:]
+    with SweepDriver(folder, open_queue(Path("q")), print):
+        assert zmqrl("sweep", "status", "s").out.splitlines() == lines[:-1]
+    assert zmqrl("sweep", "status", "s").out.splitlines() == lines
     assert [line.split() for line in zmqrl("sweep", "table", "s").out.splitlines()] == [
         ["TRIAL", "STATE", "VALUE", "algorithm.learning_rate"],
         ["0", "complete", "9", "0.1"],
@@ -71,6 +78,7 @@ def test_a_stop_of_a_sweep_that_has_ended_changes_nothing(zmqrl: Command, tmp_pa
         folder.create_record(f"value-{trial}-0-0", ValueRecord(1.0))
     assert zmqrl("sweep", "stop", "s").out == "all trials have ended\n"
     assert not folder.is_stopped
+    assert len(zmqrl("sweep", "status", "s").out.splitlines()) == 2
 
 
 def test_a_sweep_without_a_value_is_not_drawn(zmqrl: Command, tmp_path: Path) -> None:

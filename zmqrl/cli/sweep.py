@@ -98,7 +98,8 @@ def stop_command(sweep: Path) -> None:
 @SWEEP
 def status_command(sweep: Path) -> None:
     """Count the trials of the sweep in DIR, and print the best."""
-    click.echo("\n".join(_report(sweep).summary()))
+    report = _report(sweep)
+    click.echo("\n".join(filter(None, (*report.summary(), report.hint()))))
 
 
 @sweep_command.command("table")
@@ -106,12 +107,15 @@ def status_command(sweep: Path) -> None:
 @click.option("--json", "as_data", is_flag=True, help="Print a JSON list.")
 def table_command(sweep: Path, as_data: bool) -> None:
     """Print the trials of the sweep in DIR, the best first."""
-    head, *rows = _report(sweep).table()
+    report = _report(sweep)
+    head, *rows = report.table()
     if as_data:
         click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows]))
         return
     titles = [*map(str.upper, head[:3]), *head[3:]]
     click.echo("\n".join(aligned([titles, *([_cell(value) for value in row] for row in rows)])))
+    if hint := report.hint():
+        click.echo(hint, err=True)
 
 
 @sweep_command.command("plot")

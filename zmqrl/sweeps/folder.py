@@ -77,6 +77,13 @@ class SweepFolder:
         """Whether `zmqrl sweep stop` was executed, and no `resume` since."""
         return STOPPED in os.listdir(self.path)
 
+    @property
+    def has_driver(self) -> bool:
+        """Whether a driver is active. One on another machine counts until it has released the folder."""
+        owners = self.path / owner_record.FOLDER
+        record = owner_record.read(owners, owner_record.newest(owners)) if owners.exists() else None
+        return record is not None and not record.released and (record.is_alive or not record.is_here)
+
     def set_stopped(self, is_stopped: bool) -> None:
         """Request the driver to end, or let the next one continue."""
         if is_stopped:

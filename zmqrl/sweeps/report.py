@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from zmqrl.queue.folder import QueueFolder
 from zmqrl.sweeps.folder import SweepFolder
-from zmqrl.sweeps.trials import best_of, judge
+from zmqrl.sweeps.trials import best_of, has_ended, judge
 from zmqrl.types import LARGEST_FINITE
 
 LOG_FROM = 20.0
@@ -52,6 +52,11 @@ class SweepReport:
             values = " ".join(f"{key}={json.dumps(it)}" for key, it in self._trials[self.best].parameters.items())
             lines.append(f"best: trial {self.best}, {self._verdicts[self.best].value:.2f}: {values}")
         return lines
+
+    def hint(self) -> str:
+        """How a sweep continues that has not ended and has no driver; empty for others."""
+        is_idle = not self._folder.has_driver and not has_ended(self._folder.sweep.keys, self._trials)
+        return f"no driver is active; to continue: zmqrl sweep resume {self._folder.path}" if is_idle else ""
 
     def table(self) -> list[tuple[Any, ...]]:
         """Head, and a row per trial, the best first."""
