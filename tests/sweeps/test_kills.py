@@ -29,8 +29,7 @@ preset: cartpole-ppo
 parameters: {values}
 method: {method}
 set: {{run: {{total_env_steps: 6000, stop_at_return: null, mode: sync}}}}
-trials: 20
-batch: 4
+{count}
 rungs: [2000, 4000]
 startup_trials: 2
 episodes: 3
@@ -40,6 +39,7 @@ needs: {{cores: 1}}
 GRID = "{algorithm.learning_rate: [3e-3, 1e-5, 1e-3, 3e-4, 1e-4], algorithm.gamma: [0.99, 0.9, 0.98, 0.95]}"
 DRAWN = "{algorithm.learning_rate: {low: 1e-5, high: 1e-2, log: true}}"
 TRIALS, KILLS = 20, 30
+COUNTS = {"grid": "", "random": "trials: 20", "optuna": "trials: 20\nbatch: 4"}
 MISSED_S = 0.5
 """Time after which a process of a kind is sought again: an evaluation lasts a few seconds."""
 SWEEP, RUNNER = ("sweep", "s.yaml"), ("queue", "run")
@@ -107,7 +107,8 @@ class Sweep:
 @contextlib.contextmanager
 def made(folder: Path, method: str) -> Iterator[Sweep]:
     (folder / "queue").mkdir(parents=True)
-    (folder / "s.yaml").write_text(FILE.format(method=method, values=GRID if method == "grid" else DRAWN))
+    values = GRID if method == "grid" else DRAWN
+    (folder / "s.yaml").write_text(FILE.format(method=method, values=values, count=COUNTS[method]))
     sweep = Sweep(folder)
     try:
         yield sweep

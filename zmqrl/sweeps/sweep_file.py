@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from zmqrl.config.codec import by_dotted_keys
+from zmqrl.config.codec import by_dotted_keys, names_of
 from zmqrl.config.overrides import SET
 from zmqrl.config.presets import PRESET
 from zmqrl.config.sections import Bounds, Count, Section
 from zmqrl.config.validate import validated
-from zmqrl.config.yaml_source import read_file
+from zmqrl.config.yaml_source import Branch, read_file
 from zmqrl.errors import ConfigError
 from zmqrl.messages.fields import PathText
 from zmqrl.queue.records import JobNeeds
@@ -99,7 +99,7 @@ class Sweep(Struct, frozen=True, forbid_unknown_fields=True):
     best_by: str | None = None
     """`evaluator.best_by`: whose mean the value is in place of the return."""
     jobs_before: int = 0
-    """Number of the last job that was in the queue before: this one and earlier jobs are of a sweep that was removed."""
+    """Number of the last job that was in the queue before. Its jobs in this folder are of a sweep that was removed."""
 
     def stage_name(self, stage: int) -> str:
         """A rung, or the end, for messages."""
@@ -114,11 +114,31 @@ class Sweep(Struct, frozen=True, forbid_unknown_fields=True):
 def read_sweep(path: Path) -> SweepFile:
     """The keys of a file. ConfigError: file, line, key and what is wrong."""
     tree = read_file(path)
+    space = tree.at(("parameters",))
+    for name, node in space.children.items() if isinstance(space, Branch) else ():
+        if isinstance(node, Branch) and node.children and not {*node.children} & {*names_of(Range)}:
+            fix = f"write the dotted key {name}.{next(iter(node.children))}"
+            raise ConfigError("is a section", key=("parameters", name), fix=fix, source=str(node.source))
+        if isinstance(node, Branch):  # its errors as those of an interval alone
+            validated(Range, node, ("parameters", name))
     keys = validated(SweepFile, tree)
-    for key, what, fix in faults(keys):
+    for key, what, fix in (*_written_faults(keys, tree), *faults(keys)):
         node = tree.at(key) or tree
         raise ConfigError(what, key=key, fix=fix, source=str(node.source))
     return keys
+
+
+def _written_faults(keys: SweepFile, tree: Branch) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Faults of what is written without an effect. They are not refused in `sweep.json`."""
+    for name, methods in {"trials": ("random", "optuna"), "batch": ("optuna",)}.items():
+        if tree.at((name,)) is not None and keys.method not in methods:
+            yield (name,), f"has no effect with method: {keys.method}", f"remove it, or write method: {methods[0]}"
+    given = {key for key, _ in by_dotted_keys(keys.set)}
+    for key, values in keys.space.items():
+        if key in given:
+            yield ("parameters", key), "is in set too", "remove one of the two"
+        if isinstance(values, tuple) and len({*map(json.dumps, values)}) < len(values):
+            yield ("parameters", key), "has a value twice", "remove one of them"
 
 
 @contextmanager
@@ -144,7 +164,7 @@ def faults(keys: SweepFile) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Key, what is wrong, and fix of what the bounds of the keys do not show."""
     if isinstance(keys.parameters, Mapping) == (keys.method == "list") or not keys.parameters:
         fix = "method list takes a list of mappings, the others `algorithm.learning_rate: [1e-4, 1e-3]`"
-        yield ("parameters",), f"cannot be used with method: {keys.method}", fix
+        yield ("parameters",), f"cannot be used with method: {keys.method}" if keys.parameters else "is empty", fix
     for key, values in keys.space.items():
         if not isinstance(values, Range):
             yield from [] if values else [(("parameters", key), "has no value", "write a list of values")]
