@@ -272,6 +272,8 @@ def test_parallel_seeds_are_repeated_once_their_jobs_have_ended(
     assert zmqrl("train", "cartpole-ppo", *IN_PARALLEL).code == 1
     monkeypatch.setattr("zmqrl.queue.runner.serve", lambda *_: None)
     assert zmqrl("train", "cartpole-ppo", *IN_PARALLEL).code == 1
+    Path("here/seed-5/logs").mkdir(parents=True)
+    Path("here/seed-5/run.json").touch()
     refused = zmqrl("train", "cartpole-ppo", "--set", "algorithm.clip=0.1", *IN_PARALLEL)
     assert refused.code == 2
     compare(refused.error, value=str(queue.path.absolute()), what="has jobs that have not ended")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 WORST_FIRST = (130, 2, 4, 1, 3, 0)
 QUEUE = "queue"
+TO_CONTINUE = "to continue: zmqrl queue run --until-empty --queue"
 CORES = 2
 """What a seed takes with --parallel; with --workers N one more than N."""
 
@@ -41,6 +42,8 @@ def run_seeds(request: TrainRequest, run_one: Callable[[TrainRequest], int]) -> 
         raise ConfigError.about(f"run directory {folder}", "holds a run", fix)
     first = config.run.seed
     runs = {seed: folder / f"seed-{seed}" for seed in range(first, first + (request.seeds or 0))}
+    if request.parallel:
+        _check_queue(folder.absolute() / QUEUE)
     for directory in runs.values():
         check_new_directory(directory)
     codes = _in_parallel(request, config, runs) if request.parallel else _one_by_one(request, runs, run_one)
@@ -69,6 +72,15 @@ def _one_by_one(request: TrainRequest, runs: Mapping[int, Path], run_one: Callab
     return codes
 
 
+def _check_queue(queue: Path) -> None:
+    """Raise `ConfigError` for jobs of a start that was interrupted, maybe with another configuration."""
+    from zmqrl.queue.folder import QueueFolder
+
+    if queue.exists() and any(job.end is None for job in QueueFolder(queue).read().jobs.values()):
+        fix = f"{TO_CONTINUE} {queue}; or choose another directory"
+        raise ConfigError.about(queue, "has jobs that have not ended", fix)
+
+
 def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]) -> list[int]:
     """Run each seed as a job of this machine, as many at a time as it has slots for. Exit codes of these jobs."""
     from zmqrl.cli.queue import check_one_host, made_queue
@@ -84,12 +96,8 @@ def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]
     needs, preset = _needs(request, config, hosts), str(preset_name(str(request.preset)))
     options = {"run.mode": request.mode, "hosts.local.workers": request.workers, "run.init_from": request.init_from}
     given = [*request.overrides, *(f"{key}={json.dumps(it)}" for key, it in options.items() if it is not None)]
-    more = f"to continue: zmqrl queue run --until-empty --queue {queue.path}"
     try:
         with JobRunner(queue, hosts, click.echo) as runner:
-            if runner.has_jobs():  # of a start that was interrupted, maybe with another configuration
-                fix = f"{more}; or choose another directory"
-                raise ConfigError.about(queue.path, "has jobs that have not ended", fix)
             numbers = list[int]()
             for seed, directory in runs.items():
                 what = preset, (*given, f"run.seed={seed}"), os.getcwd(), str(directory.absolute())
@@ -97,7 +105,7 @@ def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]
                 numbers.append(queue.add(record, is_numbered=False).number)
             serve(runner.step, lambda: not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
-        click.echo(more)
+        click.echo(f"{TO_CONTINUE} {queue.path}")
         raise
     ends = {job.number: job.end for job in queue.read().jobs.values()}
     codes = (None if end is None else end.exit_code for end in map(ends.get, numbers))
