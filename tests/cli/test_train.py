@@ -237,6 +237,8 @@ def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, ende
     words = ("--workers", 1, "--mode", "sync", "--set", "algorithm.clip=0.1", *IN_PARALLEL)
     ended = zmqrl("train", "cartpole-ppo", *words)
     assert ended.code == 3, ended.err
+    shown = "1 of 2 seeds at a time: each needs 2 cores, and this machine has 3 cores, 1 GPU"
+    assert ended.out.splitlines()[0] == shown
     jobs = [job.record for job in QueueFolder(Path("here/queue")).read().jobs.values()]
     assert [job.run_dir for job in jobs] == [str(Path("here", f"seed-{seed}").absolute()) for seed in (5, 6)]
     pairs = ("algorithm.clip=0.1", 'run.mode="sync"', "hosts.local.workers=1", "run.seed=6")
@@ -253,10 +255,17 @@ def test_parallel_seeds_are_jobs_of_a_queue_in_their_folder(zmqrl: Command, ende
     ],
 )
 def test_a_parallel_seed_takes_a_gpu_where_its_learner_looks_for_one(
-    zmqrl: Command, ended_jobs: dict[int, JobEnd], preset: str, device: str, gpus: int
+    zmqrl: Command,
+    ended_jobs: dict[int, JobEnd],
+    monkeypatch: pytest.MonkeyPatch,
+    preset: str,
+    device: str,
+    gpus: int,
 ) -> None:
     ended_jobs.update({1: JobEnd("done", 0), 2: JobEnd("done", 0)})
-    assert zmqrl("train", preset, "--set", f"learner.device={device}", *IN_PARALLEL).code == 0
+    monkeypatch.setattr(RunnerHosts, "of", lambda _: RunnerHosts({"a": Capacity(4, 1)}))
+    ended = zmqrl("train", preset, "--set", f"learner.device={device}", *IN_PARALLEL)
+    assert (ended.code, "at a time" in ended.out) == (0, gpus == 1)
     assert {job.record.needs for job in QueueFolder(Path("here/queue")).read().jobs.values()} == {JobNeeds(2, gpus)}
 
 

@@ -87,13 +87,18 @@ def _in_parallel(request: TrainRequest, config: Config, runs: Mapping[int, Path]
     from zmqrl.config.presets import preset_name
     from zmqrl.config.webhook import check_repeated
     from zmqrl.queue.hosts import RunnerHosts
-    from zmqrl.queue.records import JobRecord
+    from zmqrl.queue.records import JobNeeds, JobRecord
     from zmqrl.queue.runner import JobRunner, serve
 
     check_repeated(request.overrides)
     check_one_host(config)
     queue, hosts = made_queue(request.directory.absolute() / QUEUE), RunnerHosts.of(None)
     needs, preset = _needs(request, config, hosts), str(preset_name(str(request.preset)))
+    (here,) = hosts.capacity.values()
+    at_a_time = min(here.cores // needs.cores, here.gpus // needs.gpus if needs.gpus else len(runs))
+    if at_a_time < len(runs):
+        has = JobNeeds(here.cores, here.gpus)
+        click.echo(f"{at_a_time} of {len(runs)} seeds at a time: each needs {needs}, and this machine has {has}")
     options = {"run.mode": request.mode, "hosts.local.workers": request.workers, "run.init_from": request.init_from}
     given = [*request.overrides, *(f"{key}={json.dumps(it)}" for key, it in options.items() if it is not None)]
     try:
