@@ -114,6 +114,7 @@ def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, dur
             write(fd, piece, offset)
             nbytes = max(nbytes, offset + memoryview(piece).nbytes)
         truncate(fd, nbytes)
+        keep_owner(temporary, path)
         if durable:
             sync(fd)
     finally:
@@ -122,6 +123,14 @@ def replace(path: str, pieces: Iterable[tuple[int, Buffer]], temporary: str, dur
     if durable:
         sync_directory(os.path.dirname(path))
     return nbytes
+
+
+def keep_owner(path: str, of: str) -> None:
+    """Give `path` the owner of `of`, as root: the commands of a user refuse a run with files of another user."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # `of` does not exist, or a server refuses it
+            found = os.stat(of)
+            os.chown(path, found.st_uid, found.st_gid, follow_symlinks=False)
 
 
 def check_file(key: str, path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from zmqrl.data_stores.files import keep_owner
 from zmqrl.errors import ConfigError, DeadlineExceeded, WireError
 from zmqrl.messages.files import RequestAnswer, ScaleRequest, decode
 from zmqrl.messages.lines import line_of
@@ -32,6 +33,7 @@ def send_request(run_dir: Path, request: ScaleRequest, deadline_s: float) -> str
     """
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
+    keep_owner(str(folder), str(run_dir))  # or the launcher could remove no request
     name = secrets.token_hex(6)
     request_path, answer_path = folder / f"{name}.json", folder / f"{name}.answer"
     try:
