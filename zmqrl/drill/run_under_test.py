@@ -18,6 +18,7 @@ from zmqrl.config.codec import replace
 from zmqrl.config.plan import RunPlan
 from zmqrl.drill.recovery import RunSnapshot
 from zmqrl.drill.shared_view import SharedView
+from zmqrl.launch.stop_signals import request_stop
 from zmqrl.run_files.run_info import launcher_state, read_info
 from zmqrl.run_files.stored_config import stored_place
 from zmqrl.supervision.process_table import ProcessId, await_gone, held_by_kernel, identify, is_alive, kill
@@ -173,7 +174,7 @@ class RunUnderTest:
         while self._process.poll() is None and time.monotonic() < until:
             info = read_info(self.run_dir)
             if info is not None and launcher_state(self.run_dir, info, watch=False) is OwnerState.HERE:
-                os.kill(info.pid, signal.SIGUSR1)
+                request_stop(self.run_dir, info)
                 return
             time.sleep(POLL_EVERY_S)
 

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
+from zmqrl.run_files.run_info import RunInfo, check_user
+from zmqrl.supervision.process_table import ProcessId, send
+
 SAME_PRESS_S = 1.0
 """A terminal sends Ctrl-C to the whole process group and wrappers send it again: within this it is one."""
 
@@ -36,6 +39,15 @@ class StopFile:
         except OSError:
             return False
         return True
+
+
+def request_stop(run_dir: Path, info: RunInfo) -> None:
+    """Request a clean end of a launcher on this machine. ConfigError: it is another user's."""
+    check_user(run_dir, info)
+    if info.in_thread:
+        StopFile(run_dir).request()
+    else:
+        send(ProcessId(info.pid, info.start_time), signal.SIGUSR1)
 
 
 class StopRequest(IntEnum):

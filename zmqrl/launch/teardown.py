@@ -18,7 +18,7 @@ from zmqrl.launch.stop_signals import SAME_PRESS_S, StopFile
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.make import access_of
 from zmqrl.run_files.run_directory import RunDirectory
-from zmqrl.run_files.run_info import RunInfo, is_live, launcher_state, read_info
+from zmqrl.run_files.run_info import RunInfo, check_user, is_live, launcher_state, read_info
 from zmqrl.run_files.stored_config import read_config
 from zmqrl.run_files.trust import opened
 from zmqrl.supervision.process_table import ProcessId, await_gone, is_stopped, kill, send
@@ -66,8 +66,10 @@ def bring_down(target_run: TargetRun, limit: Sequence[str] = (), grace_s: float 
     With `limit` only on these hosts; the launcher must have ended.
 
     Raises:
-        ConfigError: `limit` names no host of the run, or the run continues and would take the host back.
+        ConfigError: The run is of another user, `limit` names no host of it, or it would take the host back.
     """
+    if target_run.info is not None and target_run.run_dir is not None:
+        check_user(target_run.run_dir, target_run.info)
     config, problem = _config(target_run)
     return _reports(target_run, config, problem, _hosts(target_run, config, limit), bool(limit), grace_s)
 

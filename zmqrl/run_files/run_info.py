@@ -13,6 +13,7 @@ from zmqrl.config.paths import content_of
 from zmqrl.config.plan import RunPlan
 from zmqrl.errors import ConfigError, WireError
 from zmqrl.messages.files import RunRecord, decode
+from zmqrl.supervision.host_entry import user_name
 from zmqrl.supervision.process_table import ProcessId, identify, is_alive
 from zmqrl.supervision.run_owner import ACTIVE, OwnerState, owner_state
 
@@ -80,6 +81,22 @@ def is_live(run_dir: Path, info: RunInfo, watch: bool = True) -> bool:
 def has_launcher_here(run_dir: Path, info: RunInfo) -> bool:
     """Whether the run continues, and this process sees its launcher: decided at once."""
     return launcher_state(run_dir, info, watch=False) is OwnerState.HERE
+
+
+def other_user(run_dir: Path, info: RunInfo) -> str | None:
+    """The user who can end the run, where this one may not signal its launcher, or not write its directory."""
+    is_here = has_launcher_here(run_dir, info)
+    uid = os.stat(f"/proc/{info.pid}" if is_here else run_dir).st_uid
+    is_allowed = os.geteuid() in (0, uid) or (not is_here and os.access(run_dir, os.W_OK))
+    return None if is_allowed else user_name(uid)
+
+
+def check_user(run_dir: Path, info: RunInfo) -> None:
+    """Raise `ConfigError` where another user has to end the run."""
+    user = other_user(run_dir, info)
+    if user is not None:
+        run = f"run {info.run_id} in {run_dir}"
+        raise ConfigError.about(run, f"is of user {user}", f"ask {user} or root to end it")
 
 
 def read_info(run_dir: Path) -> RunInfo | None:

@@ -60,10 +60,12 @@ def _one(run: str | None) -> TargetRun:
 def _all() -> list[TargetRun]:
     from zmqrl.cli.run.find_run import agents, runs_here, runs_of_agents
     from zmqrl.launch.teardown import TargetRun
+    from zmqrl.run_files.run_info import other_user
 
     found = {run_id: TargetRun(run_id) for _, run_id in agents()}
     for directory, info in [*runs_here(), *runs_of_agents()]:
-        if info.ended_at is None or info.run_id in found:
+        is_to_end = info.ended_at is None or info.run_id in found
+        if is_to_end and other_user(directory, info) is None:
             found[info.run_id] = TargetRun(info.run_id, directory, info)
     return list(found.values())
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +59,7 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
     `train --seeds` started the run, the remaining seeds are not started.
     """
     from zmqrl.cli.run.find_run import find_run
-    from zmqrl.launch.stop_signals import StopFile
+    from zmqrl.launch.stop_signals import request_stop
     from zmqrl.run_files.run_info import launcher_state
     from zmqrl.supervision.run_owner import OwnerState
 
@@ -73,10 +71,7 @@ def stop_command(run: str | None, wait_s: float | None, as_data: bool) -> int:
         known = "is running" if state is OwnerState.ELSEWHERE else "may be running"
         what, fix = f"run {info.run_id} {known} {info.place}", f"stop it there: zmqrl stop {directory}"
         raise ConfigError(what, key=(), fix=fix)
-    if info.in_thread:
-        StopFile(directory).request()
-    else:
-        os.kill(info.pid, signal.SIGUSR1)
+    request_stop(directory, info)
     if wait_s is None:
         text = f"{info.run_id}: stop requested; the summary will be in {directory}/summary.json"
         click.echo(json.dumps({**place(directory, info), "ended": False, "summary": None}) if as_data else text)
