@@ -20,7 +20,7 @@ from tests.agent.plans import stand_in_plan
 from tests.orchestrators.test_host_commands import SHELLS
 from tests.support.waiting import WAIT_S, until
 from zmqrl.config.codec import replace
-from zmqrl.config.sections import HostSection
+from zmqrl.config.sections import Config, HostSection
 from zmqrl.data_stores import tensors
 from zmqrl.data_stores.checkpoints import COPIED, COPIED_DURING_RUN
 from zmqrl.data_stores.copies import BUSY_SHARE
@@ -29,7 +29,7 @@ from zmqrl.errors import HostFailed
 from zmqrl.messages.orchestrator import Reaped
 from zmqrl.orchestrators.host_commands import REMOTE_RUNS
 from zmqrl.orchestrators.on_hosts import reap_over
-from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, Mirror, bring, remove, send
+from zmqrl.orchestrators.remote_checkpoints import LearnerFiles, Mirror, bring, bring_left, remove, send
 from zmqrl.ssh.connection import Connection
 from zmqrl.ssh.shell import Finished, HostShell
 
@@ -188,6 +188,21 @@ def test_a_resume_takes_what_is_whole_there_and_damaged_here(shell: Shell, far: 
     assert take(shell, far, here) and (here / "full-0-5.safetensors").read_bytes() == b"half"
     assert take(shell, far, here, check_here=True)
     assert (here / "full-0-5.safetensors").read_bytes() == (far / "full-0-5.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_resume_removes_what_a_killed_launcher_left_once_all_is_copied(
+    shell: Shell, far: Path, here: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    monkeypatch.setattr("zmqrl.orchestrators.remote_checkpoints.connect", lambda config, host: shell)
+    folder = far / "run-1" / "h0"
+    (folder / "logs").mkdir(parents=True)
+    write(folder / "checkpoints", "full-0-4", "full-0-5")
+    if not is_whole:
+        (folder / "checkpoints" / "full-0-5.safetensors").write_bytes(b"half")
+    bring_left("h0", Config(), str(folder), here)
+    assert names(here) == ["full-0-4", "full-0-5"][: 1 + is_whole]
+    assert folder.parent.exists() != is_whole
 
 
 def test_all_kept_versions_are_copied_also_those_older_than_one_here(shell: Shell, far: Path, here: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import shlex
@@ -130,10 +131,15 @@ def collect(connection: FileShell, folder: str, checkpoints: Path) -> None:
 
 
 def bring_left(host: str, config: Config, folder: str, checkpoints: Path) -> None:
-    """What an attempt that ended without collecting left in the remote `folder`. HostFailed when it is unreachable."""
+    """Copy what an attempt that ended without collecting left in its run directory `folder` on `host`, and remove it.
+
+    It stays where a file is damaged. HostFailed when it is unreachable.
+    """
     connection = connect(config, host)
     try:
-        bring(connection, folder, checkpoints, COPIED, check_here=True)
+        if bring(connection, f"{folder}/checkpoints", checkpoints, COPIED, check_here=True):
+            with contextlib.suppress(HostFailed):  # the copies are here
+                remove(connection, folder)
     finally:
         connection.close()
 

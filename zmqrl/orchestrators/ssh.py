@@ -122,5 +122,5 @@ class SshAccess(HostAccess):
         yield from connect_all(self.run, hosts)
 
     def bring_left(self, host: str, run_id: str, checkpoints: Path) -> None:
-        folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}/checkpoints"
+        folder = f"{self.section(host).workdir}/{REMOTE_RUNS}/{run_id}/{host}"
         bring_left(host, self.run, folder, checkpoints)

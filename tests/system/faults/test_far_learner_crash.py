@@ -109,6 +109,7 @@ def test_the_disk_of_the_host_that_came_back_is_read(crashed: Crashed, lab: Lab,
     code, out, err = resume(run, total)
     assert code == 0, (out, err)
     assert run.summary()["resumed_from"]["version"] == f"0-{newest}"
+    assert list((lab.hosts[1].tmp / "zmqrl" / "runs").iterdir()) == []
     assert run.summary()["weights_sha256"] == alone(tmp_path, total)
 
 
