@@ -30,6 +30,7 @@ def check_logins(config: Config, hosts: Sequence[str]) -> None:
     """ConfigError when one of `hosts` is another host of `config` under a second name.
 
     Names are resolved, by ~/.ssh/config and to addresses. One that cannot be is left out: connecting to it reports why.
+    `local` is not compared: a file for many machines, with the learner on `local`, also lists the one that starts it.
     """
     if not is_by_ssh(config):
         return
