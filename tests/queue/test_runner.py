@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.cli.commands import ENDLESS, IDLE, with_constant
+from tests.cli.test_run_table import stored
 from tests.queue.samples import attempt, job, record
 from tests.support.clock import Clock
 from tests.support.raising import raises
@@ -29,7 +31,7 @@ from zmqrl.agent.run_processes import processes_of
 from zmqrl.config.codec import replace
 from zmqrl.errors import ConfigError
 from zmqrl.queue.folder import QueueFolder, open_queue
-from zmqrl.queue.hosts import RunnerHosts, has_launcher
+from zmqrl.queue.hosts import RunnerHosts, has_begun, has_launcher
 from zmqrl.queue.hosts import environment as variables
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd, JobNeeds
 from zmqrl.queue.runner import IDLE_SHARE, POLL_S, RETRY_S, JobRunner, serve
@@ -111,7 +113,7 @@ def test_jobs_outlive_preemption_and_the_death_of_their_runner(tmp_path: Path) -
     assert queue.read().jobs[1].attempts[1].end is None
     with runner(tmp_path, "--until-empty") as second:
         later = job_when(queue, 1, lambda job: len(job.attempts) == 3 and steps_of(job) > before["env_steps"])
-        assert [each.end for each in later.attempts[1:]] == [AttemptEnd("yielded"), None]
+        assert [each.end and each.end.outcome for each in later.attempts[1:]] == ["yielded", None]
         with raises(ConfigError, key=("--queue",), value=str(queue.path)):  # a second runner of this user
             here(queue.path)
         zmqrl_queue(tmp_path, "stop", "1")
@@ -176,7 +178,7 @@ def test_a_job_that_cannot_be_started_now_is_started_later(tmp_path: Path, monke
         while own.step():
             pass
     job = queue.read().jobs[1]
-    assert (job.end, [each.end for each in job.attempts]) == (None, [AttemptEnd("lost")])
+    assert (job.end, [each.end for each in job.attempts]) == (None, [AttemptEnd("lost", has_begun=False)])
 
 
 def test_the_pause_is_twice_as_long_after_each_lost_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +224,7 @@ def test_a_launcher_of_the_last_runner_that_has_no_record_yet_is_waited_for(
             launcher.kill()
         launcher.wait(WAIT_S)
         assert own.step()
-    assert queue.read().jobs[1].attempts[0].end == AttemptEnd("yielded")
+    assert queue.read().jobs[1].attempts[0].end == AttemptEnd("yielded", has_begun=False)
 
 
 def test_a_launcher_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +315,28 @@ def test_a_runner_with_many_jobs_looks_less_often(tmp_path: Path, monkeypatch: p
     with pytest.raises(Enough):
         serve(lambda: False, lambda: False, lambda _: None)
     assert slept == [pytest.approx(4.0)]
+
+
+@pytest.mark.parametrize(
+    ("summary", "has"),
+    [
+        ({}, False),
+        ({"first_env_step_s": 2.5}, True),
+        ({"updates": 3}, True),
+        ({"env_steps": 64}, True),
+    ],
+)
+def test_a_run_without_a_step_and_an_update_has_not_begun(tmp_path: Path, summary: dict[str, Any], has: bool) -> None:
+    """As one whose host is off, which knows no number of env steps."""
+    assert not has_begun(tmp_path / "none")
+    killed = stored(tmp_path / "killed", live=True)
+    assert has_begun(killed)
+    for env_steps in (None, 0):
+        fields = {"env_steps": env_steps, "updates": None, "first_env_step_s": None, **summary}
+        run = stored(tmp_path / f"run-{env_steps}", **fields)
+        assert has_begun(run) == has
+        (run / "summary.json").replace(killed / "summary.json")
+        assert has_begun(killed), "the summary is that of an earlier attempt"
 
 
 def test_the_words_of_a_run_name_its_host_and_slots() -> None:

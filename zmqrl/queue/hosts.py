@@ -17,8 +17,12 @@ from zmqrl.config.load import resolve_logins
 from zmqrl.errors import ConfigError
 from zmqrl.queue.records import Job, JobAttempt
 from zmqrl.queue.schedule import Capacity
+from zmqrl.run_files.records import read_summary
+from zmqrl.run_files.run_info import read_info
 from zmqrl.supervision.gpus import VISIBLE, query, visible_gpus
 
+TRAINED = "env_steps", "updates", "first_env_step_s"
+"""Fields of a summary of which one is above 0 once anything was trained."""
 _OF_LOCAL = re.compile(r"^\s*hosts\.local\.")
 
 
@@ -76,6 +80,16 @@ def has_launcher(run_dir: Path) -> bool:
             if file.stat().st_uid == os.geteuid() and words in file.read_bytes():
                 return True
     return False
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Whether the last attempt of a run may have left checkpoints: not where its summary names no step and no update.
+
+    An attempt whose host did not start has no number of env steps; one without a summary was killed.
+    """
+    info = read_info(run_dir)
+    summary = None if info is None else read_summary(run_dir, info.run_id)
+    return info is not None and (summary is None or any(map(summary.get, TRAINED)))
 
 
 def _listed(attempt: JobAttempt) -> str:

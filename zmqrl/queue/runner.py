@@ -22,8 +22,8 @@ from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError, HostUnreachable, Interrupted
 from zmqrl.launcher_place.unit import stop_s_of
 from zmqrl.queue.folder import OUTPUT, QueueFolder
-from zmqrl.queue.hosts import RunnerHosts, environment, has_launcher
-from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Records, RunnerRecord
+from zmqrl.queue.hosts import RunnerHosts, environment, has_begun, has_launcher
+from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobAttempt, JobEnd, Outcome, Records, RunnerRecord
 from zmqrl.queue.schedule import (
     LEASE_S,
     Action,
@@ -182,7 +182,7 @@ class JobRunner:
             elif attempt.number in self._ended:
                 found[attempt.number] = self._ended[attempt.number]
             elif attempt.record.runner != self._me.runner and self._is_gone(job, attempt):
-                found[attempt.number] = AttemptEnd("yielded")
+                found[attempt.number] = AttemptEnd("yielded", has_begun=has_begun(Path(job.record.run_dir)))
         return found
 
     def _is_gone(self, job: Job, attempt: JobAttempt) -> bool:
@@ -201,9 +201,8 @@ class JobRunner:
             return None
         info, summary = read_info(child.run_dir), read_summary(child.run_dir) or {}
         is_used = info is not None and is_live(child.run_dir, info, watch=False)
-        has_begun = info is not None and summary.get("env_steps") != 0
         if code in (HostUnreachable.exit_code, Interrupted.exit_code) or code < 0 or is_used:
-            return AttemptEnd("yielded" if child.is_stopping else "lost", code, has_begun)
+            return AttemptEnd("yielded" if child.is_stopping else "lost", code, has_begun(child.run_dir))
         if code != 0:
             return AttemptEnd("failed", code)
         has_trained = info is not None and info.run_id != child.run_id_before
@@ -253,7 +252,8 @@ class JobRunner:
                 )
         except (OSError, IndexError) as error:
             self._show(f"job {job.number} cannot be started: {error}")
-            self._ended[attempt.number] = AttemptEnd("failed" if isinstance(error, LASTING) else "lost")
+            outcome: Outcome = "failed" if isinstance(error, LASTING) else "lost"
+            self._ended[attempt.number] = AttemptEnd(outcome, has_begun=False)
             return
         self._children[attempt.number] = _Child(process, run_dir, None if info is None else info.run_id)
 
