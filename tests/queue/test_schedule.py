@@ -144,6 +144,17 @@ def test_a_job_that_could_not_begin_tries_the_other_hosts() -> None:
     assert granted(job(1, ANNA, yielded)) == (1, "a"), "a host that a job left for another one is none that failed"
 
 
+def test_a_host_where_the_last_attempt_of_the_user_could_not_begin_is_chosen_last() -> None:
+    away, stopped = AttemptEnd("lost", 4, has_begun=False), JobEnd("stopped")
+    first, new = job(1, ANNA, attempt(1, 1, host="a", end=away), end=stopped), job(9)
+    assert granted(first, new) == (9, "b")
+    assert granted(first, job(2, ANNA, attempt(2, 2, host="b")), new) == (9, "a"), "b has no free core"
+    for end in (AttemptEnd("done", 0), LOST):
+        assert granted(job(2, ANNA, attempt(2, 2, end=end), end=stopped), first, new) == (9, "a")
+    other = job(1, BEN, attempt(1, 1, BEN, end=away), end=stopped)
+    assert granted(other, new) == (9, "a")
+
+
 def test_a_job_rests_after_a_lost_attempt_and_others_pass_it() -> None:
     lost = job(1, ANNA, attempt(1, 1, end=LOST))
     assert granted(lost, job(2), resting=[1]) == (2, "a")

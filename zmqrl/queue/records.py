@@ -150,6 +150,13 @@ class Records:
         ends = [self.jobs[number].end for number in job.record.after if number in self.jobs]
         return any(end is not None and end.status != "done" for end in ends)
 
+    def unusable(self) -> set[tuple[int, str]]:
+        """Users and hosts where the last attempt of the user that has ended could not begin."""
+        ended = [each for job in self.jobs.values() for each in job.attempts if each.end is not None]
+        ended.sort(key=lambda each: each.number)
+        last = {(each.record.uid, each.record.host): each.end for each in ended}
+        return {place for place, end in last.items() if end and end.outcome == "lost" and not end.has_begun}
+
     def _is_done(self, number: int) -> bool:
         job = self.jobs.get(number)
         return job is not None and job.end is not None and job.end.status == "done"

@@ -126,8 +126,10 @@ class _View:
     free: dict[str, _FreeSlots] = field(default_factory=dict)
     cores_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Cores that the jobs of a user have."""
+    unusable: Collection[tuple[int, str]] = ()
 
     def __post_init__(self) -> None:
+        self.unusable = self.records.unusable()
         self.free = {name: _FreeSlots(host.cores, set(range(host.gpus))) for name, host in self.capacity.items()}
         for job, attempt in self.live():
             self.take(job, attempt.record.host, attempt.record.gpus)
@@ -146,14 +148,15 @@ class _View:
     def hosts(self, job: Job) -> list[str]:
         """Hosts that may run a job, those with the most free cores first. A resumed run stays with its checkpoints.
 
-        A job that could not begin on a host tries the others.
+        A job that could not begin on a host tries the others; later jobs of its user choose that host last.
         """
+        uid = job.record.uid
         tried = {attempt.record.host for attempt in job.attempts if attempt.end and attempt.end.outcome == "lost"}
-        named = {job.attempts[-1].record.host} if job.has_begun else self.hosts_of[job.record.uid]
+        named = {job.attempts[-1].record.host} if job.has_begun else self.hosts_of[uid]
         slots = ((name, self.capacity[name]) for name in named & self.capacity.keys())
         fitting = [name for name, host in slots if job.record.needs.fit(host.cores, host.gpus)]
         untried = [name for name in fitting if job.has_begun or name not in tried]
-        return sorted(untried or fitting, key=lambda name: (-self.free[name].cores, name))
+        return sorted(untried or fitting, key=lambda name: ((uid, name) in self.unusable, -self.free[name].cores, name))
 
     def in_order(self) -> Iterator[Job]:
         """Waiting jobs: the highest priority first, then the user with the fewest cores, then the first that came."""
