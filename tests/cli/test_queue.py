@@ -131,6 +131,21 @@ def test_requests_for_other_jobs_are_refused(zmqrl: Command, command: str) -> No
     assert not queue.read().jobs[1].is_stopped and not queue.read().jobs[1].is_held
 
 
+def test_a_job_that_would_be_skipped_at_once_is_refused(zmqrl: Command) -> None:
+    for _ in range(3):
+        assert zmqrl("queue", "add", "cartpole-ppo").code == 0
+    queue = QueueFolder(QUEUE)
+    queue.end_job(1, JobEnd("done", 0))
+    queue.end_job(2, JobEnd("failed", 1))
+    assert zmqrl("queue", "stop", "3").code == 0
+    for number in ("2", "3"):
+        refused = zmqrl("queue", "add", "cartpole-ppo", "--after", "1", "--after", number)
+        assert refused.code == 2
+        compare(refused.error, key=("--after",), value=number)
+    assert zmqrl("queue", "add", "cartpole-ppo", "--after", "1").code == 0
+    assert queue.read().jobs.keys() == {1, 2, 3, 4}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_jobs_of_another_user_are_listed_and_not_changed(zmqrl: Command) -> None:
     assert zmqrl("queue", "add", "cartpole-ppo").code == 0

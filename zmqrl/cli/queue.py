@@ -78,9 +78,7 @@ def add_command(
         return
     check_one_host(config)
     queue = made_queue(folder)
-    known = queue.read().jobs if after else {}
-    if unknown := [number for number in after if number not in known]:
-        raise ConfigError("no such job", key=("--after",), value=str(unknown[0]), fix="see: zmqrl queue list")
+    _check_after(queue, after)
     run_dir = str(default_path(config.run.name).absolute())
     name = str(preset_name(preset))
     record = JobRecord(os.geteuid(), name, overrides, os.getcwd(), run_dir, priority, slots, after)
@@ -215,6 +213,21 @@ def _needs(text: str) -> JobNeeds:
         return msgspec.convert(pairs, JobNeeds, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
+
+
+def _check_after(queue: QueueFolder, after: Sequence[int]) -> None:
+    """Raise `ConfigError` for a job that is unknown, or whose end would skip the job that follows it."""
+    from zmqrl.queue.listing import job_rows
+
+    states = {row.job: row.state for row in job_rows(queue.read())} if after else {}
+    for number in after:
+        state = states.get(number)
+        if state is None:
+            raise ConfigError("no such job", key=("--after",), value=str(number), fix="see: zmqrl queue list")
+        if state in ("failed", "stopped", "skipped", "stopping"):
+            what = f"the job is {state}: one that is to follow it would be skipped"
+            fix = "add that job again and name its new number, or leave --after out"
+            raise ConfigError(what, key=("--after",), value=str(number), fix=fix)
 
 
 def _submit(needs: JobNeeds) -> None:
