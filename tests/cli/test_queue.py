@@ -131,6 +131,19 @@ def test_requests_for_other_jobs_are_refused(zmqrl: Command, command: str) -> No
     assert not queue.read().jobs[1].is_stopped and not queue.read().jobs[1].is_held
 
 
+def test_a_queue_to_which_this_user_cannot_write_is_refused(
+    zmqrl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    QUEUE.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, *_: Path(path) != QUEUE)  # root writes to all
+    for words in (["add", "cartpole-ppo"], ["run"]):
+        refused = zmqrl("queue", *words)
+        assert refused.code == 2
+        compare(refused.error, key=("--queue",), value="queue")
+    assert zmqrl("queue", "list").code == 0
+    assert not list(QUEUE.iterdir())
+
+
 def test_a_job_that_would_be_skipped_at_once_is_refused(zmqrl: Command) -> None:
     for _ in range(3):
         assert zmqrl("queue", "add", "cartpole-ppo").code == 0

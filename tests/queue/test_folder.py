@@ -248,6 +248,13 @@ def test_a_folder_in_which_others_can_remove_files_is_refused(tmp_path: Path) ->
     open_queue(tmp_path)
 
 
+def test_a_folder_to_which_this_user_cannot_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root writes to all
+    open_queue(tmp_path)
+    with raises(ConfigError, key=("--queue",), value=str(tmp_path), what="you cannot add files to it"):
+        open_queue(tmp_path, writes=True)
+
+
 def test_a_thousand_jobs_are_read_in_a_few_times_what_their_files_take(
     queue: QueueFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

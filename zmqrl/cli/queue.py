@@ -103,7 +103,7 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
 
     found = RunnerHosts.of(hosts)
     try:
-        runner = JobRunner(open_queue(folder), found, click.echo)
+        runner = JobRunner(open_queue(folder, writes=True), found, click.echo)
         for name, capacity in found.capacity.items():
             click.echo(f"{name}: {counted(capacity.cores, 'core')}, {counted(capacity.gpus, 'GPU')}")
         with runner:
@@ -199,7 +199,7 @@ def made_queue(folder: Path) -> QueueFolder:
     if not folder.exists():
         folder.mkdir(parents=True)
         folder.chmod(0o755)
-    return open_queue(folder)
+    return open_queue(folder, writes=True)
 
 
 def _needs(text: str) -> JobNeeds:

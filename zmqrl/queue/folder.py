@@ -156,8 +156,11 @@ class QueueFolder:
         )
 
 
-def open_queue(path: Path) -> QueueFolder:
-    """The queue in a folder. ConfigError: there is none, or others can remove the records of this user."""
+def open_queue(path: Path, writes: bool = False) -> QueueFolder:
+    """The queue in a folder. `writes`: this user is to add files to it.
+
+    ConfigError: There is none, others can remove the records of this user, or the user cannot write to it.
+    """
     try:
         mode = path.stat().st_mode
         os.listdir(path)
@@ -167,6 +170,9 @@ def open_queue(path: Path) -> QueueFolder:
     if mode & 0o022 and not mode & stat.S_ISVTX:
         fix = f"for several users: chmod 1777 {path}; for one: chmod 755 {path}"
         raise ConfigError("other users can remove files in it", key=("--queue",), value=str(path), fix=fix)
+    if writes and not os.access(path, os.W_OK | os.X_OK):
+        fix = f"for several users, its owner: chmod 1777 {path}; or name a folder of yours (--queue, $ZMQRL_QUEUE)"
+        raise ConfigError("you cannot add files to it", key=("--queue",), value=str(path), fix=fix)
     return QueueFolder(path)
 
 
