@@ -26,6 +26,7 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     Path("own.yaml").write_text(FILE)
     added = zmqrl("queue", "add", "cartpole-ppo", "--priority", "3", "--needs", "cores=4,gpus=1", "--set", "run.seed=5")
     assert (added.code, added.err) == (0, "")
+    assert str(tmp_path / QUEUE) in added.out
     assert zmqrl("queue", "add", "own.yaml", "--after", "1").code == 0
     queue = QueueFolder(QUEUE)
     first, second = (job.record for job in queue.read().jobs.values())

@@ -83,7 +83,8 @@ def add_command(
     name = str(preset_name(preset))
     record = JobRecord(os.geteuid(), name, overrides, os.getcwd(), run_dir, priority, slots, after)
     job = queue.add(record)
-    click.echo(f"job {job.number} added; zmqrl queue run starts it; its run directory: {job.record.run_dir}")
+    where = queue.path.absolute()
+    click.echo(f"job {job.number} added to {where}; zmqrl queue run starts it; its run directory: {job.record.run_dir}")
 
 
 @queue_command.command("run")
