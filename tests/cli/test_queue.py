@@ -18,6 +18,7 @@ from zmqrl.queue.folder import OUTPUT, QueueFolder
 from zmqrl.queue.records import AttemptRecord, JobEnd, JobNeeds, JobRecord
 
 QUEUE = Path("queue")
+NO_SLOTS = "is not a number of cores and of GPUs"
 URL = "https://hooks.lab"
 FILE = "run: {name: own, preset: cartpole-ppo}\n"
 
@@ -102,9 +103,10 @@ def test_another_folder_is_named_by_an_option_or_a_variable(zmqrl: Command, monk
     [
         (["add", "no-preset"], fields("run.preset")),
         (["add", "cartpole-ppo", "--set", "run.sede=1"], fields("run.sede")),
-        (["add", "cartpole-ppo", "--needs", "cores=0"], fields("--needs", "'cores=0'")),
-        (["add", "cartpole-ppo", "--needs", "coers=1"], fields("--needs", "'coers=1'")),
-        (["add", "cartpole-ppo", "--needs", "cores"], fields("--needs", "'cores'")),
+        *[
+            (["add", "cartpole-ppo", "--needs", needs], fields("--needs", f"'{needs}'", what=NO_SLOTS))
+            for needs in ("cores=0", "cores=two", "coers=1", "cores")
+        ],
         (["add", "cartpole-ppo", "--after", "1"], fields("--after", "1")),
         (["add", "cartpole-ppo", "--set", "hosts.a.workers=1"], fields("hosts", "a")),
         (["add", "cartpole-ppo", "--set", f"webhook={URL}/SECRET"], fields("--set", f"webhook={URL}/...")),

@@ -213,7 +213,9 @@ def _needs(text: str) -> JobNeeds:
     try:
         return msgspec.convert(pairs, JobNeeds, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error), key=("--needs",), value=repr(text), fix="write cores=4,gpus=1") from error
+        fix = "write cores=N,gpus=M with N from 1 to 65,535 and M from 0 to 1,023"
+        what = "is not a number of cores and of GPUs"
+        raise ConfigError(what, key=("--needs",), value=repr(text), is_subject=True, fix=fix) from error
 
 
 def _check_after(queue: QueueFolder, after: Sequence[int]) -> None:
