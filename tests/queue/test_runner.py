@@ -34,7 +34,7 @@ from zmqrl.queue.folder import QueueFolder, open_queue
 from zmqrl.queue.hosts import RunnerHosts, has_begun, has_launcher
 from zmqrl.queue.hosts import environment as variables
 from zmqrl.queue.records import AttemptEnd, AttemptRecord, Job, JobEnd, JobNeeds
-from zmqrl.queue.runner import IDLE_SHARE, POLL_S, RETRY_S, JobRunner, serve
+from zmqrl.queue.runner import IDLE_SHARE, POLL_S, RETRY_S, JobRunner, RunnerActive, serve
 from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_info import has_launcher_here, read_info
 from zmqrl.run_files.run_list import runs_below
@@ -254,10 +254,17 @@ def test_a_runner_that_was_replaced_starts_nothing(tmp_path: Path) -> None:
         queue.add(record(ME))
         owners = queue.runner_folder(ME) / ".owner"
         (owners / "2").write_bytes((owners / "1").read_bytes())
-        with raises(ConfigError, key=("--queue",), what="was taken over"):
+        process = f"(pid {os.getpid()} on {HERE})"
+        with raises(ConfigError, key=("--queue",), what=f"another runner of yours has taken over {process}"):
             own.step()
         (owners / "2").unlink()
     assert queue.read().last_attempt == 0
+
+
+def test_a_second_runner_is_refused_and_names_the_process_of_the_first(tmp_path: Path) -> None:
+    what = f"you have a runner already (pid {os.getpid()} on {HERE})"
+    with here(tmp_path), raises(RunnerActive, key=("--queue",), value=str(tmp_path), what=what):
+        here(tmp_path)
 
 
 def test_a_runner_whose_record_cannot_be_written_now_writes_it_later(tmp_path: Path) -> None:
@@ -337,6 +344,19 @@ def test_a_run_without_a_step_and_an_update_has_not_begun(tmp_path: Path, summar
         assert has_begun(run) == has
         (run / "summary.json").replace(killed / "summary.json")
         assert has_begun(killed), "the summary is that of an earlier attempt"
+
+
+def test_a_queue_that_cannot_be_used_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, steps = list[str](), itertools.count()
+
+    def step() -> bool:
+        if next(steps) < 2:
+            os.listdir(tmp_path / "away")
+        return False
+
+    monkeypatch.setattr("zmqrl.queue.runner.time", Clock())
+    serve(step, lambda: True, shown.append)
+    assert shown == [f"{tmp_path / 'away'} cannot be used: No such file or directory; it is tried again"]
 
 
 def test_the_words_of_a_run_name_its_host_and_slots() -> None:

@@ -101,7 +101,8 @@ class JobRunner:
         try:
             self._owner = RunOwner.acquire(own, self._me.runner)
         except ConfigError as error:
-            what, fix = f"your runner is active already: {error.what}", "one runner serves all your jobs of a queue"
+            what = f"you have a runner already{owner_record.process_of(own)}"
+            fix = "one runner serves all your jobs of a queue"
             raise RunnerActive(what, key=("--queue",), value=str(folder.path), fix=fix) from error
         self._is_announced = False
         self._heartbeats = _Heartbeats()
@@ -168,8 +169,10 @@ class JobRunner:
                 child.process.wait(KILL_S)
 
     def _check_owner(self) -> None:
-        if (successor := self._owner.successor) is not None:
-            raise ConfigError("was taken over", key=("--queue",), value=str(self._folder.path), fix=successor)
+        if self._owner.successor is not None:
+            process = owner_record.process_of(self._folder.runner_folder(self._me.uid))
+            what = f"another runner of yours has taken over{process}"
+            raise ConfigError(what, key=("--queue",), value=str(self._folder.path))
 
     def _observed(self, records: Records) -> dict[int, AttemptEnd | None]:
         found: dict[int, AttemptEnd | None] = {}
@@ -288,7 +291,7 @@ def serve(step: Callable[[], bool], has_ended: Callable[[], bool], show: Callabl
         except OSError as error:
             has_changed = False
             if not is_away:
-                show(f"the queue cannot be used: {error.strerror}; it is tried again")
+                show(f"{error.filename or 'a file'} cannot be used: {error.strerror}; it is tried again")
             is_away = True
         if not has_changed:
             time.sleep(max(POLL_S, (time.process_time() - begun) / IDLE_SHARE))  # files are all that runners share

@@ -54,8 +54,13 @@ class OwnerRecord:
         """Whether its machine, by the name of this one, has started again since."""
         return self.host == socket.gethostname() and self.machine.partition(" ")[0] != machine().partition(" ")[0]
 
+    @property
+    def process(self) -> str:
+        """Its process, as messages name it."""
+        return f"pid {self.pid} on {self.host}"
+
     def __str__(self) -> str:
-        return f"run {self.run_id} (pid {self.pid} on {self.host})"
+        return f"run {self.run_id} ({self.process})"
 
 
 def create(path: Path, content: bytes, durable: bool = False) -> bool:
@@ -123,6 +128,12 @@ def content(folder: Path, number: int) -> bytes:
 def read(folder: Path, number: int) -> OwnerRecord | None:
     """The record of this owner; None while it is created, or once it is removed."""
     return decoded(content(folder, number))
+
+
+def process_of(run_dir: Path) -> str:
+    """The process of the newest owner, in brackets; empty where it is unknown."""
+    record = read(run_dir / FOLDER, newest(run_dir / FOLDER))
+    return "" if record is None else f" ({record.process})"
 
 
 def encoded(record: OwnerRecord) -> bytes:
