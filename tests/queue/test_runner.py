@@ -38,6 +38,7 @@ from zmqrl.queue.runner import IDLE_SHARE, POLL_S, RETRY_S, JobRunner, RunnerAct
 from zmqrl.queue.schedule import Capacity
 from zmqrl.run_files.run_info import has_launcher_here, read_info
 from zmqrl.run_files.run_list import runs_below
+from zmqrl.supervision.host_entry import user_name
 
 ME = os.geteuid()
 HERE = socket.gethostname()
@@ -101,6 +102,9 @@ def test_jobs_outlive_preemption_and_the_death_of_their_runner(tmp_path: Path) -
         job_when(queue, 1, lambda job: job.live is not None and steps_of(job) > 0)
         zmqrl_queue(tmp_path, "add", "cartpole-ppo", "--needs", "cores=1", "--priority", "1", *SHORT)
         assert job_when(queue, 2, lambda job: job.end).end == JobEnd("done", 0)
+        me, shown = user_name(ME), logs(queue)[0]
+        assert f"job 2 requests the slots of job 1 of {me}\n" in shown
+        assert f"job 1 yields to job 2 of {me}" in shown
         resumed = job_when(queue, 1, lambda job: job.live is not None and len(job.attempts) == 2)
         run_dir = Path(resumed.record.run_dir)
         before = json.loads((run_dir / "summary.json").read_text())

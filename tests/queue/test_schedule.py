@@ -195,8 +195,9 @@ def test_a_job_of_a_higher_priority_requests_the_fewest_and_lowest_to_yield() ->
     latest = job(3, CLEO, attempt(3, 3, CLEO), cores=2)
     urgent = job(4, priority=1, cores=3)
     again = replace(urgent, preempts=frozenset({9}))
-    assert actions(low, middle, latest, urgent) == [Preempt(urgent, 1), Preempt(urgent, 3)]
-    assert actions(low, middle, latest, again) == [Preempt(again, 1), Preempt(again, 3)]
+    first, third = low.attempts[0], latest.attempts[0]
+    assert actions(low, middle, latest, urgent) == [Preempt(urgent, first), Preempt(urgent, third)]
+    assert actions(low, middle, latest, again) == [Preempt(again, first), Preempt(again, third)]
     assert actions(low, middle, latest, replace(urgent, preempts=frozenset({1}))) == []
     assert granted(low, middle, latest, job(4, cores=3)) is None
 
@@ -210,4 +211,8 @@ def test_a_run_yields_to_a_valid_request(change: dict[str, Any], yields: bool) -
     request: dict[str, Any] = {"uid": BEN, "priority": 1, "preempts": frozenset({1}), **change}
     urgent = job(2, **request)
     found = actions(running, urgent, hosts=ONE, observed={1: None})
-    assert found == ([StopRun(running, running.attempts[0])] if yields else [])
+    assert found == ([StopRun(running, running.attempts[0], urgent)] if yields else [])
+    highest = replace(urgent, number=3, record=replace(urgent.record, priority=2))
+    if yields:
+        found = actions(running, urgent, highest, hosts=ONE, observed={1: None})
+        assert found == [StopRun(running, running.attempts[0], highest)]

@@ -248,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
             folder.ends.setdefault(number, JobEnd(action.status, action.exit_code))
         else:
             assert isinstance(action, Preempt)
-            folder.preempts[number].add(action.attempt)
+            folder.preempts[number].add(action.attempt.number)
 
     def processes(self) -> Iterator[Run]:
         yield from self.orphans

@@ -41,6 +41,7 @@ from zmqrl.run_files.records import read_summary
 from zmqrl.run_files.run_info import is_live, read_info
 from zmqrl.run_files.stored_config import read_config
 from zmqrl.supervision import owner_record
+from zmqrl.supervision.host_entry import user_name
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.wire.runtime_folder import is_own
 
@@ -223,7 +224,7 @@ class JobRunner:
         elif isinstance(action, StartRun):
             self._start(job, action.attempt)
         elif isinstance(action, StopRun):
-            return self._stop(job, action.attempt)
+            return self._stop(action)
         elif isinstance(action, CloseAttempt):
             folder.close_attempt(job.number, action.attempt.number, action.end)
             if (child := self._children.pop(action.attempt.number, None)) is not None:
@@ -231,8 +232,9 @@ class JobRunner:
             if action.end.outcome == "lost":
                 self._rests_until[job.number] = time.monotonic() + RETRY_S * 2**job.lost
         elif isinstance(action, Preempt):
-            self._show(f"job {job.number} requests the slots of attempt {action.attempt}")
-            folder.request(job.number, f"preempt-{action.attempt}")
+            low = action.attempt.record
+            self._show(f"job {job.number} requests the slots of job {low.job} of {user_name(low.uid)}")
+            folder.request(job.number, f"preempt-{action.attempt.number}")
         elif folder.end_job(job.number, JobEnd(action.status, action.exit_code)):
             code = "" if action.exit_code is None else f" (exit code {action.exit_code})"
             self._show(f"job {job.number}: {action.status}{code}")
@@ -260,12 +262,13 @@ class JobRunner:
             return
         self._children[attempt.number] = _Child(process, run_dir, None if info is None else info.run_id)
 
-    def _stop(self, job: Job, attempt: JobAttempt) -> bool:
-        child = self._children.get(attempt.number)
+    def _stop(self, action: StopRun) -> bool:
+        child, to = self._children.get(action.attempt.number), action.to
         if child is None or child.is_stopping:
             return False
         child.is_stopping = True
-        self._show(f"job {job.number} is stopped with a checkpoint")
+        why = "" if to is None else f"yields to job {to.number} of {user_name(to.record.uid)}: it "
+        self._show(f"job {action.job.number} {why}is stopped with a checkpoint")
         child.process.send_signal(signal.SIGUSR1)
         return True
 

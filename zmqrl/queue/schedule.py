@@ -63,10 +63,11 @@ class StartRun:
 
 @dataclass(frozen=True)
 class StopRun:
-    """Request the run of an attempt to end with a checkpoint."""
+    """Request the run of an attempt to end with a checkpoint. `to`: the job to which it yields."""
 
     job: Job
     attempt: JobAttempt
+    to: Job | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Preempt:
     """Request an attempt of a lower priority to yield to a job."""
 
     job: Job
-    attempt: int
+    attempt: JobAttempt
 
 
 Action: TypeAlias = Union[Grant, StartRun, StopRun, CloseAttempt, EndJob, Preempt]  # noqa: UP007  # evaluated here
@@ -219,7 +220,7 @@ def without_host(records: Records, capacity: Mapping[str, Capacity], uid: int) -
 
 
 def _of_job(
-    records: Records, job: Job, me: Me, observed: Mapping[int, AttemptEnd | None], yielding: Collection[int]
+    records: Records, job: Job, me: Me, observed: Mapping[int, AttemptEnd | None], yielding: Mapping[int, Job]
 ) -> Iterator[Action]:
     attempt = job.live
     if attempt is not None:
@@ -228,7 +229,7 @@ def _of_job(
         if end is not None:
             yield CloseAttempt(job, attempt, end)
         elif attempt.number in observed:
-            yield from [StopRun(job, attempt)] if is_to_end else []
+            yield from [StopRun(job, attempt, yielding.get(attempt.number))] if is_to_end else []
         elif attempt.record.runner == me.runner:
             unstarted = AttemptEnd("yielded", has_begun=False)
             yield CloseAttempt(job, attempt, unstarted) if is_to_end else StartRun(job, attempt)
@@ -244,14 +245,15 @@ def _of_job(
         yield EndJob(job, "failed", None if end is None else end.exit_code)
 
 
-def _yielding(view: _View) -> set[int]:
-    """Live attempts that a waiting job of a higher priority requests to yield."""
-    requests = [job for job in view.records.jobs.values() if job.preempts and view.records.is_waiting(job)]
-    highest: dict[int, int] = {}
-    for job in requests:
-        for number in job.preempts if job.record.uid in view.hosts_of else ():
-            highest[number] = max(job.record.priority, highest.get(number, job.record.priority))
-    return {a.number for job, a in view.live() if highest.get(a.number, job.record.priority) > job.record.priority}
+def _yielding(view: _View) -> dict[int, Job]:
+    """Live attempts that a waiting job of a higher priority requests to yield, each with the highest such job."""
+    found: dict[int, Job] = {}
+    for job in view.records.jobs.values():
+        if job.preempts and job.record.uid in view.hosts_of and view.records.is_waiting(job):
+            for number in job.preempts:
+                found[number] = max(found.get(number, job), job, key=lambda each: each.record.priority)
+    requested = ((found[each.number], job, each) for job, each in view.live() if each.number in found)
+    return {attempt.number: to for to, job, attempt in requested if to.record.priority > job.record.priority}
 
 
 def _placed(view: _View, me: Me) -> list[Action]:
@@ -270,27 +272,27 @@ def _placed(view: _View, me: Me) -> list[Action]:
             view.take(job, host, gpus)
             continue
         if is_own and not requests:
-            requests = [Preempt(job, number) for number in _victims(view, job, hosts)]
+            requests = [Preempt(job, attempt) for attempt in _victims(view, job, hosts)]
         for name in hosts:  # later jobs leave their slots to this one
             view.free[name].is_open = False
     return requests
 
 
-def _victims(view: _View, job: Job, hosts: Collection[str]) -> list[int]:
+def _victims(view: _View, job: Job, hosts: Collection[str]) -> list[JobAttempt]:
     """The fewest attempts of lower priorities whose slots the job needs; none while earlier requests are open."""
     live = [(other, attempt) for other, attempt in view.live() if other.record.priority < job.record.priority]
     if any(attempt.number in job.preempts for _, attempt in live):
         return []
-    found: list[list[int]] = []
+    found: list[list[JobAttempt]] = []
     for host in hosts:
-        free, chosen = _FreeSlots(view.free[host].cores, set(view.free[host].gpus)), list[int]()
+        free, chosen = _FreeSlots(view.free[host].cores, set(view.free[host].gpus)), list[JobAttempt]()
         there = [(other, attempt) for other, attempt in live if attempt.record.host == host]
         for other, attempt in sorted(there, key=lambda pair: (pair[0].record.priority, -pair[1].number)):
             if free.fits(job.record.needs):
                 break
             free.take(-other.record.needs.cores, ())
             free.gpus.update(attempt.record.gpus)
-            chosen.append(attempt.number)
+            chosen.append(attempt)
         if free.fits(job.record.needs):
             found.append(chosen)
     return min(found, key=len, default=[])
