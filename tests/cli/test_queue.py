@@ -41,7 +41,9 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
         (2, "after 1", None, 0, "2 cores"),
     ]
     assert zmqrl("queue", "hold", "1").code == zmqrl("queue", "stop", "2").code == 0
-    held = zmqrl("queue", "list").out.splitlines()
+    listed = zmqrl("queue", "list")
+    held = listed.out.splitlines()
+    assert listed.err, "no runner is active"
     assert [line.split()[2:4] for line in held] == [["STATE", "POSITION"], ["held", "-"], ["stopping", "-"]]
     assert zmqrl("queue", "hold", "1", "--release").code == 0
     queue.create_attempt(1, AttemptRecord(os.geteuid(), 1, "a", (), "r"))
@@ -54,6 +56,9 @@ def test_jobs_are_added_listed_held_and_stopped(zmqrl: Command, tmp_path: Path) 
     assert (zmqrl("queue", "log", "1").code, zmqrl("queue", "log", "1").out) == (2, "")
     queue.end_job(2, JobEnd("stopped"))
     assert [row["state"] for row in json.loads(zmqrl("queue", "list", "--json").out)] == ["running", "stopped"]
+    assert "will be" not in zmqrl("queue", "log", "2").err
+    queue.end_job(1, JobEnd("done", 0))
+    assert zmqrl("queue", "list").err == ""
 
 
 def test_the_runs_of_a_folder_have_their_jobs_and_those_that_wait_a_position(zmqrl: Command, tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_the_runs_of_a_folder_have_their_jobs_and_those_that_wait_a_position(zmq
     assert [(row["run_dir"], row["state"], row["job"], row["position"]) for row in rows] == [
         (str(run_dirs[0]), "waiting", 1, 1),
         (str(run_dirs[2]), "waiting", 3, 2),
-        (str(run_dirs[1]), "ended", 2, None),
+        (str(run_dirs[1]), "ending", 2, None),
     ]
     assert [line.split()[-1] for line in zmqrl("runs", "--state", "waiting").out.splitlines()[1:]] == ["1)", "2)"]
     (tmp_path / "other").mkdir()
@@ -130,7 +135,7 @@ def test_requests_for_other_jobs_are_refused(zmqrl: Command, command: str) -> No
     queue = QueueFolder(QUEUE)
     queue.end_job(2, JobEnd("done", 0))
     compare(zmqrl("queue", command, "1", "7").error, what="no such job", value="7")
-    compare(zmqrl("queue", command, "1", "2").error, what="has ended", value="2")
+    compare(zmqrl("queue", command, "1", "2").error, what="has ended: done", value="2")
     assert not queue.read().jobs[1].is_stopped and not queue.read().jobs[1].is_held
 
 

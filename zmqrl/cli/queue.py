@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from zmqrl.cli import completion
 from zmqrl.errors import ConfigError
+from zmqrl.logs.standard_output import lossy_output
 
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
@@ -99,15 +100,18 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
     """
     from zmqrl.queue.folder import open_queue
     from zmqrl.queue.hosts import RunnerHosts
+    from zmqrl.queue.listing import own_jobs
+    from zmqrl.queue.records import JobNeeds
     from zmqrl.queue.runner import JobRunner, serve
-    from zmqrl.views.problem import counted
 
-    found = RunnerHosts.of(hosts)
+    found, queue = RunnerHosts.of(hosts), open_queue(folder, writes=True)
     try:
-        runner = JobRunner(open_queue(folder, writes=True), found, click.echo)
+        runner = JobRunner(queue, found, click.echo)
         for name, capacity in found.capacity.items():
-            click.echo(f"{name}: {counted(capacity.cores, 'core')}, {counted(capacity.gpus, 'GPU')}")
-        with runner:
+            click.echo(f"{name}: {JobNeeds(capacity.cores, capacity.gpus)}")
+        with lossy_output(), runner:
+            if held := [job.number for job in own_jobs(queue) if job.is_held]:
+                click.echo(f"held until zmqrl queue hold JOB --release: {', '.join(map(str, held))}")
             serve(runner.step, lambda: until_empty and not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
         click.echo("ended; the next zmqrl queue run continues the jobs")
@@ -120,16 +124,19 @@ def list_command(as_data: bool, folder: Path) -> None:
     """List the jobs of all users."""
     from zmqrl.config.codec import names_of, to_json
     from zmqrl.queue.folder import open_queue
-    from zmqrl.queue.listing import JobRow, job_rows
+    from zmqrl.queue.listing import JobRow, job_rows, lacks_runner
     from zmqrl.views.base import UNKNOWN, aligned
 
-    rows = [to_json(row) for row in job_rows(open_queue(folder).read())]
+    queue = open_queue(folder)
+    rows = [to_json(row) for row in job_rows(queue.read())]
     if as_data:
         click.echo(json.dumps(rows))
         return
     head = [name.upper() for name in names_of(JobRow)]
     cells = [[UNKNOWN if cell is None else str(cell) for cell in row.values()] for row in rows]
     click.echo("\n".join(aligned([head, *cells])))
+    if lacks_runner(queue):
+        click.echo("you have no runner; to continue your jobs: zmqrl queue run", err=True)
 
 
 @queue_command.command("stop")
@@ -181,7 +188,8 @@ def log_command(job: int, folder: Path) -> None:
             for text in iter(lambda: file.read(BLOCK), ""):
                 click.echo(printable(text), nl=False)
     except FileNotFoundError:
-        click.echo(f"job {job} has not started; its run directory will be {printable(found.record.run_dir)}", err=True)
+        run = f"; its run directory will be {printable(found.record.run_dir)}" if found.end is None else ""
+        click.echo(f"job {job} has not started{run}", err=True)
 
 
 def check_one_host(config: Config) -> None:
@@ -266,6 +274,6 @@ def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, i
         if job.record.uid != os.geteuid():
             raise ConfigError.about(job.number, "is a job of another user")
         if job.end is not None:
-            raise ConfigError.about(job.number, "has ended", job.end.status)
+            raise ConfigError.about(job.number, f"has ended: {job.end.status}", "leave it out; no job was changed")
     for number in numbers:
         act(queue, number)

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from zmqrl.config.codec import replace
+from zmqrl.queue.folder import QueueFolder
 from zmqrl.queue.records import Job, Records
 from zmqrl.queue.schedule import order
 from zmqrl.run_files.run_list import NO_RUN, RunRow
+from zmqrl.supervision import owner_record
 from zmqrl.supervision.host_entry import user_name
 
 
@@ -51,6 +53,17 @@ def with_jobs(rows: Iterable[RunRow], jobs: Iterable[JobRow], folders: Iterable[
                 row = replace(NO_RUN, run_dir=str(run_dir), state=job.state, user=job.user)
                 yield replace(row, job=number, position=position)
     yield from runs.values()
+
+
+def own_jobs(queue: QueueFolder) -> list[Job]:
+    """Jobs of this user that have not ended."""
+    return [job for job in queue.read().jobs.values() if job.end is None and job.record.uid == os.geteuid()]
+
+
+def lacks_runner(queue: QueueFolder) -> bool:
+    """Whether this user has a job that is not held and, as far as it is known here, no active runner."""
+    is_owned = owner_record.is_owned(queue.runner_folder(os.geteuid()))
+    return not is_owned and not all(job.is_held for job in own_jobs(queue))
 
 
 def _row(records: Records, job: Job, position: int | None) -> JobRow:

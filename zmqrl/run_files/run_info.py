@@ -86,7 +86,10 @@ def has_launcher_here(run_dir: Path, info: RunInfo) -> bool:
 def other_user(run_dir: Path, info: RunInfo) -> str | None:
     """The user who can end the run, where this one may not signal its launcher, or not write its directory."""
     is_here = has_launcher_here(run_dir, info)
-    uid = os.stat(f"/proc/{info.pid}" if is_here else run_dir).st_uid
+    try:
+        uid = os.stat(f"/proc/{info.pid}" if is_here else run_dir).st_uid
+    except FileNotFoundError:  # it has just ended
+        return None
     is_allowed = os.geteuid() in (0, uid) or (not is_here and os.access(run_dir, os.W_OK))
     return None if is_allowed else user_name(uid)
 

@@ -136,6 +136,13 @@ def process_of(run_dir: Path) -> str:
     return "" if record is None else f" ({record.process})"
 
 
+def is_owned(directory: Path) -> bool:
+    """Whether the newest owner is active. One on another machine counts until it has released the directory."""
+    owners = directory / FOLDER
+    record = read(owners, newest(owners)) if owners.exists() else None
+    return record is not None and not record.released and (record.is_alive or not record.is_here)
+
+
 def encoded(record: OwnerRecord) -> bytes:
     """Always of one length, so that it can be written over."""
     return json.dumps(asdict(record)).encode().ljust(RECORD_BYTES - 1) + b"\n"

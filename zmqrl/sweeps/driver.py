@@ -31,6 +31,7 @@ from zmqrl.queue.folder import HOLD, STOP, QueueFolder
 from zmqrl.queue.hosts import RunnerHosts
 from zmqrl.queue.records import MOST_LOST, JobRecord
 from zmqrl.queue.runner import KILL_S, JobRunner, RunnerActive, serve
+from zmqrl.supervision import owner_record
 from zmqrl.supervision.run_owner import RunOwner
 from zmqrl.sweeps.folder import SweepFolder, ValueRecord
 from zmqrl.sweeps.trials import (
@@ -68,7 +69,7 @@ class SweepDriver:
         try:
             self._owner = RunOwner.acquire(folder.path, secrets.token_hex(8))
         except ConfigError as error:
-            what = f"has an active driver: {error.what}"
+            what = f"has a driver already{owner_record.process_of(folder.path)}"
             raise ConfigError.about(folder.path, what, "see: zmqrl sweep status") from error
         self._evaluations: dict[EvaluateCheckpoint, subprocess.Popen[bytes]] = {}
         self._killed: Counter[EvaluateCheckpoint] = Counter()

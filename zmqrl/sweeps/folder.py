@@ -79,10 +79,8 @@ class SweepFolder:
 
     @property
     def has_driver(self) -> bool:
-        """Whether a driver is active. One on another machine counts until it has released the folder."""
-        owners = self.path / owner_record.FOLDER
-        record = owner_record.read(owners, owner_record.newest(owners)) if owners.exists() else None
-        return record is not None and not record.released and (record.is_alive or not record.is_here)
+        """Whether a driver is active, as far as it is known here."""
+        return owner_record.is_owned(self.path)
 
     def set_stopped(self, is_stopped: bool) -> None:
         """Request the driver to end, or let the next one continue."""
