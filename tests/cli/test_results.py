@@ -128,9 +128,9 @@ def test_an_upload_of_a_folder_is_of_its_runs(zmqrl: Command, finished: Path, mo
     runs = [finished / name for name in ("seed-1", "seed-2")]
     closed = SimpleNamespace(close=lambda _: None)
 
-    def upload(service: str, run: str, *_: object) -> SimpleNamespace:
+    def upload(service: str, run: str, *_: object) -> tuple[SimpleNamespace, None]:
         found = SimpleNamespace(directory=Path(run), id=service)
-        return SimpleNamespace(run=found, sent=0, step=lambda: None, is_waiting=False, destination=closed)
+        return SimpleNamespace(run=found, sent=0, step=lambda: None, is_waiting=False, destination=closed), None
 
     monkeypatch.setattr("zmqrl.cli.upload._upload", upload)
     ended = zmqrl("upload", "wandb", finished, runs[0])
