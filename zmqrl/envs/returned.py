@@ -126,10 +126,13 @@ class InfoReader:
         self._names = tuple(names)
         self.values: Array = np.full((slots, len(self._names)), np.nan)
         """float64 `[N, names]`, of the newest step; NaN: its `info` does not have the name."""
+        self._cells: Any = self.values.reshape(-1).data
+        """Items of `values`, by rows: they are written in half the time."""
         self._newest: Mapping[Any, Any] = {}
 
     def reading(self, slot: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`step` of the env of `slot`, which also reads what it returns."""
+        read = self.read
 
         def reads(action: Any) -> Any:
             returned = step(action)
@@ -137,19 +140,21 @@ class InfoReader:
                 info = returned[4]
             except (TypeError, LookupError):  # the form is refused where it is unpacked
                 return returned
-            self.read(slot, info)
+            read(slot, info)
             return returned
 
         return reads
 
     def read(self, slot: int, info: Any) -> None:
         """Read `info` of one env. BadValue: it is not a dict, or a value is not a finite number."""
-        found = self._newest = checked(info)
-        for place, name in enumerate(self._names):
-            value = found.get(name, NOTHING)
+        if type(info) is not dict:
+            checked(info)
+        self._newest, get, cells = info, info.get, self._cells
+        for place, name in enumerate(self._names, slot * len(self._names)):
+            value = get(name, NOTHING)
             if type(value) is not float or not -LARGEST_FINITE <= value <= LARGEST_FINITE:
                 value = math.nan if value is NOTHING else _finite(name, value)
-            self.values[slot, place] = value
+            cells[place] = value
 
     def read_vector(self, info: Any) -> None:
         """Read `info` of a vector env, which has arrays, and flags `_NAME` of the envs that have the name."""

@@ -91,8 +91,10 @@ class _Parts:
     def __init__(self, valid: Array, done: Array) -> None:
         steps, envs = valid.shape
         self._valid, done = valid.T.ravel(), done.T.ravel()
-        after = np.flatnonzero(done) + 1
-        self._starts = np.union1d(np.arange(envs) * steps, after[after < steps * envs])
+        is_start = np.zeros(steps * envs, bool)
+        is_start[1:] = done[:-1]
+        is_start[::steps] = True
+        self._starts = np.flatnonzero(is_start)
         ends = np.append(self._starts[1:], steps * envs) - 1
         self.first = np.flatnonzero(self._starts % steps == 0)
         """The first part of each env."""
