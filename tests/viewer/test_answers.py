@@ -55,13 +55,18 @@ def test_curves_are_those_of_plot(folder: Path) -> None:
 def test_the_jobs_of_a_queue_are_shown_those_that_have_not_ended_first(folder: Path) -> None:
     queue = QueueFolder(folder / "queue")
     queue.path.mkdir()
-    for name in ("lr/seed-1", "none"):
-        queue.add(replace(record(os.geteuid()), run_dir=str(folder / name)))
+    for run_dir in (folder / "lr" / "seed-1", folder / "none", Path("/elsewhere/run")):
+        queue.add(replace(record(os.geteuid()), run_dir=str(run_dir)))
     queue.end_job(1, JobEnd("done", 0))
     (folder / "lr" / "seed-1").rename(folder / "lr" / "seed-1-job1")
     found = Answers(folder, queue.path).runs({})
     head, *jobs = found["queue"]
-    assert [dict(zip(head, job, strict=True))["state"] for job in jobs] == ["waiting", "done"]
+    shown = [dict(zip(head, job, strict=True)) for job in jobs]
+    assert [(job["state"], job["run"]) for job in shown] == [
+        ("waiting", "none-job2"),
+        ("waiting", "/elsewhere/run-job3"),
+        ("done", "lr/seed-1-job1"),
+    ]
     rows = {row["name"]: (row["job"], row["position"]) for row in found["runs"]}
     assert (rows["none-job2"], rows["lr/seed-1-job1"], rows["b"]) == ((2, 1), (1, None), (None, None))
     assert Answers(folder).runs({})["queue"] == []

@@ -110,7 +110,7 @@ def run_command(hosts: Path | None, until_empty: bool, folder: Path) -> None:
         for name, capacity in found.capacity.items():
             click.echo(f"{name}: {JobNeeds(capacity.cores, capacity.gpus)}")
         with lossy_output(), runner:
-            if held := [job.number for job in own_jobs(queue) if job.is_held]:
+            if held := [job.number for job in own_jobs(queue.read()) if job.is_held]:
                 click.echo(f"held until zmqrl queue hold JOB --release: {', '.join(map(str, held))}")
             serve(runner.step, lambda: until_empty and not runner.has_jobs(), click.echo)
     except KeyboardInterrupt:
@@ -128,14 +128,15 @@ def list_command(as_data: bool, folder: Path) -> None:
     from zmqrl.views.base import UNKNOWN, aligned
 
     queue = open_queue(folder)
-    rows = [to_json(row) for row in job_rows(queue.read())]
+    records = queue.read()
+    rows = [to_json(row) for row in job_rows(records)]
     if as_data:
         click.echo(json.dumps(rows))
         return
     head = [name.upper() for name in names_of(JobRow)]
     cells = [[UNKNOWN if cell is None else str(cell) for cell in row.values()] for row in rows]
     click.echo("\n".join(aligned([head, *cells])))
-    if lacks_runner(queue):
+    if lacks_runner(queue, records):
         click.echo("you have no runner; to continue your jobs: zmqrl queue run", err=True)
 
 

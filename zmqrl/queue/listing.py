@@ -55,15 +55,15 @@ def with_jobs(rows: Iterable[RunRow], jobs: Iterable[JobRow], folders: Iterable[
     yield from runs.values()
 
 
-def own_jobs(queue: QueueFolder) -> list[Job]:
+def own_jobs(records: Records) -> list[Job]:
     """Jobs of this user that have not ended."""
-    return [job for job in queue.read().jobs.values() if job.end is None and job.record.uid == os.geteuid()]
+    return [job for job in records.jobs.values() if job.end is None and job.record.uid == os.geteuid()]
 
 
-def lacks_runner(queue: QueueFolder) -> bool:
+def lacks_runner(queue: QueueFolder, records: Records) -> bool:
     """Whether this user has a job that is not held and, as far as it is known here, no active runner."""
     is_owned = owner_record.is_owned(queue.runner_folder(os.geteuid()))
-    return not is_owned and not all(job.is_held for job in own_jobs(queue))
+    return not is_owned and not all(job.is_held for job in own_jobs(records))
 
 
 def _row(records: Records, job: Job, position: int | None) -> JobRow:

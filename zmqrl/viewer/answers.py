@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 import msgspec
 import numpy as np
 
-from zmqrl.config.codec import by_dotted_keys, names_of, object_of, to_json
+from zmqrl.config.codec import by_dotted_keys, names_of, object_of, replace, to_json
 from zmqrl.config.paths import content_of, no_link
 from zmqrl.errors import ConfigError
 from zmqrl.metrics.curves import RETURN, X_AXES, IqmCurve, XAxis, curve_of, series_from
@@ -71,7 +71,8 @@ class Answers:
                 self._listed_at_s = time.monotonic()
             found = [{**to_json(row), "name": self._name(row.run_dir)} for row in self._rows.values()]
             jobs = sorted(self._jobs, key=lambda row: (row.state in ENDED, row.position or 0, -row.job))[:MOST_JOBS]
-        queue = [names_of(JobRow), *(list(to_json(row).values()) for row in jobs)] if jobs else []
+        shown = (replace(row, run=self._name(row.run)) for row in jobs)
+        queue = [names_of(JobRow), *(list(to_json(row).values()) for row in shown)] if jobs else []
         return {"folder": str(self._folder.absolute()), "now": time.time(), "runs": found, "queue": queue}
 
     def sweeps(self, query: Query) -> list[dict[str, Any]]:
@@ -160,8 +161,11 @@ class Answers:
         return [Path(name) for name in named[:MOST_LINES]]
 
     def _name(self, run_dir: str) -> str:
-        path = Path(run_dir)
-        return str(path.relative_to(self._folder)) if path != self._folder else path.absolute().name
+        """Relative to the folder; absolute: the run of a job is elsewhere."""
+        path, folder = Path(run_dir).absolute(), self._folder.absolute()
+        if path == folder:
+            return path.name
+        return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
     def _found(self, query: Query) -> dict[Path, ReadMetric]:
         """The metric of each run that is named and has a row."""
