@@ -71,6 +71,10 @@ class Running:
         """Whether the command runs."""
         return self._guard.poll() is None
 
+    def wait(self, limit_s: float) -> int:
+        """Exit code of the command."""
+        return self._guard.wait(limit_s)
+
     def memory_mb(self) -> float:
         """Proportional set size of the command and its descendants, in 10^6 bytes."""
         size = 0
