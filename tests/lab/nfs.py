@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 
 from .kernel import LabUnavailable, Network, check
 
@@ -72,9 +72,9 @@ class NfsServer:
         config.write_text(CONFIG.format(server=SERVER, plugins=PLUGINS, path=folder))
         files = ["-f", str(config), "-L", str(self.place / "log"), "-p", str(self.place / "pid")]
         self._process = self._start(["ganesha.nfsd", "-F", *files])
-        until = time.monotonic() + WAIT_S
+        limit = time.monotonic() + WAIT_S
         while not self._answers():
-            if time.monotonic() > until or self._process.poll() is not None:
+            if time.monotonic() > limit or self._process.poll() is not None:
                 self.close()
                 raise LabUnavailable("nfs-ganesha does not come up here")
             time.sleep(0.1)
@@ -82,6 +82,8 @@ class NfsServer:
     def pause(self) -> None:
         """It is away: nothing is answered until `go_on`."""
         self._process.send_signal(signal.SIGSTOP)
+        # Each thread stops when it is next scheduled; the parent is told after the last one.
+        until(lambda: os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG))
 
     def go_on(self) -> None:
         """It is back."""
