@@ -18,7 +18,7 @@ from zmqrl.logs.standard_output import lossy_output
 if TYPE_CHECKING:
     from zmqrl.config.sections import Config
     from zmqrl.queue.folder import QueueFolder
-    from zmqrl.queue.records import Job, JobNeeds
+    from zmqrl.queue.records import Job, JobNeeds, Records
 
 IN = click.option(
     "--queue",
@@ -124,7 +124,7 @@ def list_command(as_data: bool, folder: Path) -> None:
     """List the jobs of all users."""
     from zmqrl.config.codec import names_of, to_json
     from zmqrl.queue.folder import open_queue
-    from zmqrl.queue.listing import JobRow, job_rows, lacks_runner
+    from zmqrl.queue.listing import JobRow, job_rows
     from zmqrl.views.base import UNKNOWN, aligned
 
     queue = open_queue(folder)
@@ -136,8 +136,7 @@ def list_command(as_data: bool, folder: Path) -> None:
     head = [name.upper() for name in names_of(JobRow)]
     cells = [[UNKNOWN if cell is None else str(cell) for cell in row.values()] for row in rows]
     click.echo("\n".join(aligned([head, *cells])))
-    if lacks_runner(queue, records):
-        click.echo("you have no runner; to continue your jobs: zmqrl queue run", err=True)
+    _report_no_runner(queue, records)
 
 
 @queue_command.command("stop")
@@ -150,8 +149,9 @@ def stop_command(jobs: tuple[int, ...], folder: Path) -> None:
     """
     from zmqrl.queue.folder import STOP
 
-    _request(folder, jobs, lambda queue, number: queue.request(number, STOP))
+    queue = _request(folder, jobs, lambda queue, number: queue.request(number, STOP))
     click.echo("stop requested; your runner ends the jobs")
+    _report_no_runner(queue, queue.read())
 
 
 @queue_command.command("hold")
@@ -227,6 +227,13 @@ def _needs(text: str) -> JobNeeds:
         raise ConfigError(what, key=("--needs",), value=repr(text), is_subject=True, fix=fix) from error
 
 
+def _report_no_runner(queue: QueueFolder, records: Records) -> None:
+    from zmqrl.queue.listing import lacks_runner
+
+    if lacks_runner(queue, records):
+        click.echo("you have no runner; to continue your jobs: zmqrl queue run", err=True)
+
+
 def _check_after(queue: QueueFolder, after: Sequence[int]) -> None:
     """Raise `ConfigError` for a job that is unknown, or whose end would skip the job that follows it."""
     from zmqrl.queue.listing import job_rows
@@ -266,7 +273,7 @@ def _found(queue: QueueFolder, numbers: Sequence[int]) -> Iterator[Job]:
         yield jobs[number]
 
 
-def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, int], None]) -> None:
+def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, int], None]) -> QueueFolder:
     """Change the requests of jobs of this user. ConfigError: one is of another, or has ended; none is changed."""
     from zmqrl.queue.folder import open_queue
 
@@ -278,3 +285,4 @@ def _request(folder: Path, numbers: Sequence[int], act: Callable[[QueueFolder, i
             raise ConfigError.about(job.number, f"has ended: {job.end.status}", "leave it out; no job was changed")
     for number in numbers:
         act(queue, number)
+    return queue
