@@ -102,6 +102,16 @@ def test_numbers_of_numpy_are_numbers() -> None:
                 what="is not a subclass of Algorithm: found class Unmasked",
             ),
         ),
+        (
+            {"algo": "icm_ppo", "env": "CartPole-v1"},
+            fields(
+                "algo", what="unknown algorithm 'icm_ppo'", fix="in zmqrl it is ppo with algorithm.intrinsic.kind=icm"
+            ),
+        ),
+        (
+            {"algo": "m_dqn", "env": "CartPole-v1"},
+            fields("algo", fix="in zmqrl it is dqn with algorithm.double=false, algorithm.munchausen={}"),
+        ),
         ({"algo": "trpo", "env": "CartPole-v1"}, fields("algo", what="unknown algorithm 'trpo'")),
         (
             {"preset": "cartpole-ppo", "algo": "dqn"},

@@ -60,6 +60,7 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "replay.capacity": 50_000,
         "algorithm.kind": "dqn",
         "algorithm.double": False,
+        "algorithm.optimiser": "adam",
         "algorithm.learning_rate": {"start": 1e-4, "end": 0.0},
     },
     ("coach.py", None): {"algorithm.kind": "ppo"},
@@ -116,6 +117,14 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.max_grad_norm": 1.0,
     },
     ("own/jorldy_per.py", None): {"algorithm.prioritised": {"alpha": 0.7, "beta": 0.5}},
+    ("own/jorldy_r2d2.py", None): {
+        "env.segment_steps": 12,  # 4 rows, and 4 times those between two sequences
+        "algorithm.burn_in": 1,
+        "algorithm.length": 3,
+        "algorithm.stride": 2,
+        "algorithm.prioritised": {"alpha": 0.6, "uniform_mix": 0.001},
+    },
+    ("own/jorldy_rainbow.py", None): {"algorithm.high": 10},
     ("own/jorldy_m_dqn.py", None): {
         "algorithm.munchausen": {"alpha": 0.8, "temperature": 0.05, "clip": 2},
         "algorithm.target_update_every": 125,
@@ -134,12 +143,13 @@ LEFT_OUT = {
     ("ppo.yml", "Pendulum-v1"): ["use_sde", "policy_kwargs.net_arch.vf"],
     ("flat.yaml", None): ["env.id"],
     ("rllib.yaml", None): ["config.framework", "config.num_workers", "config.entropy_coeff_schedule"],
-    ("jorldy.py", None): ["env.render", "train.num_workers", "optim.name"],
+    ("jorldy.py", None): ["env.render", "train.num_workers", "agent.network", "env.name"],
     ("own/dqn.yml", "atari"): ["env.id", "policy", "env_wrapper"],
     ("own/sac.yml", None): ["callback", "policy_kwargs.optimizer_kwargs.eps", "hidden_size"],
     ("own/rllib-dqn.yaml", None): ["config.lr", "config.model.fcnet_activation", "config.num_env_runners"],
     ("own/mlagents-sac.yaml", "Walker"): ["env.id", "time_horizon", "environment_parameters"],
     (CLEANRL, None): ["track"],
+    ("own/jorldy_rainbow.py", None): ["agent.learn_period", "agent.v_max"],
     ("own/jorldy_m_dqn.py", None): ["train.eval_iteration", "train.update_period"],
     ("own/CartPole_DQN.py", None): ["steps_between_evaluation_periods"],
 }

@@ -28,8 +28,8 @@ COMMANDS = {
     "tensorboard": "tensorboard --logdir RUN/tensorboard",
 }
 OPTIONS = {
-    **dict.fromkeys(("env_id", "env_name", "environment", "gym_id"), "--env ID"),
-    **dict.fromkeys(("agent", "algorithm", "run"), "--algo KIND"),
+    **dict.fromkeys(("env.name", "env_id", "env_name", "environment", "gym_id"), "--env ID"),
+    **dict.fromkeys(("agent", "agent.name", "algorithm", "run"), "--algo KIND"),
     **dict.fromkeys(("n_jobs", "num_cpus", "num_env_runners", "num_rollout_workers", "num_workers"), "--workers N"),
     **dict.fromkeys(("host", "hosts"), "zmqrl launch hosts.yaml"),
     **dict.fromkeys(("out", "out_dir", "output"), "--run-dir DIR"),
@@ -39,6 +39,7 @@ OPTIONS = {
     "config": "zmqrl train FILE.yaml, or --set KEY=VALUE; zmqrl import FILE writes one from that of another library",
     **dict.fromkeys(("cp", "custom_parameter"), "--set KEY=VALUE"),
     **{mode: f"--mode {mode}" for mode in ("single", "sync", "pipelined", "async")},
+    "eval": "zmqrl eval RUN",
     **dict.fromkeys(("dc", "distributed_coach"), "zmqrl launch hosts.yaml"),
     **dict.fromkeys(("e", "f"), "--run-dir DIR"),
     **dict.fromkeys(("crd", "checkpoint_restore_dir"), "--resume DIR"),
@@ -174,6 +175,11 @@ def _meant(option: str) -> str | None:
     if name in OPTIONS:
         return f"in zmqrl it is {OPTIONS[name]}"
     keys = _known_keys()
+    if name in keys.keys:
+        return _as_set([name])
+    name = name.rpartition(".")[2]
+    if name in OPTIONS:
+        return f"in zmqrl it is {OPTIONS[name]}"
     if name not in KEYS:
         return keys.of_another_library(name) or _as_set([k for k in keys.keys if k.rpartition(".")[2] == name])
     candidates, note = KEYS[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
+from zmqrl.algorithms.start.make import kind_of
 from zmqrl.config.codec import from_json, replace, to_json
 from zmqrl.config.kinds import KindConfig, NoKeys, flat
 from zmqrl.config.load import Loaded, Request, resolve, start_limit_s
@@ -149,7 +150,7 @@ def config_of(section: str, kind: str) -> type[Any]:
     if (section, kind) in WITHOUT_KEYS:
         return NoKeys
     package, base = SEAMS[section]
-    found: type[Any] = load_plugin(kind, package, base).Config
+    found: type[Any] = (kind_of(kind) if section == "algorithm" else load_plugin(kind, package, base)).Config
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from zmqrl.algorithms.base import Algorithm
 from zmqrl.config.codec import from_json, replace, to_json
+from zmqrl.config.foreign.kinds import instead_of
 from zmqrl.config.former_keys import current_options
 from zmqrl.config.sections import Config
 from zmqrl.errors import ConfigError
@@ -52,6 +53,9 @@ def check_towers(config: Config, env: EnvSpec) -> None:
 
 def kind_of(name: str) -> type[Algorithm]:
     """The algorithm that `algorithm.kind` names. ConfigError: it is unknown."""
+    instead = instead_of(name)
+    if instead is not None and name.lower() not in modules(PACKAGE, Algorithm):
+        raise ConfigError(f"unknown algorithm {name!r}", fix=instead)
     found: type[Algorithm] = load(name, PACKAGE, Algorithm)
     return found
 

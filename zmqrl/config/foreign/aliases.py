@@ -15,7 +15,9 @@ algorithm.adam_epsilon: adam_eps
 algorithm.batch_size or algorithm.minibatch_size: batch batch_size mini_batch_size minibatch_size sgd_minibatch_size
 algorithm.batch_size or env.segment_steps: train_batch_size train_batch_size_per_learner
 algorithm.clip: epsilon_clip clip_likelihood_ratio_using_epsilon clip_coef clip_epsilon clip_param clip_range
+algorithm.burn_in: n_burn_in
 algorithm.clip: clip_ratio
+algorithm.cosines: embedding_dim
 algorithm.double: double_q
 algorithm.ent_coef or algorithm.temperature: beta_entropy ent_coef entropy_coef entropy_coeff
 algorithm.epochs or replay.ratio: gradient_steps utd_ratio
@@ -27,9 +29,11 @@ algorithm.exploration_noise: action_noise
 algorithm.gamma: discount discount_factor
 algorithm.gae_lambda or algorithm.q_lambda: _lambda lambd lambda lambda_ lam gae use_gae
 algorithm.high: v_max
+algorithm.intrinsic.weight: intrinsic_coeff
 algorithm.kind: algo algorithm_class
 algorithm.learning_rate: actor_learning_rate critic_learning_rate
 algorithm.learning_rate: lr_decay anneal_lr learning_rate_schedule lr lr_schedule policy_lr q_lr step_size
+algorithm.length: seq_len
 algorithm.low: v_min
 algorithm.max_grad_norm: clip_grad_norm clip_gradients grad_clip max_gradient_norm
 algorithm.minibatch_size: num_minibatches n_minibatches
@@ -39,8 +43,10 @@ algorithm.normalise_obs: norm_obs normalise normalize normalize_obs observation_
 algorithm.normalise_reward: norm_reward normalize_reward
 algorithm.optimiser: optimizer optimizer_class
 algorithm.policy_delay: policy_frequency
+algorithm.prioritised.uniform_mix: uniform_sample_prob
 algorithm.prioritised: prioritized prioritized_replay
 algorithm.quantiles or algorithm.atoms: n_atoms n_quantiles num_atoms num_quantiles num_support
+algorithm.quantiles: num_sample
 algorithm.reward_clip: clip_reward
 algorithm.shared: share_features_extractor vf_share_layers
 algorithm.target_kl: kl_target
@@ -87,6 +93,8 @@ NOTES: Mapping[str, str] = {
     "algorithm.batch_size or env.segment_steps": (
         "PPO trains on env.segment_steps x env.num_envs x env.vector_envs rows at a time"
     ),
+    "algorithm.intrinsic.weight": "intrinsic_coeff / extrinsic_coeff; the reward is divided by its deviation first",
+    "algorithm.length": "rows without those of burn_in, which seq_len includes",
     "algorithm.minibatch_size": "rows of a minibatch, not their number",
     "env.wrappers": "paths such as gymnasium.wrappers:ClipReward",
     "env.report": "a mapping such as {cost: sum}",
@@ -108,12 +116,21 @@ _NO_KEYS = {
     "draw new noise in each env step",
     "capture_video record record_period render": "evaluator.video_every=N writes videos, zmqrl watch RUN plays",
     "framework torch_threads": "zmqrl trains with torch; learner.threads is the number of threads",
-    "local_dir log_path logdir output_dir save_path storage_path": "all files of a run are in its run directory, "
-    "--run-dir DIR or run_dir=DIR",
+    "experiment local_dir log_path logdir output_dir save_path storage_path": "all files of a run are in its run "
+    "directory, --run-dir DIR or run_dir=DIR",
     "log_interval log_level print_period progress_bar verbose": "the live view is always shown on a terminal; --plain "
     "prints lines instead; in Python, train prints lines, and quiet=True prints nothing",
-    "learn_period update_period": "workers send segments of env.segment_steps, and replay.ratio is the number of "
-    "updates per env step",
+    "update_period": "workers send segments of env.segment_steps, and replay.ratio is the number of updates per env "
+    "step",
+    "learn_period": "replay.ratio is the number of updates per env step: 1 / learn_period. "
+    "algorithm.target_update_every counts updates: multiply it by as much as replay.ratio",
+    "extrinsic_coeff": "the reward of the env has no factor; algorithm.intrinsic.weight is that of the intrinsic one",
+    "gamma_i": "algorithm.gamma is the discount of both rewards",
+    "icm_network rnd_network": "the intrinsic reward has a network with the layers of the section network",
+    "obs_normalize ri_normalize": "algorithm.intrinsic divides its reward by the deviation, and normalises what it "
+    "observes; algorithm.normalise_obs is for the policy",
+    "action_type": "the action space of the env decides",
+    "training": "zmqrl eval RUN plays a policy without training",
     "distributed_batch_size": "algorithm.batch_size or algorithm.minibatch_size, for any number of workers",
     "eval_time_limit": "env.max_episode_steps bounds the episodes, evaluator.final_limit_s the last score",
     "n_seeds num_seeds seeds": "--seeds N of the command line runs N seeds; in Python, loop over seed=",

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from zmqrl.config.foreign.settings import Foreign, scalar
-from zmqrl.config.foreign.values import DEFAULTS, KINDS, ON_POLICY, SECTIONS, Keys, LeftOut, Values, envs, name_of
+from zmqrl.config.foreign.kinds import KINDS, Keys, letters
+from zmqrl.config.foreign.settings import JORLDY, Foreign, scalar
+from zmqrl.config.foreign.values import DEFAULTS, ON_POLICY, SECTIONS, LeftOut, Values, envs, name_of
 from zmqrl.config.kinds import KindConfig
 from zmqrl.config.load import Request, resolve
 from zmqrl.config.overrides import from_stored
@@ -28,6 +29,8 @@ ATARI_KEYS: Keys = {
     "env.wrappers": [{"zmqrl.envs.atari:Atari": {"stack": 1}}],
     "env.frame_stack": 4,
 }
+CARTPOLE = "env.name: in CartPole, JORLDY trains with rewards of 0.1 per step and -1 at the end, zmqrl with 1 per step"
+CARTPOLE_BOUNDS = "agent.v_max: bounds for rewards of 0.1; for those of 1, set algorithm.low=0 and algorithm.high=100"
 FIXED = ("algorithm.kind", "env.id")
 SOURCE = Source("import")
 END_OF_SCALAR = "...\n"
@@ -105,7 +108,7 @@ def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algo
     Raises:
         ConfigError: zmqrl does not have the algorithm.
     """
-    library, named = foreign.library, re.sub(r"[^a-z0-9]", "", (foreign.algorithm or _guess(foreign)).lower())
+    library, named = foreign.library, letters(foreign.algorithm or _guess(foreign))
     kind, more = (algorithm, {}) if algorithm else KINDS.get(named, ("", {}))
     if not kind:
         what = f"zmqrl does not have the algorithm {foreign.algorithm!r} of {library}"
@@ -126,7 +129,7 @@ def preset(foreign: Foreign, config_of: KindConfig, env: str | None = None, algo
     for name, value in defaults.items():
         found.add(values, name, value, f"{name}: {shown(value)}, default of {library}")
     found.keep_valid(config_of)
-    _add_rest(found, values)
+    _add_rest(found, values, config_of("algorithm", kind))
     found.keep_valid(config_of)
     entry = f", entry {foreign.entry}" if foreign.entry else ""
     others = "" if defaults else " What was not set has the defaults of zmqrl (`zmqrl config keys`)."
@@ -146,16 +149,25 @@ def _guess(foreign: Foreign) -> str:
     return "sac" if {"gradient_steps", "train_freq"} & has else "ppo"
 
 
-def _add_rest(found: _Preset, values: Values) -> None:
+def _add_rest(found: _Preset, values: Values, defaults: type[Any]) -> None:
     """Keys that follow from others."""
     keys, is_on_policy = found.keys, values.kind in ON_POLICY
-    if not is_on_policy:
-        keys["env.segment_steps"] = 4 * keys.get("algorithm.n_step", 1)
+
+    def value(name: str) -> Any:
+        return keys.get(f"algorithm.{name}", getattr(defaults, name, 1))
+
+    if values.has("burn_in"):
+        burn_in, length, stride = map(value, ("burn_in", "length", "stride"))
+        keys["env.segment_steps"] = burn_in + length + 4 * stride
+    elif not is_on_policy:
+        keys["env.segment_steps"] = 4 * value("n_step")
     if "env.segment_steps" in keys and "env.num_envs" not in keys:
         keys.update(envs(values, None))
     rows = math.prod(keys.get(f"env.{name}", 64) for name in ("segment_steps", "vector_envs", "num_envs"))
     if is_on_policy and values.has("minibatch_size") and keys.get("algorithm.minibatch_size", 64) > rows:
         keys["algorithm.minibatch_size"] = rows
+    if values.library == JORLDY and keys["env.id"] == "CartPole-v1":
+        found.left_out += [CARTPOLE, CARTPOLE_BOUNDS] if values.has("high") else [CARTPOLE]
     if values.has("warmup_env_steps") and "replay.learning_starts" in keys:
         keys["algorithm.warmup_env_steps"] = keys["replay.learning_starts"]
 

@@ -1,55 +1,21 @@
-"""What settings of other libraries are in zmqrl, where more than the name differs: algorithms, defaults, values."""
+"""What settings of other libraries are in zmqrl, where more than the name differs: defaults and values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from zmqrl.config.foreign.aliases import KEYS, NO_KEYS, alias
+from zmqrl.config.foreign.kinds import Keys
 from zmqrl.config.foreign.settings import CLEANRL, JORLDY, ML_AGENTS, RLLIB, ZOO
 from zmqrl.config.known_keys import LOCAL, KnownKeys
 
-Keys: TypeAlias = Mapping[str, Any]
 SECTIONS = ("run", "env", "network", "replay", "algorithm")
 MOST = 1e18
 ON_POLICY = ("a2c", "impala", "ppo", "pqn", "reinforce", "vmpo")
 CONTINUOUS = ("ddpg", "mpo", "sac", "td3", "tqc")
-_NONE: Keys = MappingProxyType({})
-_PLAIN: Keys = {"algorithm.double": False}
-_APE_X: Keys = {
-    "algorithm.dueling": True,
-    "algorithm.prioritised": {},
-    "algorithm.worker_priorities": True,
-    "algorithm.ladder": 7.0,
-    "algorithm.epsilon": [[0, 0.4]],
-}
-KINDS: Mapping[str, tuple[str, Keys]] = {
-    **dict.fromkeys(("ppo", "clippedppo", "ppocontinuousaction"), ("ppo", _NONE)),
-    **dict.fromkeys(("dqn", "multistep"), ("dqn", _PLAIN)),
-    **dict.fromkeys(("double", "ddqn"), ("dqn", _NONE)),
-    "dueling": ("dqn", {**_PLAIN, "algorithm.dueling": True}),
-    "per": ("dqn", {**_PLAIN, "algorithm.prioritised": {}}),
-    "noisy": ("dqn", {**_PLAIN, "algorithm.noisy": True, "algorithm.epsilon.start": 0.0, "algorithm.epsilon.end": 0.0}),
-    **dict.fromkeys(("qrdqn", "quantileregressiondqn"), ("qrdqn", _NONE)),
-    **dict.fromkeys(("c51", "categoricaldqn"), ("c51", _NONE)),
-    **dict.fromkeys(("rainbow", "rainbowdqn"), ("rainbow", _NONE)),
-    "iqn": ("iqn", _NONE),
-    "mdqn": ("dqn", {**_PLAIN, "algorithm.munchausen": {}}),
-    "miqn": ("iqn", {"algorithm.munchausen": {}}),
-    "apex": ("dqn", _APE_X),
-    "r2d2": ("r2d2", _NONE),
-    **{f"{kind}ppo": ("ppo", {"algorithm.intrinsic": {"kind": kind}}) for kind in ("rnd", "icm")},
-    **dict.fromkeys(("sac", "softactorcritic", "saccontinuousaction"), ("sac", _NONE)),
-    **dict.fromkeys(("td3", "td3continuousaction"), ("td3", _NONE)),
-    **dict.fromkeys(("ddpg", "ddpgcontinuousaction"), ("ddpg", _NONE)),
-    **{kind: (kind, _NONE) for kind in ("a2c", "impala", "mpo", "pqn", "reinforce", "tqc", "vmpo")},
-    "appo": ("impala", {"algorithm.clip": 0.4}),
-    "ppolstm": ("ppo", {"algorithm.memory": {"cell": "lstm", "size": 256}}),
-}
-"""Kind and keys of the algorithms of other libraries, by their letters."""
 _PPO = "anneal_lr=true update_epochs=4 clip_coef=0.2 clip_vloss=true vf_coef=0.5"
 DEFAULTS = {
     (ZOO, "ppo"): "n_envs=1 n_steps=2048",
@@ -82,6 +48,8 @@ RENAMED = {
     (ML_AGENTS, "init_entcoef"): "ent_coef",
     (ML_AGENTS, "normalize"): "norm_obs",
     (RLLIB, "vf_clip_param"): "",  # a bound of the loss
+    (JORLDY, "name"): "optimizer",  # of the section optim: those of agent and env are no settings
+    **dict.fromkeys(((JORLDY, "head"), (JORLDY, "network")), "policy_class"),
 }
 RENAMED_ON_POLICY = {(ML_AGENTS, "buffer_size"): "train_batch_size", (JORLDY, "n_step"): "n_steps"}
 _PRIORITISED = {"alpha": "algorithm.prioritised.alpha", "beta": "algorithm.prioritised.beta"}
@@ -105,6 +73,7 @@ CONVERSIONS: dict[str, Conversion] = {
     "num_minibatches": lambda v, x: {"algorithm.minibatch_size": v.envs * int(v.get(*PER_ENV, default=128)) // int(x)},
     "observation_filter": lambda _, x: {"algorithm.normalise_obs": True} if x == "MeanStdFilter" else {},
     "prioritized_replay": lambda _, x: {"algorithm.prioritised": {}} if x else {},
+    "seq_len": lambda v, x: {"algorithm.length": x - v.get("n_burn_in", default=0), "algorithm.stride": max(1, x // 2)},
     "steps_per_update": lambda _, x: {"replay.ratio": 1 / x},
     "tau": lambda v, x: {} if x == 1 and v.has("target_update_every") else {"algorithm.target_tau": x},
     "train_freq": lambda v, _: {"replay.ratio": v.ratio},
