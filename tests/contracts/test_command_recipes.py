@@ -121,6 +121,8 @@ def docker(folder: Path) -> Iterator[str]:
     finally:
         daemon.terminate()
         daemon.wait(WAIT_S)
+        for place in filter(os.path.ismount, (folder / "exec" / "netns").glob("*")):  # it leaves them
+            subprocess.run(["umount", place], check=True)
 
 
 @pytest.fixture
