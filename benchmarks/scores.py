@@ -82,7 +82,7 @@ TABLE: tuple[Row, ...] = (
     Row("pendulum-tqc", 20_000, -200.0, "threshold of pendulum-sac", minutes=9),
     Row("pendulum-ddpg", 20_000, -200.0, "rl-zoo -152.1"),
     Row("pendulum-mpo", 20_000, -200.0, "threshold of pendulum-sac", minutes=8),
-    Row("cartpole-sac", 50_000, 475.0, "threshold of gymnasium"),
+    Row("cartpole-sac", 100_000, 475.0, "threshold of gymnasium"),
     Row("cartpole-ppo", 500_000, 475.0, "rl-zoo 500.0"),
     Row("cartpole-dqn", 500_000, 475.0, "CleanRL 488.7"),
     Row("cartpole-pqn", 500_000, 475.0, "threshold of gymnasium"),
