@@ -116,7 +116,11 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.epochs": 3,
         "algorithm.max_grad_norm": 1.0,
     },
-    ("own/jorldy_per.py", None): {"algorithm.prioritised": {"alpha": 0.7, "beta": 0.5}},
+    ("own/jorldy_per.py", None): {
+        "algorithm.prioritised": {"alpha": 0.7, "beta": 0.5},
+        "replay.ratio": 1 / 16,  # learn_period of JORLDY's PER
+        "algorithm.target_update_every": 31,
+    },
     ("own/jorldy_r2d2.py", None): {
         "env.segment_steps": 12,  # 4 rows, and 4 times those between two sequences
         "algorithm.burn_in": 1,
@@ -124,10 +128,11 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.stride": 2,
         "algorithm.prioritised": {"alpha": 0.6, "uniform_mix": 0.001},
     },
-    ("own/jorldy_rainbow.py", None): {"algorithm.high": 10},
+    ("own/jorldy_rainbow.py", None): {"algorithm.high": 10, "replay.ratio": 0.5},
     ("own/jorldy_m_dqn.py", None): {
         "algorithm.munchausen": {"alpha": 0.8, "temperature": 0.05, "clip": 2},
-        "algorithm.target_update_every": 125,
+        "replay.ratio": 1.0,
+        "algorithm.target_update_every": 500,
     },
     ("own/CartPole_DQN.py", None): {
         "run.total_env_steps": 100_000,
@@ -149,7 +154,7 @@ LEFT_OUT = {
     ("own/rllib-dqn.yaml", None): ["config.lr", "config.model.fcnet_activation", "config.num_env_runners"],
     ("own/mlagents-sac.yaml", "Walker"): ["env.id", "time_horizon", "environment_parameters"],
     (CLEANRL, None): ["track"],
-    ("own/jorldy_rainbow.py", None): ["agent.learn_period", "agent.v_max"],
+    ("own/jorldy_rainbow.py", None): ["agent.v_max"],
     ("own/jorldy_m_dqn.py", None): ["train.eval_iteration", "train.update_period"],
     ("own/CartPole_DQN.py", None): ["steps_between_evaluation_periods"],
 }

@@ -122,8 +122,6 @@ _NO_KEYS = {
     "prints lines instead; in Python, train prints lines, and quiet=True prints nothing",
     "update_period": "workers send segments of env.segment_steps, and replay.ratio is the number of updates per env "
     "step",
-    "learn_period": "replay.ratio is the number of updates per env step: 1 / learn_period. "
-    "algorithm.target_update_every counts updates: multiply it by as much as replay.ratio",
     "extrinsic_coeff": "the reward of the env has no factor; algorithm.intrinsic.weight is that of the intrinsic one",
     "gamma_i": "algorithm.gamma is the discount of both rewards",
     "icm_network rnd_network": "the intrinsic reward has a network with the layers of the section network",

@@ -38,6 +38,11 @@ DEFAULTS = {
         ((CLEANRL, "ddpgcontinuousaction"), (CLEANRL, "td3continuousaction")),
         "total_timesteps=1e6 buffer_size=1e6 learning_starts=25000 learning_rate=3e-4",
     ),
+    **{
+        (JORLDY, name): "learn_period=1"
+        for name in ("dqn", "double", "dueling", "noisy", "multistep", "c51", "qrdqn", "iqn", "mdqn", "miqn")
+    },
+    **{(JORLDY, name): "learn_period=16" for name in ("per", "rainbow", "apex", "r2d2")},
 }
 """What a library sets where the user does not, and zmqrl has another default."""
 OTHER_GROUPS = {ML_AGENTS: {"behavioral_cloning", "curiosity", "gail", "memory", "rnd", "self_play"}}
@@ -61,12 +66,12 @@ OF_AGENTS: Mapping[str, Mapping[str, str]] = {
 """Settings of JORLDY that mean something else in its other agents, by the letters of the agent."""
 LINEAR = re.compile(r"lin_([\d.e-]+)")
 TOTALS = ("timesteps_total", "num_env_steps_sampled_lifetime", "improve_steps")
+UPDATES_EVERY = ("train_freq", "train_frequency", "learn_period")
 PER_ENV = ("n_steps", "num_steps", "num_consecutive_playing_steps", "rollout_fragment_length")
 
 Conversion: TypeAlias = Callable[["Values", Any], Keys]
 CONVERSIONS: dict[str, Conversion] = {
     "clip_vloss": lambda v, x: {"algorithm.value_clip": float(v.get("clip_coef", default=0.2))} if x else {},
-    "gradient_steps": lambda v, _: {"replay.ratio": v.ratio},
     "l_0": lambda _, x: {"algorithm.munchausen.clip": -x},
     "noise_std": lambda _, x: {"algorithm.exploration_noise": x},
     "normalize": lambda _, x: {"algorithm.normalise_obs": True, "algorithm.normalise_reward": True} if x else {},
@@ -76,9 +81,8 @@ CONVERSIONS: dict[str, Conversion] = {
     "seq_len": lambda v, x: {"algorithm.length": x - v.get("n_burn_in", default=0), "algorithm.stride": max(1, x // 2)},
     "steps_per_update": lambda _, x: {"replay.ratio": 1 / x},
     "tau": lambda v, x: {} if x == 1 and v.has("target_update_every") else {"algorithm.target_tau": x},
-    "train_freq": lambda v, _: {"replay.ratio": v.ratio},
-    "train_frequency": lambda v, _: {"replay.ratio": v.ratio},
     "vf_coef": lambda v, x: {"algorithm.vf_coef": x / 2 if v.library == CLEANRL else x},  # of half the squared error
+    **dict.fromkeys((*UPDATES_EVERY, "gradient_steps"), lambda v, _: {"replay.ratio": v.ratio}),
     **dict.fromkeys(("anneal_lr", "learning_rate_schedule", "lr_decay", "noise_type", "num_layers"), lambda *_: {}),
 }
 """Conversions to keys, by the setting whose value has another meaning in zmqrl."""
@@ -120,7 +124,7 @@ class Values:
     @property
     def ratio(self) -> float:
         """Updates per env step."""
-        every, steps = self.get("train_freq", "train_frequency"), self.get("gradient_steps", default=1)
+        every, steps = self.get(*UPDATES_EVERY), self.get("gradient_steps", default=1)
         if every is None or steps == -1:
             return 0.25 if steps != -1 and self.kind not in CONTINUOUS else 1.0
         return float(steps) / (float(every) * int(self.get("n_envs", "num_envs", default=1)))
