@@ -128,7 +128,16 @@ EXPECTED: dict[tuple[str, str | None], dict[str, Any]] = {
         "algorithm.stride": 2,
         "algorithm.prioritised": {"alpha": 0.6, "uniform_mix": 0.001},
     },
-    ("own/jorldy_rainbow.py", None): {"algorithm.high": 10, "replay.ratio": 0.5},
+    ("own/jorldy_rainbow.py", None): {"algorithm.high": 10, "replay.ratio": 0.5, "algorithm.n_step": 4},
+    ("own/jorldy_rainbow_iqn.py", None): {
+        "algorithm.kind": "iqn",
+        "algorithm.noisy": True,
+        "algorithm.dueling": True,
+        "algorithm.prioritised": {"alpha": 0.6},
+        "algorithm.n_step": 3,
+        "algorithm.quantiles": 32,
+        "replay.ratio": 0.25,
+    },
     ("own/jorldy_m_dqn.py", None): {
         "algorithm.munchausen": {"alpha": 0.8, "temperature": 0.05, "clip": 2},
         "replay.ratio": 1.0,

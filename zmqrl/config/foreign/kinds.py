@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 Keys: TypeAlias = Mapping[str, Any]
 _NONE: Keys = MappingProxyType({})
 _PLAIN: Keys = {"algorithm.double": False}
+_NOISY: Keys = {"algorithm.noisy": True, "algorithm.epsilon.start": 0.0, "algorithm.epsilon.end": 0.0}
 _APE_X: Keys = {
     "algorithm.dueling": True,
     "algorithm.prioritised": {},
@@ -24,11 +25,12 @@ KINDS: Mapping[str, tuple[str, Keys]] = {
     **dict.fromkeys(("double", "ddqn"), ("dqn", _NONE)),
     "dueling": ("dqn", {**_PLAIN, "algorithm.dueling": True}),
     "per": ("dqn", {**_PLAIN, "algorithm.prioritised": {}}),
-    "noisy": ("dqn", {**_PLAIN, "algorithm.noisy": True, "algorithm.epsilon.start": 0.0, "algorithm.epsilon.end": 0.0}),
+    "noisy": ("dqn", {**_PLAIN, **_NOISY}),
     **dict.fromkeys(("qrdqn", "quantileregressiondqn"), ("qrdqn", _NONE)),
     **dict.fromkeys(("c51", "categoricaldqn"), ("c51", _NONE)),
     **dict.fromkeys(("rainbow", "rainbowdqn"), ("rainbow", _NONE)),
     "iqn": ("iqn", _NONE),
+    "rainbowiqn": ("iqn", {**_NOISY, "algorithm.dueling": True, "algorithm.prioritised": {}}),
     "mdqn": ("dqn", {**_PLAIN, "algorithm.munchausen": {}}),
     "miqn": ("iqn", {"algorithm.munchausen": {}}),
     "apex": ("dqn", _APE_X),

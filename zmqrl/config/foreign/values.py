@@ -17,6 +17,7 @@ MOST = 1e18
 ON_POLICY = ("a2c", "impala", "ppo", "pqn", "reinforce", "vmpo")
 CONTINUOUS = ("ddpg", "mpo", "sac", "td3", "tqc")
 _PPO = "anneal_lr=true update_epochs=4 clip_coef=0.2 clip_vloss=true vf_coef=0.5"
+_JORLDY = "buffer_size=50000 batch_size=64 start_train_step=2000 target_update_period=500"
 DEFAULTS = {
     (ZOO, "ppo"): "n_envs=1 n_steps=2048",
     (ZOO, "ppolstm"): "n_envs=1 n_steps=128",
@@ -39,10 +40,11 @@ DEFAULTS = {
         "total_timesteps=1e6 buffer_size=1e6 learning_starts=25000 learning_rate=3e-4",
     ),
     **{
-        (JORLDY, name): "learn_period=1"
+        (JORLDY, name): f"learn_period=1 {_JORLDY}"
         for name in ("dqn", "double", "dueling", "noisy", "multistep", "c51", "qrdqn", "iqn", "mdqn", "miqn")
     },
-    **{(JORLDY, name): "learn_period=16" for name in ("per", "rainbow", "apex", "r2d2")},
+    (JORLDY, "per"): f"learn_period=16 {_JORLDY}",
+    **{(JORLDY, name): f"learn_period=4 n_step=4 {_JORLDY}" for name in ("rainbow", "rainbowiqn", "apex", "r2d2")},
 }
 """What a library sets where the user does not, and zmqrl has another default."""
 OTHER_GROUPS = {ML_AGENTS: {"behavioral_cloning", "curiosity", "gail", "memory", "rnd", "self_play"}}
@@ -60,7 +62,7 @@ RENAMED_ON_POLICY = {(ML_AGENTS, "buffer_size"): "train_batch_size", (JORLDY, "n
 _PRIORITISED = {"alpha": "algorithm.prioritised.alpha", "beta": "algorithm.prioritised.beta"}
 _MUNCHAUSEN = {"alpha": "algorithm.munchausen.alpha", "tau": "algorithm.munchausen.temperature"}
 OF_AGENTS: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("per", "apex", "r2d2", "rainbow"), _PRIORITISED),
+    **dict.fromkeys(("per", "apex", "r2d2", "rainbow", "rainbowiqn"), _PRIORITISED),
     **dict.fromkeys(("mdqn", "miqn"), _MUNCHAUSEN),
 }
 """Settings of JORLDY that mean something else in its other agents, by the letters of the agent."""
