@@ -143,6 +143,7 @@ def test_normalisation_is_a_key_of_the_algorithm(name: str) -> None:
         ("cartpole", "unknown preset 'cartpole'; presets that begin with it: cartpole-a2c, cartpole-ape_x-dqn, "),
         ("CartPole", "presets that begin with it: cartpole-a2c, "),
         ("minatar", "presets that begin with it: minatar-breakout-dqn, minatar-breakout-ppo, minatar-breakout-pqn"),
+        ("config.rainbow.pong", "'config.rainbow.pong' is a config of JORLDY: `zmqrl import config/rainbow/pong.py` "),
         ("cartpole_ppo", "unknown preset 'cartpole_ppo'; did you mean 'cartpole-ppo'? known: acrobot-dqn, "),
         ("x/y", "x/y: file not found"),
     ],

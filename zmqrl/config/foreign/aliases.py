@@ -163,6 +163,7 @@ PYTHON: Mapping[str, str] = {
     "save": "its weights are in the checkpoints of its run directory",
 }
 """Classes and methods of other libraries."""
+JORLDY_CONFIGS = "config."
 ENV_ID = re.compile(r"([\w.]+:)?([\w-]+/)?[\w-]+-v\d+")
 """Env ids as gymnasium writes them; presets have no version."""
 DOTTED_PATH = re.compile(r"[\w.]+:\w+")
@@ -206,6 +207,8 @@ def not_a_preset(preset: str, envs: Mapping[str, str | None]) -> str:
         if library is not None:
             return f"{preset!r} is a preset of {library}: `zmqrl import {preset}` writes one of zmqrl"
         return f"{preset!r} is a Python file: zmqrl train --env {Path(preset).stem}:NAME trains in its env NAME"
+    if preset.startswith(JORLDY_CONFIGS):
+        return f"{preset!r} is a config of JORLDY: `zmqrl import {preset.replace('.', '/')}.py` writes one of zmqrl"
     if ENV_ID.fullmatch(preset) or DOTTED_PATH.fullmatch(preset):
         named = [name for name, env in envs.items() if env == preset]
         found = f"; presets with it: {', '.join(named)}" if named else ""
