@@ -2,7 +2,8 @@
 
 Each run is one JSON line of benchmarks/beside.jsonl (`--out FILE`) with its commit; what the file has is not run again.
 docs/beside.md (`--page FILE`) is made of it. Delete the lines of a case to measure it again. Stable-Baselines3 has the
-virtual environment of `benchmarks.peers`; MuJoCo and MinAtar need `pip install '.[mujoco,minatar]'`.
+virtual environment of `benchmarks.peers`; MuJoCo and MinAtar need `pip install '.[mujoco,minatar]'`. With
+`taskset -c 0` a run of either has one core, and other cases may be measured on another core at the same time.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ def play_random(case: Case) -> float:
     return float(done.stdout)
 
 
-def rows_of(case: Case, found: Sequence[Row], commit: str) -> Any:
+def rows_of(case: Case, rows: Sequence[Row], commit: str) -> Any:
     """Rows that are missing, each after its run; the systems alternate."""
 
     def is_there(system: str, seed: int) -> bool:
-        return any((r["case"], r["system"], r["seed"]) == (case.name, system, seed) for r in found)
+        return any((r["case"], r["system"], r["seed"]) == (case.name, system, seed) for r in rows)
 
     if not is_there("random", 1):
         yield {"commit": commit, "case": case.name, "system": "random", "seed": 1, "score": play_random(case)}
@@ -78,7 +79,8 @@ def rows_of(case: Case, found: Sequence[Row], commit: str) -> Any:
             if not is_there(system, seed):
                 points, score = train(case, system, seed)
                 row = {"commit": commit, "case": case.name, "system": system, "seed": seed, "score": score}
-                yield {**row, "env_steps": case.env_steps, "curve": [list(asdict(point).values()) for point in points]}
+                cores, found = len(os.sched_getaffinity(0)), [list(asdict(point).values()) for point in points]
+                yield {**row, "env_steps": case.env_steps, "cores": cores, "curve": found}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -130,6 +130,7 @@ def words_of(case: Case, seed: int, run: str, wrapper: str) -> Sequence[str]:
         "run.schedule_env_steps": None,
         "run.stop_at_return": None,
         "env.wrappers": wrappers,
+        "evaluator.episodes": 0,  # while it trains; Stable-Baselines3 evaluates nothing either
         "evaluator.env": {"wrappers": wrappers[:-1]},
         **case.settings,
     }
