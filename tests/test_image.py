@@ -55,6 +55,7 @@ def runs(engine: str) -> bool:
 
 @pytest.mark.long
 @pytest.mark.whole
+@pytest.mark.timeout(3 * BUILD_S)
 def test_the_image_trains() -> None:
     """`ZMQRL_IMAGE_BASE` names another base, and `ZMQRL_WHEELS` an index of wheels, where no registry is reached."""
     engine = next((name for name in ("docker", "podman") if runs(name)), None)
