@@ -48,12 +48,18 @@ def test_the_arguments_of_the_build_exist() -> None:
     assert user == "1000:0", "not root, and any user id of the group 0 may write into its home"
 
 
+def runs(engine: str) -> bool:
+    """Whether an engine is installed and works: the docker command alone, without its daemon, does not."""
+    return bool(shutil.which(engine)) and not subprocess.run([engine, "info"], capture_output=True).returncode
+
+
 @pytest.mark.long
 @pytest.mark.whole
+@pytest.mark.timeout(3 * BUILD_S)
 def test_the_image_trains() -> None:
     """`ZMQRL_IMAGE_BASE` names another base, and `ZMQRL_WHEELS` an index of wheels, where no registry is reached."""
-    engine = next((name for name in ("docker", "podman") if shutil.which(name)), None)
-    if engine is None or subprocess.run([engine, "info"], capture_output=True, check=False).returncode:
+    engine = next((name for name in ("docker", "podman") if runs(name)), None)
+    if engine is None:
         pytest.skip("no docker or podman that runs")
     base, index = os.environ.get("ZMQRL_IMAGE_BASE", BASE), os.environ.get("ZMQRL_WHEELS")
     got = (subprocess.run([engine, *words, base], capture_output=True) for words in (["image", "inspect"], ["pull"]))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from generate import configuration
+from zmqrl.config.kinds import SECTIONS
+from zmqrl.planning.configure import kinds
 
 PAGE = configuration.PATH.read_text() if configuration.PATH.exists() else ""
 
@@ -20,3 +24,9 @@ def test_each_key_has_a_meaning() -> None:
     assert ["`run.checkpoint_every_s`", "number", "`10.0`", "> 0"] in [
         [cell.strip() for cell in row[:4]] for row in rows
     ]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_meaning_of_a_kind_names_all_that_ship(section: str) -> None:
+    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{section}.kind` "))
+    assert [kind for kind in kinds()[section] if f"`{kind}`" not in row.rpartition(" | ")[2]] == []

@@ -399,7 +399,7 @@ class OrchestratorSection(Section, frozen=True):
     """What starts processes: `auto` is `local` for the host `local` and `ssh` for the rest."""
 
     kind: str = "auto"
-    """What starts the host agents: `auto`, `local`, `ssh`, or a dotted path."""
+    """What starts the host agents: `auto`, `local`, `ssh`, `slurm`, `kubernetes`, `command`, or a dotted path."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The keys of the kind; in files they are next to `kind`."""
 

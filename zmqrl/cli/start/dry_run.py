@@ -15,11 +15,14 @@ from zmqrl.config.plan import RunPlan
 from zmqrl.config.sections import Config
 from zmqrl.config.webhook import without_secrets
 from zmqrl.errors import HostFailed
-from zmqrl.orchestrators.make import is_by_ssh
+from zmqrl.orchestrators.access import HostAccess
+from zmqrl.orchestrators.make import access_of, is_by_ssh
 from zmqrl.shared_memory.arena import layout_of
 from zmqrl.ssh.config import Target, resolve
 
 SHOWN = ("user", "port", "identity", "jump", "python", "workdir", "workers", "nice", "prologue", "wrap", "tunnel")
+SHOWN_HERE = ("python", "workers")
+"""Keys of hosts that are this machine: all else is that of the launcher."""
 TOGETHER = 8
 
 
@@ -30,8 +33,9 @@ def print_plan(plan: RunPlan, sources: Sources) -> None:
     for host, roles in _processes(plan).items():
         click.echo(f"processes on {host}: {', '.join(roles) or 'none'}")
     others = [name for name in config.hosts if name != LOCAL]
+    access = access_of(config, others)
     with ThreadPoolExecutor(TOGETHER) as pool:
-        for line in pool.map(lambda name: _host_line(name, config, sources), others):
+        for line in pool.map(lambda name: _host_line(name, access, sources), others):
             click.echo(line)
     nbytes = layout_of(plan).nbytes
     size = f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
@@ -61,13 +65,16 @@ def _counted(config: Config, host: str) -> str:
     return "workers: physical cores - 1" if count == AUTO else f"workers: {count}"
 
 
-def _host_line(name: str, config: Config, sources: Sources) -> str:
-    """`host NAME: user@address:port via JUMP`, then each value of the file with the place it was written at."""
+def _host_line(name: str, access: HostAccess, sources: Sources) -> str:
+    """`host NAME: user@address:port via JUMP`, then each value that is used with the place it was written at."""
+    config, host = access.run, access.section(name)
     listed = config.hosts[name]
-    host = filled(listed, config.defaults)
     if listed.manual:
         return f"host {name}: joins by `zmqrl worker --connect FILE`, workers {host.workers}"
-    values = [f"{key} {getattr(host, key)}{_written(name, key, sources)}" for key in SHOWN if getattr(host, key)]
+    in_file, shown = filled(listed, config.defaults), SHOWN_HERE if config.orchestrator.kind == LOCAL else SHOWN
+    used = {key: getattr(host, key) for key in shown if getattr(host, key)}
+    places = {key: _written(name, key, sources) for key in used if used[key] == getattr(in_file, key)}
+    values = [f"{key} {value}{places.get(key, '')}" for key, value in used.items()]
     if not is_by_ssh(config):
         return f"host {name}: by orchestrator.kind {config.orchestrator.kind}; {', '.join(values)}"
     try:
