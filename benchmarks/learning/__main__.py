@@ -1,8 +1,8 @@
-"""`python -m benchmarks.beside [CASE ...]`: learning of zmqrl and of Stable-Baselines3 in turn on this machine.
+"""`python -m benchmarks.learning [CASE ...]`: learning of zmqrl and of Stable-Baselines3 in turn on this machine.
 
-Each run is one JSON line of benchmarks/beside.jsonl (`--out FILE`) with its commit; what the file has is not run again.
-docs/beside.md (`--page FILE`) is made of it. Delete the lines of a case to measure it again. Stable-Baselines3 has the
-virtual environment of `benchmarks.peers`; MuJoCo and MinAtar need `pip install '.[mujoco,minatar]'`. With
+Each run is one JSON line of benchmarks/learning.jsonl (`--out FILE`) with its commit; what the file has is not run
+again. docs/learning.md (`--page FILE`) is made of it. Delete the lines of a case to measure it again. Stable-Baselines3
+has the virtual environment of `benchmarks.peers`; MuJoCo and MinAtar need `pip install '.[mujoco,minatar]'`. With
 `taskset -c 0` a run of either has one core, and other cases may be measured on another core at the same time.
 """
 
@@ -20,25 +20,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside.cases import CASES, SYSTEMS, Case, System, words_of
-from benchmarks.beside.curve import Point, curve
-from benchmarks.beside.page import Row, page
+from benchmarks.learning.cases import CASES, SYSTEMS, Case, System, words_of
+from benchmarks.learning.curve import Point, curve
+from benchmarks.learning.page import Row, page
 from benchmarks.peers.install import python_of
 from benchmarks.peers.logged import FOLDER
 from benchmarks.peers.measure import ROOT, Running, end_on_signals, tail
 from benchmarks.peers.steps import Steps
 from benchmarks.scores import EPISODES, FRESH_SEED, command, commit_of, finished
 
-RESULTS, PAGE = ROOT / "benchmarks" / "beside.jsonl", ROOT / "docs" / "beside.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "learning.jsonl", ROOT / "docs" / "learning.md"
 LIMIT_S = 3600.0
 """Of a run."""
-COLLECTS = {"zmqrl": "zmqrl.worker", "stable-baselines3": "benchmarks.beside.peer"}
+COLLECTS = {"zmqrl": "zmqrl.worker", "stable-baselines3": "benchmarks.learning.peer"}
 """Part of the command line of the processes whose env steps count."""
 
 
 def train(case: Case, system: System, seed: int) -> tuple[list[Point], float]:
     """The training of one run, and the mean return of the greedy episodes of its last policy."""
-    with tempfile.TemporaryDirectory(prefix="beside-") as name:
+    with tempfile.TemporaryDirectory(prefix="learning-") as name:
         folder = Path(name)
         (steps := folder / "steps").mkdir()
         os.environ[FOLDER] = str(steps)  # also for `zmqrl eval`, which makes the env with its wrapper
@@ -47,7 +47,7 @@ def train(case: Case, system: System, seed: int) -> tuple[list[Point], float]:
             words = words_of(case, seed, str(folder / "run"), "benchmarks.peers.logged:Logged")
             run = [sys.executable, "-m", "zmqrl", *words]
         else:
-            run = [str(python_of(system)), "-m", "benchmarks.beside.peer", case.name, str(seed), name]
+            run = [str(python_of(system)), "-m", "benchmarks.learning.peer", case.name, str(seed), name]
         with Running(run, environment, folder / "log") as running:
             if (code := running.wait(LIMIT_S)) != 0:
                 raise SystemExit(f"{system}, {case.name}: exit {code}\n{tail(folder / 'log')}")
@@ -61,7 +61,7 @@ def train(case: Case, system: System, seed: int) -> tuple[list[Point], float]:
 
 def play_random(case: Case) -> float:
     """Mean return of as many episodes with random actions, in the environment of Stable-Baselines3."""
-    words = [str(python_of("stable-baselines3")), "-m", "benchmarks.beside.random_actions", case.name, str(EPISODES)]
+    words = [str(python_of("stable-baselines3")), "-m", "benchmarks.learning.random_actions", case.name, str(EPISODES)]
     done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True)
     return float(done.stdout)
 

@@ -1,4 +1,4 @@
-"""A run of Stable-Baselines3: `python -m benchmarks.beside.peer CASE SEED FOLDER`.
+"""A run of Stable-Baselines3: `python -m benchmarks.learning.peer CASE SEED FOLDER`.
 
 Its last policy then plays greedy episodes on fresh seeds; FOLDER/played.json has their returns.
 """
@@ -18,7 +18,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 
-from benchmarks.beside.cases import MINATAR, Case, case_of
+from benchmarks.learning.cases import MINATAR, Case, case_of
 from benchmarks.peers.logged import Logged
 from benchmarks.scores import EPISODES, FRESH_SEED
 

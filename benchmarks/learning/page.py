@@ -1,4 +1,4 @@
-"""`docs/beside.md`: the tables of recorded runs."""
+"""`docs/learning.md`: the tables of recorded runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.beside.cases import CASES, SYSTEMS, Case
-from benchmarks.beside.curve import Point, interval, iqm, score_at
+from benchmarks.learning.cases import CASES, SYSTEMS, Case
+from benchmarks.learning.curve import Point, interval, iqm, score_at
 
 Row = Mapping[str, Any]
 """A line of the file of results."""

@@ -1,12 +1,12 @@
-"""Mean return of random actions: `python -m benchmarks.beside.random_actions CASE EPISODES`."""
+"""Mean return of random actions: `python -m benchmarks.learning.random_actions CASE EPISODES`."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from benchmarks.beside.cases import case_of
-from benchmarks.beside.peer import plain_env
+from benchmarks.learning.cases import case_of
+from benchmarks.learning.peer import plain_env
 
 
 def main(name: str, episodes: int) -> float:

@@ -1,4 +1,4 @@
-"""Learning beside Stable-Baselines3: curves of runs, what seeds show together, the page of recorded runs."""
+"""Learning compared with Stable-Baselines3: curves of runs, what seeds show together, the page of recorded runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from benchmarks.beside import __main__ as command
-from benchmarks.beside import page
-from benchmarks.beside.cases import CASES, case_of, words_of
-from benchmarks.beside.curve import POINTS, Point, curve, interval, iqm, score_at
+from benchmarks.learning import __main__ as command
+from benchmarks.learning import page
+from benchmarks.learning.cases import CASES, case_of, words_of
+from benchmarks.learning.curve import POINTS, Point, curve, interval, iqm, score_at
 from benchmarks.peers.steps import RECORDS, Steps
 from benchmarks.scores import finished
 
@@ -72,7 +72,7 @@ def test_the_tables_have_every_seed_and_compare_at_equal_steps_and_times() -> No
 
 def test_the_page_is_current() -> None:
     assert command.PAGE.read_text() == page.page(finished(command.RESULTS)), (
-        "run: python -m benchmarks.beside --no-runs"
+        "run: python -m benchmarks.learning --no-runs"
     )
 
 

@@ -2,7 +2,7 @@
 
 With `presets` zmqrl has its preset. Stable-Baselines3 has the same settings where it has them all, which are those of
 rl-zoo for PPO and of CleanRL for DQN on CartPole, and else rl-zoo's for the env. With `defaults` neither is given a
-setting beside the env, the algorithm and the number of env steps.
+setting in addition to the env, the algorithm and the number of env steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Case:
     """Return that counts as 1, with that of random actions as 0. None: the median of Stable-Baselines3."""
     preset: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of zmqrl, beside those of the preset."""
+    """Of zmqrl, in addition to those of the preset."""
     peer: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the class of Stable-Baselines3."""
     peer_envs: int = 1
