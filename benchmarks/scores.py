@@ -34,7 +34,8 @@ HEAD = (
     "and without `stop_at_return`. The bar is for the median of the seeds. `median` is that of the scores; for Pong it "
     "is the mean return of the last 100 training episodes. `last version` is the mean return of the last version in "
     "the same 100 greedy episodes; `-`: it was not measured. The policy explores in training episodes. Commits, "
-    "deviations and times of the runs are in `benchmarks/scores.jsonl`.\n\n"
+    "deviations and times of the runs are in `benchmarks/scores.jsonl`. The minutes that `zmqrl presets` shows are "
+    "medians of these times; some runs shared the machine with others.\n\n"
     "`python -m benchmarks.scores [PRESET ...]` runs what is not in that file yet, and writes this page. Delete the "
     "lines of a preset to measure it again.\n\n"
 )
