@@ -15,6 +15,7 @@ from tests.cli.conftest import empty_directory as empty_directory
 from tests.cli.conftest import zmqrl as zmqrl
 from tests.support.raising import raises
 from zmqrl.config.foreign.aliases import KEYS, NO_KEYS
+from zmqrl.config.foreign.kinds import instead_of
 from zmqrl.config.foreign.preset import preset
 from zmqrl.config.foreign.settings import read
 from zmqrl.config.foreign.values import CONVERSIONS
@@ -167,6 +168,11 @@ LEFT_OUT = {
     ("own/jorldy_m_dqn.py", None): ["train.eval_iteration", "train.update_period"],
     ("own/CartPole_DQN.py", None): ["steps_between_evaluation_periods"],
 }
+
+
+def test_an_algorithm_of_another_library_is_named_and_a_class_of_the_user_is_not() -> None:
+    assert instead_of("icm_ppo") == "in zmqrl it is ppo with algorithm.intrinsic.kind=icm"
+    assert instead_of("rainbow:DQN") is None and instead_of("my_algorithm") is None
 
 
 def content(source: str) -> str:

@@ -53,7 +53,7 @@ def letters(name: str) -> str:
 
 def instead_of(algorithm: str) -> str | None:
     """What zmqrl has for the algorithm of another library, as the end of a sentence; None: unknown."""
-    if letters(algorithm) not in KINDS:
+    if ":" in algorithm or letters(algorithm) not in KINDS:  # `rainbow:DQN` is a class of the user
         return None
     kind, keys = KINDS[letters(algorithm)]
     options = ", ".join(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in _leaves(keys))
