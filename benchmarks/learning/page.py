@@ -18,8 +18,11 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 def page(rows: Sequence[Row]) -> str:
     """All of it."""
+    found = {"$PRESETS": presets_table(rows), "$DEFAULTS": defaults_table(rows)}
     text = TEMPLATE.read_text()
-    return text.replace("$PRESETS", presets_table(rows)).replace("$DEFAULTS", defaults_table(rows))
+    for name, table in found.items():
+        text = text.replace(name, table if table.count("\n") > 1 else "No run is recorded yet.")
+    return text
 
 
 def presets_table(rows: Sequence[Row]) -> str:

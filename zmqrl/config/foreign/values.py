@@ -55,7 +55,7 @@ RENAMED = {
     (ML_AGENTS, "init_entcoef"): "ent_coef",
     (ML_AGENTS, "normalize"): "norm_obs",
     (RLLIB, "vf_clip_param"): "",  # a bound of the loss
-    (JORLDY, "name"): "optimizer",  # of the section optim: those of agent and env are no settings
+    (JORLDY, "name"): "optimizer",  # in the section optim; agent and env are read elsewhere
     **dict.fromkeys(((JORLDY, "head"), (JORLDY, "network")), "policy_class"),
 }
 RENAMED_ON_POLICY = {(ML_AGENTS, "buffer_size"): "train_batch_size", (JORLDY, "n_step"): "n_steps"}
